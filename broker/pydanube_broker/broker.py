@@ -49,6 +49,7 @@ from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.own_server import OwnServer
 from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
+from pydanube_broker.services.copy_stream import COPY, CopyStream, wires
 from pydanube_broker.services.health import HealthService
 from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
@@ -269,7 +270,9 @@ class Broker(BrokerParts):
         """Start the tasks that run until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
-        self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health))
+        if self.relay is not None:
+            open_wire = wires(self.relay, self.ownership.url_of)
+            self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire))
         await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
@@ -337,6 +340,7 @@ class Broker(BrokerParts):
                 streams={
                     STREAM["Publish"].path: self._publish_stream,
                     STREAM["Consume"].path: self._consume_stream,
+                    COPY: lambda reply: CopyStream(reply, self.relay, self.moves),
                 },
                 cold={
                     **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
@@ -348,7 +352,7 @@ class Broker(BrokerParts):
                 },
                 hot={**self.official.hot, **health.hot},
                 server_streams=self.official.server_streams,
-                open=probes | {AUTH_SERVICE["Authenticate"].path, APPEND},
+                open=probes | {AUTH_SERVICE["Authenticate"].path, APPEND, COPY},
                 carried=self.official.carried | {STREAM["Publish"].path, STREAM["Consume"].path},
                 elsewhere=self.relay,
             ),

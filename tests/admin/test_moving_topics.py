@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,10 +14,9 @@ from pydanube_admin import cluster_wide_port
 from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
 from pydanube_admin.peers import Peers
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster.move_leader import MoveLeader
-from pydanube_broker.serving import moves
+from pydanube_broker.copying.arrival import Arrival
+from pydanube_broker.copying.piece import Piece
 from pydanube_broker.tier.failing import Failure
-from pydanube_broker.tier.fragments import Fragments
 from pydanube_core.errors import ClusterError, NoOwner, StoreUnavailable
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
@@ -68,28 +65,6 @@ async def test_topic_goes_to_the_broker_that_is_named_whichever_is_asked(cluster
     found = cluster.owner("t").registry.find(TopicName.parse("t"))
     assert found is not None
     assert found.commit == 4
-
-
-async def test_hand_overs_are_deleted_when_nothing_is_on_its_way_and_not_before(
-    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await create(cluster, "handed")
-    target = cluster.others("handed")[0]
-    await ask(target, "topics.move", topic="handed", to_broker=id_of(target))
-    await until(lambda: target.registry.find(TopicName.parse("handed")) is not None)
-
-    def fragments() -> set[Path]:
-        return set(Path(cluster.settings(1).tier.url).rglob("*.fragment"))
-
-    old = fragments()
-    assert old
-    new = next(iter(old)).with_name("1-new.fragment")
-    new.write_bytes(b"of a move that has just begun")
-    two_hours_ago = time.time() - 7200
-    for each in old:
-        os.utime(each, (two_hours_ago, two_hours_ago))
-    monkeypatch.setattr(moves, "QUIET_LOOKS", 2)
-    await until(lambda: fragments() == {new})
 
 
 async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops(
@@ -183,13 +158,13 @@ async def test_while_a_partition_is_between_two_owners_nothing_is_said_or_done_o
             await until(lambda part=part, target=target: target.registry.find(part) is not None)
     first = cluster.brokers[1]
     await ask(first, "subscriptions.create", topic="parted", subscription="s", start="earliest")
-    gate, assign = anyio.Event(), MoveLeader.take_step
+    gate, end = anyio.Event(), Arrival.await_move
 
-    async def at_the_gate(*arguments: Any) -> None:
+    async def at_the_gate(self: Arrival, move: int) -> None:
         await gate.wait()
-        await assign(*arguments)
+        await end(self, move)
 
-    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    monkeypatch.setattr(Arrival, "await_move", at_the_gate)
     target = cluster.brokers[2]
     await ask(first, "topics.move", topic=str(parts[0]), to_broker=id_of(target))
     topic_id = first.registry.catalog.index.topic(parts[0]).topic_id
@@ -239,13 +214,13 @@ async def test_of_a_topic_with_a_partition_on_its_way_no_other_is_moved(
     parts = [TopicName.parse(f"whole-part-{n}") for n in range(3)]
     await until(lambda: all(cluster.serves(part) for part in parts))
     before = [cluster.owner(str(part)) for part in parts]
-    gate, write = anyio.Event(), Fragments.write
+    gate, take = anyio.Event(), Arrival.take
 
-    async def at_the_gate(self: Fragments, data: bytes, *, awaited: bool) -> str:
+    async def at_the_gate(self: Arrival, piece: Piece) -> None:
         await gate.wait()
-        return await write(self, data, awaited=awaited)
+        await take(self, piece)
 
-    monkeypatch.setattr(Fragments, "write", at_the_gate)
+    monkeypatch.setattr(Arrival, "take", at_the_gate)
     last = str(parts[2])
     (target, _) = cluster.others(last)
     await ask(target, "topics.move", topic=last, to_broker=id_of(target))

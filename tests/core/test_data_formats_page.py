@@ -9,7 +9,7 @@ from struct import Struct
 from zlib import crc32
 
 import pytest
-from pydanube_broker.topics.fragment import FILE_HEADER, SECTION_HEADER
+from pydanube_broker.copying.piece import FILE_HEADER, PIECE_HEADER
 from pydanube_core.batch import BROKER_PART_BYTES, BatchView, Column, broker_part, encode_batch
 from pydanube_core.batch.layout import (
     BATCH_TARGET_BYTES,
@@ -64,7 +64,7 @@ def dump(title: str) -> bytes:
         ("Frame head", FRAME),
         ("Frame part", PART),
         ("Fragment header", FILE_HEADER),
-        ("Section header", SECTION_HEADER),
+        ("Piece header", PIECE_HEADER),
     ],
 )
 def test_tables_of_fixed_parts_are_the_structs(title: str, layout: Struct) -> None:

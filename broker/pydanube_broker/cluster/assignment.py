@@ -36,9 +36,9 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRecord, Stage
+from pydanube_broker.cluster.move_record import HandOverPart, MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import Aside, counted_at_most
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
@@ -50,7 +50,7 @@ _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyn
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 _OF_THE_KEY: Final = TopicId(0)  # an id that the key says, and the value does not
-_NOTHING_SEALED: Final[Mapping[TopicId, int]] = MappingProxyType({})
+_NONE_BEFORE: Final[Mapping[TopicId, Assignment]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,9 @@ class EpochRecord(JsonRecord):
 class Assignment(JsonRecord):
     """An owner's claim; `epoch` fences everything that it writes for the topic.
 
-    `sealed_epoch`: the last one that was handed over, 0 for none. `stage`, `move`: see `move_record`.
+    `sealed_epoch`: the last one that was handed over, 0 for none. `moved`: the revision of the last step before the move
+    that brought the topic to this broker ended; the broker keeps the copy that awaits it. `stage`, `move`: see
+    `move_record`.
     """
 
     topic_id: Annotated[TopicId, Field(exclude=True)] = _OF_THE_KEY
@@ -73,6 +75,7 @@ class Assignment(JsonRecord):
     sealed_at_ms: int | None = None
     stage: Stage = Stage.SERVING
     sealed_epoch: int = 0
+    moved: Annotated[int, UNLESS_DEFAULT] = 0
     move: MoveRecord | None = None
 
     @property
@@ -84,8 +87,8 @@ class Assignment(JsonRecord):
 
     @property
     def offered(self) -> tuple[HandOverPart, ...]:
-        """Return the parts that a move under way has put into the store; none if there is no room for a last one."""
-        return () if self.move is None or len(self.move.parts) == MAX_PARTS else self.move.parts
+        """Return the parts that an owner of the release before has put into the store in a move under way."""
+        return () if self.move is None else self.move.parts
 
     @property
     def next_owner(self) -> BrokerId:
@@ -170,8 +173,8 @@ class Assigner:
             check_may_assign(known, broker_id, take_over=take_over)
             counter = _counter(epoch_key, counter_item)
             try:
-                sealed = {} if known is None else {topic.topic_id: known.sealed_epoch}
-                (made,) = await self._transact([(topic, counter)], broker_id, incarnation, sealed=sealed)
+                former = {} if known is None else {topic.topic_id: known}
+                (made,) = await self._transact([(topic, counter)], broker_id, incarnation, former=former)
             except GuardFailed as error:
                 if error.guard.key != epoch_key or attempt == _ATTEMPTS:
                     raise
@@ -230,7 +233,6 @@ class Assigner:
         for topic in topics:
             check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
         counted = await self._counters(topics)
-        sealed = {topic_id: assignment.sealed_epoch for topic_id, assignment in current.items()}
         made: dict[TopicId, Assignment] = {}
         failures: list[ClusterError] = []
         limiter = anyio.CapacityLimiter(_BATCHES_IN_FLIGHT)
@@ -238,7 +240,7 @@ class Assigner:
         async def assign_batch(batch: list[tuple[TopicRecord, EpochCounter]]) -> None:
             async with limiter:
                 try:
-                    for assignment in await self._transact(batch, broker_id, incarnation, sealed=sealed):
+                    for assignment in await self._transact(batch, broker_id, incarnation, former=current):
                         made[assignment.topic_id] = assignment
                 except GuardFailed:
                     await assign_singly([topic for topic, _ in batch])
@@ -294,20 +296,22 @@ class Assigner:
         incarnation: Incarnation,
         *,
         first: bool = False,
-        sealed: Mapping[TopicId, int] = _NOTHING_SEALED,
+        former: Mapping[TopicId, Assignment] = _NONE_BEFORE,
     ) -> list[Assignment]:
         guards: list[Guard] = [] if self._leadership is None else [self._leadership.guard]
         writes: list[Write] = []
         made: list[Assignment] = []
         for topic, counter in batch:
             epoch = Epoch(counter.epoch + 1)
+            before = former.get(topic.topic_id)
             assignment = Assignment(
                 topic_id=topic.topic_id,
                 topic=topic.topic,
                 broker_id=broker_id,
                 incarnation=incarnation,
                 epoch=epoch,
-                sealed_epoch=sealed.get(topic.topic_id, 0),
+                sealed_epoch=0 if before is None else before.sealed_epoch,
+                moved=0 if before is None else before.moved,
             )
             guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
             if first:

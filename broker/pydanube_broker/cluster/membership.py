@@ -78,6 +78,12 @@ class MemberRecord(JsonRecord):
         None  # `owner_choice.told_load`; None: it has not told yet
     )
     metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
+    copies: Annotated[bool, UNLESS_DEFAULT] = (
+        False  # topics move to it by copies; builds before this one: not
+    )
+    copied_bytes: Annotated[int, UNLESS_DEFAULT] = (
+        0  # since its start: by this the leader sees that moves progress
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +151,7 @@ class Membership:
     ) -> None:
         self._state = state
         self._load: Mapping[str, float] | None = None
+        self._copied_bytes = 0
         self._renewed = anyio.Event()
         self._store = store
         self._me = me
@@ -190,6 +197,12 @@ class Membership:
         if load != self._load:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
+
+    async def tell_copied(self, copied_bytes: int) -> None:
+        """Publish how much this broker has copied, unless that is unchanged. Raises as `set_state`."""
+        if copied_bytes != self._copied_bytes:
+            await self._show(lambda record: replace(record, copied_bytes=copied_bytes))
+            self._copied_bytes = copied_bytes
 
     async def _show(self, shown: Callable[[MemberRecord], MemberRecord]) -> None:
         key, mine = keys.member_key(self._broker_id), self.registration
@@ -319,6 +332,8 @@ class Membership:
             zone=self._me.zone,
             load=self._load,
             metadata_format=METADATA_FORMAT,
+            copies=self._ttl_ms is not None,
+            copied_bytes=self._copied_bytes,
         )
 
 

@@ -1,32 +1,32 @@
 """The protocol of a move: its steps, their guards, and the leader's part. Pure.
 
 ```text
- serving (A, e) --begin--> moving (A, e) --offer, copied, ready--> moving (A, e) --seal--> sealed (A, e)
-        <------- cancel -------+--------------------------------------+                         | assign
-        ------- take away, of A that was removed --------------------------------------> sealed (A, e)
- serving (B, e') <--open-- assigned (B, e')  e' > e, and again higher while nobody has opened it
+ serving (A, e) --begin--> moving (A, e) --ready--> moving (A, e), stopped --arrive--> serving (B, e')   e' > e
+        <------- cancel --------+----------------------+
+        ------- take away, of A that was removed ----> sealed (A, e) --assign--> assigned (B, e') --open--> serving (B, e')
 ```
 
 Each step is one transaction guarded by the revision at which the assignment was read, so that of two steps from one
 assignment one happens. What follows from that:
 
-- *One owner an epoch.* Every `assign` takes the next epoch of the topic's name. Only the broker that is named may
-  open, and only once: opening changes the revision.
-- *The seal ends an epoch.* A broker sends it after it has stopped taking anything, and after all of the hand-over was
-  read back from the store. Until it knows that the seal was carried out or never will be, it takes nothing: that the
-  assignment is unchanged when it looks says nothing, since the transaction may be under way. It sends the same seal
-  again; of both at most one happens. The seal raises the epoch of the catalog's head too, so that no object of the
-  sealed epoch gets into the catalog afterwards.
-- *The pause does not grow with the log.* What there is goes to the target while the owner serves: the owner offers it, the
-  target copies it, and where that took long, because it was much, says only `copied`: then the owner offers what came
-  meanwhile. After little, or `MAX_OFFERS`, it says `ready`, and the owner stops. Nobody is held to a copy of a topic that is not
-  handed over: it is a state of epoch 0 in the target's journal, and forgotten when the move is off.
-- *A removed owner is sealed by the leader* (`take_away`): what it wrote behind what the store has is not part of the topic any more.
-- *`opened` ends the leader's freedom.* Before it nobody has accepted anything since the seal, so that the hand-over is
-  the topic, and the leader may give it to anyone, the old owner included. Afterwards it never does so by itself.
-- *A move ends.* What hangs before the seal is cancelled by the leader, what hangs behind it is assigned anew.
+- *The pause does not grow with the log.* The target copies the topic from its owner, round by round, while the owner
+  serves. When a round was little it says `ready`, and the owner stops. The target copies the rest with the state.
+- *`arrive` is sent by the target* after the whole copy is safe in its journal, marked with the revision of `ready`. It
+  seals the old epoch and assigns the next one. It is guarded by the target's registration too: an earlier life of the
+  target cannot end the move. The record says which `ready` it ended (`moved`), so that a start keeps the copy of that
+  attempt and no other.
+- *The owner serves again only after `cancel`.* Until it sees that record, or one that names another owner, it serves
+  nothing: that the assignment is unchanged says nothing, since `arrive` may be under way.
+- *One owner an epoch.* The end of a move takes the next epoch of the topic's name. It raises the epoch of the catalog's
+  head too, so that no object of the sealed epoch gets into the catalog afterwards.
+- *A removed owner is sealed by the leader* (`take_away`): messages that only its journal had are not part of the topic
+  any more. Up to `opened` no broker has accepted anything since the seal, so that the leader may assign the topic to any.
+- *A move ends.* The leader cancels one that makes no progress, and assigns anew a topic that is not opened.
 
-`move_seat` is what a broker does about one topic.
+Brokers of the release before hand over through fragments: the owner seals, the leader assigns. The target's side of that
+is kept for one release (`tier.fragments`).
+
+`move_seat` is one broker's part in the move of one topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
 from typing import Final, assert_never
 
 from pydanube_core.errors import Conflict
@@ -46,24 +45,21 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, MoveRecord, Stage
+from pydanube_broker.cluster.move_record import MoveRecord, Stage
 
-# How long the leader sees no step of a move before it takes the next itself: an object of the largest size, written
-# and read back over a slow line, takes a part of it.
+# How long the leader sees no progress of a move before it takes the next step itself.
 PATIENCE_MS: Final = 60_000
-# Of bytes that are offered at once: the target has written and synced them in less time than a transaction takes.
+# Bytes of a round of copying after which the owner stops: the rest is copied in less time than a transaction takes.
 LITTLE_BYTES: Final = 2 << 20
-# A topic that is written faster than it is copied would be offered for ever.
-MAX_OFFERS: Final = 8
+# Rounds of copying after which the owner stops however much came meanwhile.
+MAX_ROUNDS: Final = 8
 
 
 class Step(StrEnum):
     BEGIN = "begin"
-    OFFER = "offer"
-    COPIED = "copied"
     READY = "ready"
     CANCEL = "cancel"
-    SEAL = "seal"
+    ARRIVE = "arrive"
     TAKE_AWAY = "take away"
     ASSIGN = "assign"
     OPEN = "open"
@@ -78,83 +74,66 @@ class Change:
     after: Assignment
 
 
-def begin(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) -> Change:
-    """Ask the owner to hand over. The steps raise `Conflict` where the assignment is at another stage."""
+def begin(
+    now: Assignment,
+    revision: Revision,
+    target: BrokerId,
+    *,
+    at_ms: int,
+    ready: Incarnation | None = None,
+) -> Change:
+    """Begin a move. The steps raise `Conflict` where the assignment is at another stage.
+
+    `ready`: the target's incarnation, for a topic with so little to copy that its owner stops at once.
+    """
     if now.move is not None:
         raise _conflict(
             now, f"{now.topic} is on its way to broker {now.move.target} already: wait until it is there"
         )
     if target == now.broker_id:
         raise _conflict(now, f"{now.topic} is with broker {target} already")
-    move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms)
+    move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, ready=ready)
     return Change(step=Step.BEGIN, revision=revision, after=replace(now, stage=Stage.MOVING, move=move))
 
 
-def offer(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...]) -> Change:
-    """The owner has written and read back the first part, or what was appended since the last one."""
-    move = _check(now, Step.OFFER, Stage.MOVING)
-    _check_parts(now, parts)
-    offered = replace(move, parts=parts, ready=None, offers=move.offers + bool(move.parts))
-    return Change(step=Step.OFFER, revision=revision, after=replace(now, move=offered))
-
-
-def copied(
-    now: Assignment, revision: Revision, incarnation: Incarnation, *, little_bytes: int = LITTLE_BYTES
-) -> Change:
-    """The target has all offered parts on its disk. It asks for a further part, or is ready if little can be missing."""
-    move = _check(now, Step.COPIED, Stage.MOVING)
-    copied_bytes = sum(part.end - part.start for part in move.parts[move.copied :])
-    if copied_bytes <= little_bytes or move.offers + 1 >= MAX_OFFERS:
-        return ready(now, revision, incarnation)
-    return Change(
-        step=Step.COPIED, revision=revision, after=replace(now, move=replace(move, copied=len(move.parts)))
-    )
-
-
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The owner may stop: the target has every offered byte."""
+    """The target has nearly all of the topic: the owner is to stop."""
     move = _check(now, Step.READY, Stage.MOVING)
-    if not move.parts:
-        raise _conflict(now, f"nothing of {now.topic} is offered yet")
     return Change(
         step=Step.READY, revision=revision, after=replace(now, move=replace(move, ready=incarnation))
     )
 
 
 def cancel(now: Assignment, revision: Revision) -> Change:
-    """End the move; the topic stays with its owner. After this change no seal of this move is possible."""
+    """End the move; the topic stays with its owner. After this change no `arrive` of this move is possible."""
     _check(now, Step.CANCEL, Stage.MOVING)
     return Change(step=Step.CANCEL, revision=revision, after=replace(now, stage=Stage.SERVING, move=None))
 
 
-def seal(now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], *, at_ms: int) -> Change:
-    """The owner has stopped; `parts` are the whole hand-over, and were read back."""
-    move = _check(now, Step.SEAL, Stage.MOVING)
-    if move.ready is None:
-        raise _conflict(
-            now, f"broker {move.target} has not shown that it can read the hand-over of {now.topic}"
-        )
-    _check_parts(now, parts)
-    return Change(
-        step=Step.SEAL,
-        revision=revision,
-        after=replace(
-            now,
-            stage=Stage.SEALED,
-            sealed_at_ms=at_ms,
-            sealed_epoch=now.epoch,
-            move=replace(move, parts=parts),
-        ),
+def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
+    """The target has the whole topic safe in its journal. `settle` gives it its epoch."""
+    move = _check(now, Step.ARRIVE, Stage.MOVING)
+    if move.ready != incarnation:
+        raise _conflict(now, f"the owner of {now.topic} did not stop for this life of broker {move.target}")
+    after = replace(
+        now,
+        stage=Stage.SERVING,
+        broker_id=BrokerId(int(move.target)),
+        incarnation=incarnation,
+        sealed_at_ms=None,
+        sealed_epoch=now.epoch,
+        moved=revision,
+        move=None,
     )
+    return Change(step=Step.ARRIVE, revision=revision, after=after)
 
 
-def take_away(
-    now: Assignment, revision: Revision, parts: tuple[HandOverPart, ...], target: BrokerId, *, at_ms: int
-) -> Change:
-    """The owner was removed from the cluster (`removal`): the leader seals for it, with what the store has of the topic."""
+def take_away(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) -> Change:
+    """The owner was removed from the cluster (`removal`): the leader seals for it."""
     _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
-    _check_parts(now, parts)
-    move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, parts=parts)
+    move = MoveRecord(
+        source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, from_store=True, parts=now.offered
+    )
     return Change(
         step=Step.TAKE_AWAY,
         revision=revision,
@@ -191,41 +170,71 @@ class Witnesses:
     """Values that guard a change beside the assignment: the shell reads them right before.
 
     take away: where the log goes on, of which the store has not all.
-    seal, take away: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
-    assign: the leader's key and the topic name's counter of epochs.
+    arrive, take away: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
+    arrive: the revision of the target's registration.
+    assign: the leader's key.
+    arrive, assign: the topic name's counter of epochs.
     """
 
     head: Committed | None = None
     folder: str = ""
     start_offset: int = 0
     resumes_at: int = 0
+    member: Revision | None = None
     leadership: Leadership | None = None
     counter: EpochCounter | None = None
 
 
+def settle(change: Change, witnesses: Witnesses) -> Change:
+    """Return the change with its epoch, which the counter gives where the target takes it."""
+    if change.step is not Step.ARRIVE:
+        return change
+    assert witnesses.counter is not None
+    epoch = Epoch(max(witnesses.counter.epoch, change.after.sealed_epoch) + 1)
+    return replace(change, after=replace(change.after, epoch=epoch))
+
+
 def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
-    """The writes of a change and what must hold for them."""
+    """The writes of a settled change and what must hold for them."""
     after = change.after
     key = keys.assignment_key(after.topic_id)
     writes: list[Write] = [Put(key, after.to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
-        case Step.SEAL | Step.TAKE_AWAY:
-            head_at, found = head_key(after.topic_id), witnesses.head
-            head = _raised(found, Epoch(after.epoch + 1), witnesses)
-            writes.append(Put(head_at, head.to_json()))
-            guards.append(Absent(head_at) if found is None else ModRevision(head_at, found.revision))
+        case Step.TAKE_AWAY:
+            _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
+        case Step.ARRIVE:
+            assert witnesses.member is not None, "the target is registered"
+            _raise_head(after.epoch, witnesses, after, writes, guards)
+            guards += [
+                ModRevision(keys.member_key(after.broker_id), witnesses.member),
+                Absent(keys.removed_key(after.broker_id)),
+            ]
+            _count_epoch(witnesses, after, writes, guards)
         case Step.ASSIGN:
             assert witnesses.leadership is not None, "only the leader assigns"
-            assert witnesses.counter is not None
-            assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
-            guards += [witnesses.leadership.guard, witnesses.counter.guard]
-            writes.append(Put(keys.epoch_key(after.topic), EpochRecord(epoch=after.epoch).to_json()))
-        case Step.BEGIN | Step.OFFER | Step.COPIED | Step.READY | Step.CANCEL | Step.OPEN:
+            guards.append(witnesses.leadership.guard)
+            _count_epoch(witnesses, after, writes, guards)
+        case Step.BEGIN | Step.READY | Step.CANCEL | Step.OPEN:
             pass
         case _:
             assert_never(change.step)
     return writes, guards
+
+
+def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Write], guards: list[Guard]) -> None:
+    assert witnesses.counter is not None
+    assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
+    guards.append(witnesses.counter.guard)
+    writes.append(Put(keys.epoch_key(after.topic), EpochRecord(epoch=after.epoch).to_json()))
+
+
+def _raise_head(
+    epoch: Epoch, witnesses: Witnesses, after: Assignment, writes: list[Write], guards: list[Guard]
+) -> None:
+    key, found = head_key(after.topic_id), witnesses.head
+    writes.append(Put(key, _raised(found, epoch, witnesses).to_json()))
+    guards.append(Absent(key) if found is None else ModRevision(key, found.revision))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +242,7 @@ class LeaderView:
     """The leader's knowledge. `alive`: brokers that may be given a topic, in the order it prefers them."""
 
     alive: Mapping[BrokerId, Incarnation]
-    waited_ms: int  # since the assignment changed last, by the leader's clock
+    waited_ms: int  # since the last sign of progress, by the leader's clock
     last_epoch: Epoch  # of the topic's name
 
 
@@ -281,14 +290,6 @@ def _check(now: Assignment, step: Step, *stages: Stage) -> MoveRecord:
     if now.stage not in stages or (now.move is None) != (now.stage is Stage.SERVING):
         raise _conflict(now, f"{now.topic} is {now.stage}: no step {step} from there")
     return now.move or MoveRecord(source="", target="", begun_at_ms=0)
-
-
-def _check_parts(now: Assignment, parts: tuple[HandOverPart, ...]) -> None:
-    fits = 0 < len(parts) <= MAX_PARTS and all(a.end_offset == b.first_offset for a, b in pairwise(parts))
-    if not fits:
-        raise _conflict(
-            now, f"{len(parts)} parts of {now.topic} do not follow each other, or are more than {MAX_PARTS}"
-        )
 
 
 def _conflict(now: Assignment, why: str) -> Conflict:

@@ -1,15 +1,16 @@
 """The part of one broker in a move of one topic; pure. Records and events go in, effects come out.
 
-A seat knows the assignment as it was seen last and the epoch of what the journal holds. It serves only while the
-assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the
-effects in order and answers each of those that have a `turn`; an answer to an earlier turn is about a record that was
-replaced, and is ignored. `tick` repeats what failed.
+A seat has the assignment as it was seen last and the epoch of the topic in the journal. It serves only while the
+assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the effects in
+order and answers each of those that have a `turn`. An answer to an earlier turn is about a record that was replaced, and
+is ignored. `tick` repeats what failed.
 
-What a transaction with an unknown outcome did is read back; where nothing has changed, the same transaction is sent
-again: it may still be under way, and the guard lets one of them happen. While that is a seal, nothing is served.
+The outcome of a transaction that is unknown is read back. Where the record has not changed, the same transaction is sent
+again: it may still be under way, and the guard lets one of them happen.
 
-After a start a move goes on where the record stands. An earlier life may have sent a seal that is still under way, but
-only of a record that says the target is ready, and while it says so nothing is served in this life either.
+A start goes on where the record stands. The owner does not serve while the record says that the target is ready: an
+earlier life may have stopped, and sent all there was. A target that finds that it was ready in an earlier life cancels
+the move: its copy is gone, and the owner would have to wait for all of it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from pydanube_storage.metadata import Revision
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move import LITTLE_BYTES, Change, Step, cancel, copied, offer, open_topic, seal
-from pydanube_broker.cluster.move_record import HandOverPart, Stage
+from pydanube_broker.cluster.move import Change, Step, arrive, cancel, open_topic, ready
+from pydanube_broker.cluster.move_record import Stage
 
 
 class Phase(StrEnum):
     AWAY = "away"
-    RELEASING = "releasing"  # what the journal has is somebody else's: it is noted there
-    COPYING = "copying"
-    OPENING = "opening"  # the copy is on disk
+    RELEASING = "releasing"  # the topic is another broker's: that is noted in the journal
     SERVING = "serving"
-    OFFERING = "offering"  # serves, and writes what there is
-    OFFERED = "offered"  # serves, and waits for the target
-    COPYING_AHEAD = "copying ahead"  # is the target, and copies what is offered
-    STOPPED = "stopped"  # takes nothing, and writes the rest
-    SEALING = "sealing"
+    LEAVING = "leaving"  # serves, and is copied
+    STOPPED = "stopped"  # serves no more; the rest is copied
+    COPYING_AHEAD = "copying ahead"  # is the target; the owner serves
+    COPYING = "copying"  # is the target; the owner has stopped
+    ARRIVING = "arriving"  # the whole copy is safe
+    REBUILDING = (
+        "rebuilding"  # was assigned the topic of a removed owner, or one that was handed over in fragments
+    )
+    OPENING = "opening"  # the rebuilt topic is safe
     LOST = "lost"  # the journal does not hold what the metadata says this broker has
 
 
@@ -53,33 +56,38 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteParts:
-    """Write what no part has yet, up to the commit offset, and read it back; `final`: with the state."""
+class Stopped:
+    """`Hold` is done: the target may copy the end."""
 
     turn: int
-    final: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CopyAhead:
-    """Copy the missing parts into the journal and sync; the topic does not belong to this broker yet."""
+    """Copy what the owner has, round by round, until a round is little; the topic does not belong to this broker yet."""
 
     turn: int
-    parts: tuple[HandOverPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Copy the whole hand-over; once it is synced the journal holds the topic in this epoch."""
+class CopyEnd:
+    """Copy the rest with the state, and make the copy safe in the journal, awaiting the move `revision`."""
+
+    turn: int
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """Make the topic safe in the journal in this epoch, from the store alone."""
 
     turn: int
     epoch: Epoch
-    parts: tuple[HandOverPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Forget what was copied ahead: the topic does not come here."""
+    """Forget what was copied: the topic does not come here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +114,22 @@ class Release:
     epoch: Epoch
 
 
-Effect: TypeAlias = Serve | Hold | WriteParts | CopyAhead | Copy | DropCopy | Commit | Read | Release
+Effect: TypeAlias = (
+    Serve | Hold | Stopped | CopyAhead | CopyEnd | Rebuild | DropCopy | Commit | Read | Release
+)
 
 
 class Seat:
     """See the module.
 
     Args:
-        held: the epoch of what the journal holds of the topic, whole; 0 for nothing, or a copy that was not finished.
-        little_bytes: see `move.copied`.
+        held: the epoch of the topic in the journal; 0 for nothing, or a copy that is not the topic.
     """
 
     __slots__ = (
+        "_adopted",
         "_copying",
         "_failed",
-        "_little_bytes",
         "_looking",
         "_me",
         "_pending",
@@ -133,11 +142,8 @@ class Seat:
         "turn",
     )
 
-    def __init__(
-        self, me: BrokerId, incarnation: Incarnation, *, held: Epoch, little_bytes: int = LITTLE_BYTES
-    ) -> None:
+    def __init__(self, me: BrokerId, incarnation: Incarnation, *, held: Epoch) -> None:
         self._me = me
-        self._little_bytes = little_bytes
         self.incarnation = incarnation
         self.held = held
         self.phase = Phase.AWAY
@@ -148,9 +154,8 @@ class Seat:
         self._pending: Change | None = None
         self._looking = False  # its outcome is not known
         self._failed = False  # the work of this turn
-        self._copying = (
-            False  # some of the topic is in the journal, or on its way there, and `held` does not say so
-        )
+        self._copying = Epoch(0)  # the epoch of the record by which a copy was begun; 0: none
+        self._adopted = Revision(0)  # the move that the safe copy awaits; 0: none
 
     # -- the record ------------------------------------------------------------------------------------------
 
@@ -172,11 +177,19 @@ class Seat:
     def _next(self) -> list[Effect]:
         self.turn += 1
         self._pending, self._looking, self._failed = None, False, False
-        effects = self._decide()
-        if self._copying and (self.record is None or self.record.next_owner != self._me):
-            self._copying = False
-            effects.insert(0, DropCopy())
-        return effects
+        record = self.record
+        if self._adopted and record is not None and self._has_arrived(record):
+            self.held, self._copying, self._adopted = record.epoch, Epoch(0), Revision(0)
+        elif self._copying and (record is None or not self._still_comes(record)):
+            self._copying, self._adopted = Epoch(0), Revision(0)
+            return [DropCopy(), *self._decide()]
+        return self._decide()
+
+    def _has_arrived(self, record: Assignment) -> bool:
+        return record.broker_id == self._me and record.moved == self._adopted
+
+    def _still_comes(self, record: Assignment) -> bool:
+        return record.next_owner == self._me and record.epoch == self._copying
 
     def _decide(self) -> list[Effect]:
         record = self.record
@@ -189,13 +202,11 @@ class Seat:
             case Stage.SERVING if mine:
                 return self._serve(record)
             case Stage.MOVING if mine:
-                return self._hand_over(record)
-            case Stage.MOVING if self._is_target(record):
-                assert record.move is not None
-                self._copying = True
-                return [*self._hold(Phase.COPYING_AHEAD), CopyAhead(self.turn, record.move.parts)]
+                return self._leave(record)
+            case Stage.MOVING if record.next_owner == self._me:
+                return self._come(record)
             case Stage.ASSIGNED if mine:
-                return self._take_over(record)
+                return self._rebuild(record)
             case Stage.SERVING | Stage.MOVING | Stage.ASSIGNED | Stage.SEALED:
                 return self._hold(Phase.AWAY)
             case _:
@@ -204,9 +215,9 @@ class Seat:
     def _serve(self, record: Assignment) -> list[Effect]:
         if record.sealed_epoch and not self.held:
             return self._hold(Phase.LOST)
-        is_back = self.phase in (Phase.OFFERING, Phase.OFFERED)
+        is_back = self.phase is Phase.LEAVING
         self.phase = Phase.SERVING
-        # A move that is off: to be offered a deleted topic was made ready to be read alone, and it may be back by now
+        # A move that is off: to be copied a deleted topic was made ready to be read alone, and it may be back by now
         return self._take_calls(record) or ([Serve(record.epoch)] if is_back else [])
 
     def _take_calls(self, record: Assignment) -> list[Effect]:
@@ -215,38 +226,50 @@ class Seat:
         self.serving = True
         self.held = (
             self.held or record.epoch
-        )  # of a topic that was never handed over: what it has is all there is
+        )  # of a topic that was never moved: what the journal has is all there is
         return [Serve(record.epoch)]
 
-    def _hand_over(self, record: Assignment) -> list[Effect]:
+    def _leave(self, record: Assignment) -> list[Effect]:
         assert record.move is not None
-        if record.move.ready is not None:
-            # Held also where this life has not served it yet: what is to be written is read from there.
-            return [*(self._hold(Phase.STOPPED) or [Hold()]), WriteParts(self.turn, final=True)]
-        effects = self._take_calls(record)
-        if len(record.move.parts) > record.move.copied:
-            self.phase = Phase.OFFERED
+        if record.move.ready is None:
+            effects = self._take_calls(record)
+            self.phase = Phase.LEAVING
             return effects
-        self.phase = Phase.OFFERING
-        return [*effects, WriteParts(self.turn, final=False)]
+        if record.sealed_epoch and not self.held:
+            return self._hold(Phase.LOST)
+        self.held = self.held or record.epoch
+        # Held also where this life has not served it yet: the copy is read from there.
+        return [*(self._hold(Phase.STOPPED) or [Hold()]), Stopped(self.turn)]
 
-    def _take_over(self, record: Assignment) -> list[Effect]:
+    def _come(self, record: Assignment) -> list[Effect]:
         assert record.move is not None
-        effects = self._hold(Phase.COPYING)
+        if (
+            record.move.parts
+        ):  # an owner of the release before: it stops, and seals what it wrote into the store
+            effects = self._hold(Phase.AWAY)
+            return effects if record.move.ready is not None else [*effects, *self._get_ready(record)]
+        if record.move.ready is None:
+            self._copying = record.epoch
+            return [*self._hold(Phase.COPYING_AHEAD), CopyAhead(self.turn)]
+        if record.move.ready != self.incarnation:
+            return [*self._hold(Phase.AWAY), *self._commit(cancel(record, self.revision))]
+        self._copying = record.epoch
+        return [*self._hold(Phase.COPYING), CopyEnd(self.turn, self.revision)]
+
+    def _get_ready(self, record: Assignment) -> list[Effect]:
+        return self._commit(ready(record, self.revision, self.incarnation))
+
+    def _rebuild(self, record: Assignment) -> list[Effect]:
+        assert record.move is not None
+        effects = self._hold(Phase.REBUILDING)
         if self.held > record.sealed_epoch:
             return [*effects, *self._open(record)]
-        self._copying = True
-        return [*effects, Copy(self.turn, record.epoch, record.move.parts)]
+        self._copying = record.epoch
+        return [*effects, Rebuild(self.turn, record.epoch)]
 
     def _open(self, record: Assignment) -> list[Effect]:
         self.phase = Phase.OPENING
         return self._commit(open_topic(record, self.revision, self.incarnation))
-
-    def _is_target(self, record: Assignment) -> bool:
-        move = record.move
-        if move is None or move.target != str(self._me) or move.ready is not None:
-            return False
-        return len(move.parts) > move.copied
 
     def _hold(self, phase: Phase) -> list[Effect]:
         self.phase = phase
@@ -259,45 +282,55 @@ class Seat:
         self._pending = change
         return [Commit(self.turn, change)]
 
+    # -- questions -------------------------------------------------------------------------------------------
+
+    def may_copy(self, to: BrokerId, revision: Revision, *, last: bool) -> bool | None:
+        """Return whether another broker may copy the topic from here; None: the record it read is not seen here yet.
+
+        `last`: the end, which takes that the owner has stopped for the move of exactly that record.
+        """
+        if self.revision < revision:
+            return None
+        record = self.record
+        if record is None or record.broker_id != self._me or record.stage is not Stage.MOVING:
+            return False
+        assert record.move is not None
+        if record.next_owner != to:
+            return False
+        return not last or (self.phase is Phase.STOPPED and self.revision == revision)
+
     # -- what was done ---------------------------------------------------------------------------------------
 
-    def written(self, turn: int, parts: tuple[HandOverPart, ...], *, at_ms: int) -> list[Effect]:
-        """All parts of the hand-over so far, earlier ones included, are in the store and were read back."""
-        record = self.record
-        if turn != self.turn or record is None or self._pending is not None:
-            return []
-        if self.phase is Phase.OFFERING:
-            return self._commit(offer(record, self.revision, parts))
-        if self.phase is Phase.STOPPED:
-            self.phase = Phase.SEALING
-            return self._commit(seal(record, self.revision, parts, at_ms=at_ms))
-        return []
-
-    def not_written(self, turn: int) -> list[Effect]:
-        """The store does not take the hand-over: end the move; nothing was sealed."""
-        record = self.record
-        if turn != self.turn or record is None or self._pending is not None:
-            return []
-        if self.phase not in (Phase.OFFERING, Phase.STOPPED):
-            return []
-        self.phase = Phase.OFFERED
-        return [*self._take_calls(record), *self._commit(cancel(record, self.revision))]
-
     def copied_ahead(self, turn: int, *, done: bool) -> list[Effect]:
-        """The target has copied what is offered, or cannot: then the owner continues with the topic."""
+        """The target has nearly all, or cannot copy: then the owner continues with the topic."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
+        return self._get_ready(record) if done else self._commit(cancel(record, self.revision))
+
+    def copied(self, turn: int, *, done: bool) -> list[Effect]:
+        """The whole copy is safe in the journal, awaiting this move; or it cannot be had, and the move is off."""
+        record = self.record
+        if turn != self.turn or record is None or self.phase is not Phase.COPYING or self._pending:
+            return []
         if not done:
             return self._commit(cancel(record, self.revision))
-        return self._commit(copied(record, self.revision, self.incarnation, little_bytes=self._little_bytes))
+        self._adopted, self.phase = self.revision, Phase.ARRIVING
+        return self._commit(arrive(record, self.revision, self.incarnation))
 
-    def copied(self, turn: int, epoch: Epoch) -> list[Effect]:
-        """The journal holds the topic as it was handed over, synced."""
-        if turn != self.turn or self.record is None or self.phase is not Phase.COPYING:
+    def rebuilt(self, turn: int, epoch: Epoch) -> list[Effect]:
+        """The journal holds the topic in the epoch of its assignment, synced."""
+        if turn != self.turn or self.record is None or self.phase is not Phase.REBUILDING:
             return []
-        self.held, self._copying = epoch, False
+        self.held, self._copying = epoch, Epoch(0)
         return self._open(self.record)
+
+    def give_up(self) -> list[Effect]:
+        """End a move of this broker's topic before it has stopped for it: the target cannot copy."""
+        record = self.record
+        if record is None or self.phase is not Phase.LEAVING or self._pending:
+            return []
+        return self._commit(cancel(record, self.revision))
 
     def released(self, turn: int) -> list[Effect]:
         """The journal says that it holds nothing of the topic, synced."""
@@ -307,17 +340,17 @@ class Seat:
         return self._decide() if turn == self.turn else []
 
     def failed(self, turn: int) -> list[Effect]:
-        """A copy or release failed for now; `tick` asks for it again."""
+        """A rebuild or release failed for now; `tick` repeats it."""
         self._failed = self._failed or turn == self.turn
         return []
 
     # -- transactions ----------------------------------------------------------------------------------------
 
-    def committed(self, turn: int, revision: Revision) -> list[Effect]:
+    def committed(self, turn: int, after: Assignment, revision: Revision) -> list[Effect]:
         """The change was carried out, at this revision."""
         if turn != self.turn or self._pending is None:
             return []
-        self.record, self.revision = self._pending.after, revision
+        self.record, self.revision = after, revision
         return self._next()
 
     def refused(self, turn: int) -> list[Effect]:
@@ -332,7 +365,7 @@ class Seat:
         return [Read()]
 
     def tick(self) -> list[Effect]:
-        """Try again what failed; called every second or so."""
+        """Repeat what failed; called every second or so."""
         if self._looking:
             return [Read()]
         if self._failed:

@@ -1,59 +1,70 @@
 """Carry out this broker's part in moves: seats (`cluster.move_seat`) decide, this module acts.
 
-A seat is there for every topic that is on its way to or from this broker, and for those that were handed over and stand
-in its journal. Its effects are carried out one after the other; what a newer record has overtaken is given up. At most
-`_AT_ONCE` topics are read, written or copied ahead at a time. As many more, whose clients wait since they were stopped,
-pass those by: what there is of a topic beforehand may be much.
+A seat is there for every topic that is on its way to or from this broker, and for those that were moved away and stand in
+its journal. Its effects are carried out one after the other; an effect that a newer record has overtaken is given up. At
+most `_AT_ONCE` topics are copied ahead at a time. Topics whose clients wait, since the owner has stopped, do not queue
+behind those.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from pydanube_core.errors import ClusterError, Conflict, JournalReadOnly
+from pydanube_core.errors import ClusterError, Conflict, JournalReadOnly, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.assignment import Assignment, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import Change, Step, Witnesses, transaction
-from pydanube_broker.cluster.move_record import MAX_PARTS, HandOverPart, Stage
+from pydanube_broker.cluster.membership import MemberRecord
+from pydanube_broker.cluster.move import (
+    LITTLE_BYTES,
+    MAX_ROUNDS,
+    Change,
+    Step,
+    Witnesses,
+    settle,
+    transaction,
+)
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.move_seat import (
     Commit,
-    Copy,
     CopyAhead,
+    CopyEnd,
     DropCopy,
     Effect,
     Hold,
     Phase,
     Read,
+    Rebuild,
     Release,
     Seat,
     Serve,
-    WriteParts,
+    Stopped,
 )
 from pydanube_broker.cluster.removal import check_not_removed
-from pydanube_broker.serving.hand_over_writer import HandOverWriter
-from pydanube_broker.tier.fragments import Fragments
-from pydanube_broker.topics.fragment import SECTION_BYTES, read_section
-from pydanube_broker.topics.hand_over_sections import sections_of
+from pydanube_broker.copying.arrival import Arrival, release
+from pydanube_broker.copying.messages import Round
+from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.journal_transfer import Arrival, release
 from pydanube_broker.topics.topic import Topic
-from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
+_SEEN_S: Final = 5.0  # until the owner has seen the record by which the target copies
+# The owner has stopped, and clients wait: after so long without the copy it serves again.
+_COPY_END_S: Final = 20.0
 
 
 class TopicSwitch(Protocol):
@@ -62,7 +73,7 @@ class TopicSwitch(Protocol):
     async def serve(self, assignment: Assignment) -> None:
         """Serve a topic from what the journal has of it; one that is served already stays so.
 
-        Raises `StoreUnavailable`: to be asked again.
+        Raises `StoreUnavailable`: to be called again.
         """
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
@@ -77,21 +88,20 @@ class TopicSwitch(Protocol):
         Raises `TopicNotFound`: it is gone for good.
         """
 
+    async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
+        """Make the topic of a removed owner, or one that was handed over in fragments, safe in the journal."""
+
     def gone(self, topic_id: TopicId) -> None:
         """The topic is another broker's now, and the journal has forgotten it."""
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Return the folder of the topic's objects, whether or not there are any."""
 
+    def copies(self, broker_id: BrokerId) -> bool:
+        """Return whether a broker moves topics by copies; one of the release before does not."""
 
-class _Lane:
-    """Topics that share objects and wait for one another."""
-
-    def __init__(
-        self, fragments: Fragments, me: BrokerId, on_their_way: Callable[[], int], *, awaited: bool
-    ) -> None:
-        self.writer = HandOverWriter(fragments, me, on_their_way, awaited=awaited)
-        self.limit = anyio.CapacityLimiter(_AT_ONCE)
+    def check_room(self, topic_id: TopicId) -> None:
+        """Raise the error for which this broker cannot take another topic."""
 
 
 @dataclass(slots=True)
@@ -109,29 +119,26 @@ class Mover:
         self,
         store: MetadataStore,
         hub: Hub,
-        fragments: Fragments,
+        copies: Copies,
         doors: TopicSwitch,
         *,
         me: BrokerId,
-        incarnation: Incarnation,
-        worker_threads: WorkerThreads,
+        incarnation: Callable[[], Incarnation],
         wall_ms: Callable[[], int],
     ) -> None:
         self.seats: dict[TopicId, Seat] = {}
         self._store = store
         self._hub = hub
-        self._fragments = fragments
-        self.coming = 0  # topics whose move a drain is about to begin
-        self._ahead = _Lane(fragments, me, self._on_their_way, awaited=False)
-        self._stopped = _Lane(fragments, me, self._on_their_way, awaited=True)
+        self._copies = copies
         self._doors = doors
         self._me = me
         self._incarnation = incarnation
-        self._worker_threads = worker_threads
-        self._wall_ms = wall_ms
+        self._ahead = anyio.CapacityLimiter(_AT_ONCE)
         self._objects = ObjectCatalog(store, wall_ms=wall_ms)
         self._drives: dict[TopicId, _Drive] = {}
-        self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not finished
+        self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not topics yet
+        self._stopped: dict[TopicId, int] = {}  # topics that were held, and in which turn of their seat
+        self._changed = anyio.Event()  # a seat has seen another record, or has stopped
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -145,12 +152,7 @@ class Mover:
                         self._act(topic_id, lambda seat: seat.tick())
         finally:
             self._group = None
-            with anyio.CancelScope(shield=True):
-                await self._ahead.writer.aclose()
-                await self._stopped.writer.aclose()
-
-    def _on_their_way(self) -> int:
-        return len(self.seats) + self.coming
+            self._copies.close()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
         """Take in an assignment as read or watched at a revision, while `run` runs; None: it was deleted."""
@@ -163,16 +165,19 @@ class Mover:
             stale = record is not None and 0 < held <= record.sealed_epoch
             if record is None or not (stale or self._concerns(record)):
                 return
-            seat = self.seats[topic_id] = Seat(self._me, self._incarnation, held=held)
+            seat = self.seats[topic_id] = Seat(self._me, self._incarnation(), held=held)
         self._act(topic_id, lambda seat: seat.see(record, revision))
+        if record is not None and seat.phase is Phase.LEAVING and not self._doors.copies(record.next_owner):
+            log.warning(
+                "move_refused", extra={"topic_id": topic_id, "why": "the target is of an older release"}
+            )
+            self._act(topic_id, lambda seat: seat.give_up())
 
     def _concerns(self, record: Assignment) -> bool:
         """Return whether this broker has a part in a move under way."""
         if record.stage is Stage.SERVING:
             return False
-        return record.broker_id == self._me or (
-            record.move is not None and record.move.target == str(self._me)
-        )
+        return record.broker_id == self._me or record.next_owner == self._me
 
     def _act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
         seat = self.seats.get(topic_id)
@@ -189,6 +194,26 @@ class Mover:
             drive.scope.cancel()
         elif topic_id not in self._drives and self._is_over(seat):
             del self.seats[topic_id]
+            self._stopped.pop(topic_id, None)
+        self._wake()
+
+    def stopped(self) -> int:
+        """Return how many topics of this broker are stopped, or about to be."""
+        return sum(
+            seat.record is not None
+            and seat.record.broker_id == self._me
+            and seat.record.stage is Stage.MOVING
+            and not seat.record.is_served
+            for seat in self.seats.values()
+        )
+
+    async def until_changed(self) -> None:
+        """Wait until anything about a move has changed."""
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     @staticmethod
     def _is_over(seat: Seat) -> bool:
@@ -214,19 +239,23 @@ class Mover:
     async def _perform(self, topic_id: TopicId, seat: Seat, effect: Effect) -> None:
         match effect:
             case Serve():
-                with anyio.CancelScope(shield=True):  # it is said once: what comes next stands on it
+                with anyio.CancelScope(shield=True):  # it comes once: what follows stands on it
                     await self._serve(topic_id, seat)
             case Hold():
-                if seat.record is not None:  # else it was deleted for good: nobody is at it
+                if seat.record is not None:  # else it was deleted for good: no caller is at it
                     with anyio.CancelScope(shield=True):
                         await self._hold(topic_id, seat.record.epoch)
-            case WriteParts(turn, final):
-                await self._write(topic_id, seat, turn, final=final)
-            case CopyAhead(turn, parts):
-                done = await self._copy_ahead(topic_id, seat, parts)
+            case Stopped(turn):
+                self._stopped[topic_id] = turn
+                self._wake()
+            case CopyAhead(turn):
+                done = await self._copy_ahead(topic_id, seat)
                 self._act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
-            case Copy(turn, epoch, parts):
-                await self._copy(topic_id, turn, epoch, parts)
+            case CopyEnd(turn, revision):
+                done = await self._copy_end(topic_id, seat, revision)
+                self._act(topic_id, lambda seat: seat.copied(turn, done=done))
+            case Rebuild(turn, epoch):
+                await self._rebuild(topic_id, seat, turn, epoch)
             case DropCopy():
                 self._drop_copy(topic_id)
             case Commit(turn, change):
@@ -239,6 +268,8 @@ class Mover:
                 assert_never(effect)
 
     async def _serve(self, topic_id: TopicId, seat: Seat) -> None:
+        self._arrivals.pop(topic_id, None)
+        self._stopped.pop(topic_id, None)
         while seat.record is not None and seat.serving:
             try:
                 await self._doors.serve(seat.record)
@@ -250,59 +281,109 @@ class Mover:
     async def _hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         try:
             await self._doors.hold(topic_id, epoch)
-        except ClusterError as error:  # writing the hand-over will say so, and end the move
+        except ClusterError as error:  # reading the end will say so, and end the move
             self._failed("topic_not_settled", topic_id, error)
 
-    # -- work ------------------------------------------------------------------------------------------------
+    # -- as owner --------------------------------------------------------------------------------------------
 
-    async def _write(self, topic_id: TopicId, seat: Seat, turn: int, *, final: bool) -> None:
+    async def permit(self, request: Round, to: BrokerId) -> Topic:
+        """Return a topic that another broker may copy now.
+
+        Raises `Conflict`: it is not moving there, or has not stopped yet. What making it readable raises.
+        """
+        topic_id, revision = TopicId(request.topic_id), Revision(request.revision)
+        with anyio.move_on_after(_SEEN_S):
+            while True:
+                seat = self.seats.get(topic_id)
+                allowed = None if seat is None else seat.may_copy(to, revision, last=request.last)
+                is_settled = not request.last or (seat and self._stopped.get(topic_id) == seat.turn)
+                if allowed and is_settled:
+                    assert seat is not None
+                    assert seat.record is not None
+                    return await self._doors.topic(topic_id, seat.record.epoch)
+                if allowed is False:
+                    break
+                await self._changed.wait()
+        raise Conflict(
+            f"topic {topic_id} is not on its way from broker {self._me} to broker {to}, or is not stopped yet",
+            topic_id=str(topic_id),
+            broker_id=str(to),
+        )
+
+    async def _release(self, topic_id: TopicId, turn: int) -> None:
+        try:
+            await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
+            await self._hub.journal.until_durable(release(self._hub, topic_id))
+        except JournalReadOnly:  # the next start sees by the assignment that it was moved away
+            self._hub.forget(topic_id)
+        except ClusterError as error:
+            self._failed("release_not_noted", topic_id, error)
+            self._act(topic_id, lambda seat: seat.failed(turn))
+            return
+        self._doors.gone(topic_id)
+        self._act(topic_id, lambda seat: seat.released(turn))
+
+    # -- as target -------------------------------------------------------------------------------------------
+
+    async def _copy_ahead(self, topic_id: TopicId, seat: Seat) -> bool:
+        """Copy round by round until a round is little. Return False where the move is to end."""
         record = seat.record
         assert record is not None
-        assert record.move is not None
-        parts = list(record.move.parts)
-        first = parts[-1].end_offset if parts else None
-        lane = self._stopped if final else self._ahead
+        while not self._doors.copies(record.broker_id):
+            await anyio.sleep_forever()  # an owner of the release before hands over through fragments
         try:
-            topic = await self._doors.topic(topic_id, record.epoch)
-            async with lane.limit:
-                async for section in sections_of(topic, first, self._worker_threads, final=final):
-                    if len(parts) == MAX_PARTS:
-                        raise Conflict(
-                            f"{record.topic} cannot be handed over: of what the object store does not have yet there is "
-                            f"more than {MAX_PARTS} parts of {SECTION_BYTES} bytes take",
-                            topic=str(record.topic),
-                        )
-                    parts.append(await lane.writer.write(section))
+            self._doors.check_room(topic_id)
+            async with self._ahead:
+                for _ in range(MAX_ROUNDS):
+                    copied = await self._round(topic_id, seat, seat.revision, last=False)
+                    if copied.size <= LITTLE_BYTES:
+                        break
+                await self._hub.journal.until_durable()
         except ClusterError as error:
-            self._failed("hand_over_not_written", topic_id, error)
-            self._act(topic_id, lambda seat: seat.not_written(turn))
-            return
-        at_ms = self._wall_ms()
-        self._act(topic_id, lambda seat: seat.written(turn, tuple(parts), at_ms=at_ms))
-
-    async def _copy_ahead(self, topic_id: TopicId, seat: Seat, parts: tuple[HandOverPart, ...]) -> bool:
-        try:
-            async with self._ahead.limit:
-                if not seat.held:
-                    await self._take(topic_id, parts, awaited=False)
-                    await self._hub.journal.until_durable()
-                else:  # what stands there goes only when it was sealed: that the parts can be read has to do
-                    for part in parts:
-                        read_section(await self._fragments.read(part), digest=part.digest)
-        except ClusterError as error:
-            self._failed("hand_over_not_copied_ahead", topic_id, error)
+            self._failed("move_not_copied", topic_id, error)
             return False
         return True
 
-    async def _take(self, topic_id: TopicId, parts: tuple[HandOverPart, ...], *, awaited: bool) -> Arrival:
-        """Copy the missing parts into the journal; `awaited`: clients wait for them."""
+    async def _copy_end(self, topic_id: TopicId, seat: Seat, revision: Revision) -> bool:
+        """Copy the rest with the state, and make the copy safe. Return False where the move is to end."""
+        until_s = time.monotonic() + _COPY_END_S
+        while True:
+            copied_before = self._copies.copied_bytes
+            try:
+                await self._round(topic_id, seat, revision, last=True)
+                await self._arrivals[topic_id].await_move(revision)
+                return True
+            except Unavailable as error:
+                self._failed("move_not_copied", topic_id, error)
+                if self._copies.copied_bytes != copied_before:
+                    until_s = time.monotonic() + _COPY_END_S
+                if time.monotonic() > until_s:
+                    return False
+                await anyio.sleep(_AGAIN_S)
+            except ClusterError as error:
+                self._failed("move_not_copied", topic_id, error)
+                return False
+
+    async def _round(self, topic_id: TopicId, seat: Seat, revision: Revision, *, last: bool) -> Copied:
         arrival = self._arrivals.get(topic_id)
-        if arrival is None or not arrival.continues(parts):
+        if arrival is None or not arrival.is_there:
             arrival = self._arrivals[topic_id] = Arrival(self._hub, topic_id)
-        for part in parts[len(arrival.parts) :]:
-            section = read_section(await self._fragments.read(part, awaited=awaited), digest=part.digest)
-            await arrival.take(part, section)
-        return arrival
+        assert seat.record is not None
+        owner = seat.record.broker_id
+        return await self._copies.round(
+            owner, topic_id, revision, arrival.next_offset, arrival.take, last=last
+        )
+
+    async def _rebuild(self, topic_id: TopicId, seat: Seat, turn: int, epoch: Epoch) -> None:
+        assert seat.record is not None
+        try:
+            async with self._ahead:
+                await self._doors.rebuild(seat.record, Arrival(self._hub, topic_id))
+        except ClusterError as error:
+            self._failed("topic_not_rebuilt", topic_id, error)
+            self._act(topic_id, lambda seat: seat.failed(turn))
+            return
+        self._act(topic_id, lambda seat: seat.rebuilt(turn, epoch))
 
     def _drop_copy(self, topic_id: TopicId) -> None:
         arrival = self._arrivals.pop(topic_id, None)
@@ -312,36 +393,13 @@ class Mover:
             except ClusterError as error:
                 self._failed("copy_not_dropped", topic_id, error)
 
-    async def _copy(
-        self, topic_id: TopicId, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
-    ) -> None:
-        try:
-            async with self._stopped.limit:
-                arrival = await self._take(topic_id, parts, awaited=True)
-                await arrival.finish(epoch)
-        except ClusterError as error:
-            self._failed("hand_over_not_copied", topic_id, error)
-            self._act(topic_id, lambda seat: seat.failed(turn))
-            return
-        del self._arrivals[topic_id]
-        self._act(topic_id, lambda seat: seat.copied(turn, epoch))
-
-    async def _release(self, topic_id: TopicId, turn: int) -> None:
-        try:
-            await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
-            await self._hub.journal.until_durable(release(self._hub, topic_id))
-        except JournalReadOnly:  # the next start sees by the assignment that it was handed over
-            self._hub.forget(topic_id)
-        except ClusterError as error:
-            self._failed("release_not_noted", topic_id, error)
-            self._act(topic_id, lambda seat: seat.failed(turn))
-            return
-        self._doors.gone(topic_id)
-        self._act(topic_id, lambda seat: seat.released(turn))
+    # -- transactions ----------------------------------------------------------------------------------------
 
     async def _commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         try:
-            writes, guards = transaction(change, await self._witnesses(topic_id, change))
+            witnesses = await self._witnesses(topic_id, change)
+            change = settle(change, witnesses)
+            writes, guards = transaction(change, witnesses)
             revision = await self._store.transact(writes, guards=guards)
         except GuardFailed:
             self._act(topic_id, lambda seat: seat.refused(turn))
@@ -350,16 +408,22 @@ class Mover:
             self._act(topic_id, lambda seat: seat.unknown(turn))
         else:
             log.info("move_step", extra={"step": change.step.value, "topic": str(change.after.topic)})
-            self._act(topic_id, lambda seat: seat.committed(turn, revision))
+            self._act(topic_id, lambda seat: seat.committed(turn, change.after, revision))
 
     async def _witnesses(self, topic_id: TopicId, change: Change) -> Witnesses:
-        if change.step is not Step.SEAL:
+        if change.step is not Step.ARRIVE:
             return Witnesses()
-        topic = await self._doors.topic(topic_id, change.after.epoch)
+        key = keys.member_key(self._me)
+        member = await self._store.get(key)
+        mine = self._incarnation()
+        if member is None or MemberRecord.from_json(member.value, key=key).incarnation != mine:
+            raise Unavailable(f"broker {self._me} is not registered at present", broker_id=str(self._me))
         return Witnesses(
             head=await self._objects.head(topic_id),
             folder=self._doors.folder(topic_id, change.after.topic),
-            start_offset=topic.state.start_offset,
+            start_offset=self._hub.states[topic_id].start_offset,
+            member=member.mod_revision,
+            counter=await epoch_counter(self._store, change.after.topic),
         )
 
     async def _read(self, topic_id: TopicId) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterError, Conflict, InvalidArgument, LastBroker, NoOwner, TopicNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    InvalidArgument,
+    LastBroker,
+    NoOwner,
+    TopicNotFound,
+    Unavailable,
+)
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import MetadataStore, Revision
+from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
@@ -19,19 +27,22 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
-from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.move_leader import Brokers, MoveLeader
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.copying.arrival import Arrival, confirm
+from pydanube_broker.copying.messages import Answer
+from pydanube_broker.copying.source import Source
+from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.health import Health
-from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.removed_brokers import RemovedBrokers
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.fragments import Fragments
+from pydanube_broker.tier.fragments import copy_parts
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.gate import monotonic_ms
@@ -44,11 +55,13 @@ log = logging.getLogger("pydanube.cluster")
 LOOK_S: Final = 1.0  # between two looks at all that is under way
 SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
 _LEAVING_AT_ONCE: Final = 200  # topics of a drain that are on their way
-# Until a drain begins the next moves: soon, as few topics on their way share few objects.
-_NEXT_S: Final = 0.1
-QUIET_LOOKS: Final = 120  # in a row that show nothing on its way, before old fragments are deleted
+STOPPED_AT_ONCE: Final = 32  # topics of a drain that are begun with their owner stopped
+QUIET_BYTES: Final = 256 << 10  # of such a topic, at most: it is copied in a moment
+TOPICS_AT_ONCE: Final = 10  # in one transaction
+_NEXT_S: Final = 0.05  # until a drain looks again, at the latest, while topics are left
 _WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
-_OLD_MS: Final = 3_600_000  # far longer than a move
+_PROGRESS_S: Final = 10.0  # between two times that this broker publishes how much it has copied
+_AGAIN_MS: Final = 500
 _RETRY_MS: Final = (
     10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
 )
@@ -83,47 +96,69 @@ class Moves:
         else:
             self._mover.see(topic_id, assignment, revision)
 
-    async def run(self, tier: Tier, load: Callable[[], Mapping[str, float] | None], health: Health) -> None:
+    async def run(
+        self,
+        tier: Tier,
+        load: Callable[[], Mapping[str, float] | None],
+        health: Health,
+        open_wire: OpenWire,
+    ) -> None:
         """Carry out moves, until cancelled; a lone broker has none.
 
         Args:
-            load: says how busy this broker is (`cluster.owner_choice`), for whoever makes a topic; None while it is not known.
+            load: returns how busy this broker is (`cluster.owner_choice`), for the choice of owners; None while unknown.
+            open_wire: opens a stream of copies to another broker.
         """
         office = self._registry.ownership.office
         if not self._registry.ownership.several:
             return
         self._tier = tier
         me = BrokerId(int(self._registry.ownership.me.broker_id))
-        fragments = Fragments(tier.child.call, tier.cluster, me)
+        self._health = health
+        copies = Copies(open_wire)
         mover = Mover(
             self._store,
             self._hub,
-            fragments,
+            copies,
             self,
             me=me,
-            incarnation=Incarnation(office.membership.registration.incarnation),
-            worker_threads=self._worker_threads,
+            incarnation=lambda: Incarnation(office.membership.registration.incarnation),
             wall_ms=now_ms,
         )
         self._registry.ownership.on_their_way = mover.seats
-        writer = HandOverWriter(fragments, me, awaited=True)  # nobody serves what it writes of
         self._kept = KeptStates(tier.child.call, tier.cluster)
-        self.taking = RemovedBrokers(self._store, self._registry.catalog, writer, self._kept, tier.cluster)
-        try:
-            async with anyio.create_task_group() as group:
-                await group.start(mover.run)
-                self._mover = mover
-                for topic_id, (assignment, revision) in self._early.items():
-                    mover.see(topic_id, assignment, revision)
-                self._early.clear()
-                group.start_soon(self._lead, office, fragments)
-                group.start_soon(self._drain, office, mover)
-                group.start_soon(self._keep_states)
-                group.start_soon(self._tell_load, office, load)
-                group.start_soon(self._tell_whether_it_stores, office, health)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await writer.aclose()
+        self.taking = RemovedBrokers(self._store, self._registry.catalog, self._kept, tier.cluster)
+        async with anyio.create_task_group() as group:
+            await group.start(mover.run)
+            self._mover = mover
+            for topic_id, (assignment, revision) in self._early.items():
+                mover.see(topic_id, assignment, revision)
+            self._early.clear()
+            group.start_soon(self._lead, office)
+            group.start_soon(self._drain, office, mover)
+            group.start_soon(self._keep_states)
+            group.start_soon(self._tell_load, office, load)
+            group.start_soon(self._tell_progress, office, copies)
+            group.start_soon(self._tell_whether_it_stores, office, health)
+
+    def source(
+        self, peer: BrokerId, *, send: Callable[[Answer], None], writable: Callable[[], bool]
+    ) -> Source:
+        """Return the source of copies for another broker's stream. Raises `Unavailable` before `run` has begun."""
+        mover = self._mover
+        if mover is None:
+            raise Unavailable("this broker is starting", retry_after_ms=_AGAIN_MS)
+        return Source(
+            lambda request: mover.permit(request, peer), self._worker_threads, send=send, writable=writable
+        )
+
+    async def _tell_progress(self, office: Office, copies: Copies) -> None:
+        while True:
+            await anyio.sleep(_PROGRESS_S)
+            try:
+                await office.membership.tell_copied(copies.copied_bytes)
+            except ClusterError as error:  # the next time is near
+                log.warning("progress_not_told", extra={"code": error.code})
 
     async def _tell_load(self, office: Office, load: Callable[[], Mapping[str, float] | None]) -> None:
         while True:
@@ -170,33 +205,38 @@ class Moves:
             BrokerId(int(ownership.me.broker_id)), Incarnation(ownership.incarnation), states
         )
 
-    async def _lead(self, office: Office, fragments: Fragments) -> None:
+    async def _lead(self, office: Office) -> None:
         leader: MoveLeader | None = None
-        quiet = 0  # looks in a row at which nothing was on its way
         look_s = time.monotonic()
         while True:
             sealed = await self._sealed_by(look_s)
             if (is_look := time.monotonic() >= look_s) or not office.leads():
                 look_s = time.monotonic() + LOOK_S
             if not office.leads():
-                leader, quiet = None, 0
+                leader = None
                 continue
             try:
                 if leader is None:
                     leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
+                brokers = self._brokers(office)
                 for topic_id in sealed:  # its clients wait
-                    await leader.take_step(topic_id, office.alive())
+                    await leader.take_step(topic_id, brokers)
                 if not is_look:
                     continue
                 await self.taking.look(office)
-                await leader.look_after(list(office.moving), office.alive())
-                quiet = 0 if office.moving else quiet + 1
-                if quiet >= QUIET_LOOKS:
-                    quiet = 0
-                    await self._collect(office, fragments)
+                await leader.look_after(list(office.moving), brokers)
             except ClusterError as error:
                 leader = None
                 log.warning("moves_not_looked_after", extra={"code": error.code})
+
+    @staticmethod
+    def _brokers(office: Office) -> Brokers:
+        members = office.members
+        return Brokers(
+            alive=office.alive(),
+            copying={broker for broker, member in members.items() if member.copies},
+            copied={broker: member.copied_bytes for broker, member in members.items()},
+        )
 
     async def _sealed_by(self, then_s: float) -> set[TopicId]:
         """Wait for topics that were sealed since the last call, and return them."""
@@ -204,20 +244,6 @@ class Moves:
             await self._any_sealed.wait()
         sealed, self._sealed, self._any_sealed = self._sealed, set(), anyio.Event()
         return sealed
-
-    async def _collect(self, office: Office, fragments: Fragments) -> None:
-        """Delete the hand-overs of finished moves, while no topic is moving.
-
-        A broker that was stopped in the middle of one cannot go on with what it wrote: its step is guarded by an
-        assignment that has changed since.
-        """
-        guard = office.leadership.guard
-        held = await self._store.get(guard.key)
-        if held is None or held.mod_revision != guard.revision:
-            return  # another leads by now, and knows better
-        deleted = await fragments.collect(age_ms=_OLD_MS)
-        if deleted:
-            log.info("fragments_deleted", extra={"count": deleted})
 
     def takers(self) -> list[BrokerId]:
         """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
@@ -229,9 +255,16 @@ class Moves:
         return [broker for broker in self.takers() if str(broker) != self._registry.ownership.me.broker_id]
 
     async def begin(
-        self, records: Sequence[TopicRecord], target: BrokerId | None = None
+        self,
+        records: Sequence[TopicRecord],
+        target: BrokerId | None = None,
+        *,
+        at_once: Container[TopicId] = (),
     ) -> dict[str, BrokerId]:
         """Begin to move topics, owned by any broker, to the named broker, or each to the one with the fewest topics.
+
+        Args:
+            at_once: those with so little to copy that their owner stops before anything is copied.
 
         Returns:
             Where each goes, by name, once that is noted: it goes there by itself. Those that are there are left out.
@@ -251,13 +284,25 @@ class Moves:
             item = await self._store.get(key)
             if item is None:
                 raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
-            changes.append(begin(Assignment.of(key, item.value), item.mod_revision, to, at_ms=now_ms()))
+            ready = Incarnation(office.members[to].incarnation) if record.topic_id in at_once else None
+            now = Assignment.of(key, item.value)
+            changes.append(begin(now, item.mod_revision, to, at_ms=now_ms(), ready=ready))
         for record, to in moves:
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
                 await office.give(record, to)
-        for change in changes:
-            writes, guards = transaction(change, Witnesses())
-            await self._store.transact(writes, guards=guards)
+        for start in range(0, len(changes), TOPICS_AT_ONCE):
+            some = changes[start : start + TOPICS_AT_ONCE]
+            steps = [transaction(change, Witnesses()) for change in some]
+            try:
+                await self._store.transact(
+                    [write for writes, _ in steps for write in writes],
+                    guards=[guard for _, guards in steps for guard in guards],
+                )
+            except GuardFailed:
+                if len(steps) == 1:
+                    raise
+                for writes, guards in steps:  # one of them has changed: the others do not wait for it
+                    await self._store.transact(writes, guards=guards)
         return {record.name: to for record, to in moves}
 
     def destinations(
@@ -280,6 +325,13 @@ class Moves:
         if target not in self.takers():
             raise InvalidArgument(
                 f"broker {target} takes no topics; {', '.join(map(str, self.takers()))} would",
+                field="to_broker",
+                value=str(target),
+            )
+        if not self.copies(target):
+            raise InvalidArgument(
+                f"broker {target} runs an older release, which takes no topics from this one: replace it, or choose "
+                "another",
                 field="to_broker",
                 value=str(target),
             )
@@ -313,8 +365,6 @@ class Moves:
     async def activate(self) -> str:
         """Take topics again; return the broker's state."""
         self._draining = anyio.Event()
-        if self._mover is not None:
-            self._mover.coming = 0
         if self._registry.ownership.several:
             await self._show(BrokerState.ACTIVE, "activate")
         return BrokerState.ACTIVE.value
@@ -322,20 +372,44 @@ class Moves:
     async def _drain(self, office: Office, mover: Mover) -> None:
         while True:
             await self._draining.wait()
+            ownership = self._registry.ownership
             served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
             served += self._restorable_here(office)
-            leaving = [record for record in served if not self._registry.ownership.is_moving(record.topic_id)]
-            mover.coming = len(leaving)
-            next_ones = leaving[: max(0, _LEAVING_AT_ONCE - len(mover.seats))]
+            leaving = [record for record in served if not ownership.is_moving(record.topic_id)]
+            quiet = {record.topic_id for record in leaving if self._is_quiet(record)}
+            room, stopped = max(0, _LEAVING_AT_ONCE - len(mover.seats)), mover.stopped()
+            next_ones = []
+            for record in leaving:
+                if record.topic_id in quiet and stopped < STOPPED_AT_ONCE:
+                    stopped += 1
+                    next_ones.append(record)
+                elif record.topic_id not in quiet and room > 0:
+                    room -= 1
+                    next_ones.append(record)
             places = office.spread([record.topic_id for record in next_ones])
+            groups: dict[BrokerId, list[TopicRecord]] = {}
             for record in next_ones:
-                with suppress(ClusterError, KeyError):  # the next look tries it again
-                    await self.begin([record], places[record.topic_id])
-            is_empty = not served and not self._registry.ownership.held
+                if record.topic_id in places:
+                    groups.setdefault(places[record.topic_id], []).append(record)
+            for to, records in groups.items():
+                try:
+                    await self.begin(records, to, at_once=quiet)
+                except ClusterError as error:  # the next look tries it again
+                    log.warning("drain_held_up", extra={"code": error.code, "error": error.message})
+            is_empty = not served and not ownership.held
             if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
                     await self._show(BrokerState.DRAINED, "unload")
-            await anyio.sleep(_NEXT_S if len(leaving) > len(next_ones) else LOOK_S)
+            with anyio.move_on_after(_NEXT_S if leaving else LOOK_S):
+                await mover.until_changed()
+
+    def _is_quiet(self, record: TopicRecord) -> bool:
+        """Return whether so little of a topic is to be copied that its owner may stop before it is."""
+        state = self._hub.states.get(record.topic_id)
+        if state is None or not state.messages:
+            return True
+        missing = state.next_offset - state.needed_offset
+        return missing * state.stored_bytes // state.messages <= QUIET_BYTES
 
     async def _show(self, state: BrokerState, reason: str) -> None:
         await self._registry.ownership.office.membership.set_state(state, reason=reason)
@@ -374,6 +448,7 @@ class Moves:
         ownership.held.pop(assignment.topic_id, None)
         if record is not None and record.topic in ownership.topics:
             return
+        confirm(self._hub, assignment.topic_id, assignment.epoch)
         state = self._hub.take_state(assignment.topic_id)
         if head is not None:
             state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
@@ -383,6 +458,22 @@ class Moves:
         topic = ownership.adopt(record, assignment.epoch)
         if take_in_clients is not None:
             take_in_clients(topic)
+
+    async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
+        assert assignment.move is not None
+        await copy_parts(self._tier.child.call, assignment.move.parts, arrival)
+        state = None
+        if not arrival.has_end:  # also where a leader of the release before has dropped `from_store`
+            await self._registry.catalog.until_known(assignment.topic_id)
+            state = await self.taking.rebuild(assignment, arrival.next_offset or 0)
+        await arrival.finish(assignment.epoch, state)
+
+    def copies(self, broker_id: BrokerId) -> bool:
+        member = self._registry.ownership.office.members.get(broker_id)
+        return member is None or member.copies
+
+    def check_room(self, topic_id: TopicId) -> None:
+        self._health.check_publish()
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         ownership = self._registry.ownership

@@ -18,7 +18,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import Epoch, TopicId, numbers_of
+from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId, numbers_of
 from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import Office, Seen
@@ -116,6 +116,11 @@ class Ownership:
     def url(self, topic: Topic) -> str:
         """Return the address where a topic's clients connect; for a topic without an owner, this broker's."""
         return (self.owner(topic.topic_id) or self.me).broker_url
+
+    def url_of(self, broker_id: BrokerId) -> str:
+        """Return a broker's own address; "" for one that was never seen."""
+        address = self.office.address(broker_id)
+        return "" if address is None else address.broker_url
 
     def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""

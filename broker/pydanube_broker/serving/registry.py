@@ -28,12 +28,13 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.office import Seen
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord, TopicSettings
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.copying.arrival import decide_copies, forget_unfinished
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.schema.registry import SchemaRegistry
@@ -53,7 +54,6 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.journal_transfer import forget_unfinished
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -123,6 +123,8 @@ class Registry:
             aclosing(self.quotas.records),
             self.ownership.opened(self._store, me, self._check_agreement, changed, seen),
         ):
+            office = self.ownership.office
+            decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), office.place)
             self.deleted.place_cursors()
             for record in self.catalog.index.topics():
                 if self.ownership.is_mine(record.topic_id):

@@ -1,8 +1,8 @@
 """The leader's part in a removal: take the removed broker's topics away from it, and have others open them.
 
-A topic's hand-over is written in its owner's place, of what the store has (`topics.rebuilt_state`), and sealed; from there on
-it is a move like any other. Every topic is one guarded transaction: two leaders, or one that is killed in between, do
-each of them once.
+The leader decides at which offset a topic goes on, and seals it; its next owner rebuilds it from the store
+(`topics.rebuilt_state`). Every topic is one guarded transaction: two leaders, or one that is killed in between, do each
+of them once.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
-from pydanube_broker.serving.hand_over_writer import HandOverWriter
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
-from pydanube_broker.topics.rebuilt_state import last_section
+from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
 from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
@@ -45,13 +44,11 @@ class RemovedBrokers:
         self,
         store: MetadataStore,
         catalog: TopicCatalog,
-        writer: HandOverWriter,
         kept: KeptStates,
         cluster: str,
     ) -> None:
         self._store = store
         self._catalog = catalog
-        self._writer = writer
         self._kept = kept
         self._cluster = cluster
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
@@ -151,19 +148,17 @@ class RemovedBrokers:
             if now.broker_id != owner or not self._is_to_go(now):
                 return
             head = await self._objects.head(topic_id)
-            section = last_section(
-                now, said.get(topic_id), None if head is None else head.head, self._starts(topic_id)
-            )
-            assert section.state is not None
-            part = await self._writer.write(section)
-            change = take_away(now, item.mod_revision, (*now.offered, part), target, at_ms=now_ms())
+            found = None if head is None else head.head
+            state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
+            end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
+            change = take_away(now, item.mod_revision, target, at_ms=now_ms())
             name = now.topic
             folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
             witnesses = Witnesses(
                 head=head,
                 folder=folder,
-                start_offset=section.state.start_offset,
-                resumes_at=section.end_offset,
+                start_offset=state.start_offset,
+                resumes_at=end,
             )
             writes, guards = transaction(change, witnesses)
             await self._store.transact(writes, guards=guards)
@@ -177,10 +172,26 @@ class RemovedBrokers:
                 extra={
                     "topic": str(now.topic),
                     "broker_id": str(owner),
-                    "known_to": section.first_offset,
-                    "goes_on_at": section.end_offset,
+                    "known_to": begin,
+                    "goes_on_at": end,
                 },
             )
+
+    async def rebuild(self, now: Assignment, copied_to: int) -> LogState:
+        """Return the state with which this broker begins a topic of a removed owner, assigned to it.
+
+        Args:
+            copied_to: the end of what fragments had behind the objects.
+
+        Raises `StoreUnavailable`, `MetadataUnavailable`.
+        """
+        assert now.move is not None
+        said, _ = await self._kept.read(BrokerId(int(now.move.source)))
+        head = await self._objects.head(now.topic_id)
+        assert head is not None, "the seal has written it"
+        state, begin = state_in_the_store(now.topic_id, said.get(now.topic_id), head.head, copied_to)
+        end = head.head.resumes_at  # as the leader has decided: another owner that rebuilds it has the same
+        return rebuilt_state(state, begin=begin, end=end, starts=self._starts(now.topic_id))
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:
         """Return subscription id → start offset, for existing and restorable subscriptions."""
@@ -192,3 +203,7 @@ class RemovedBrokers:
             },
             **{number: one.spec.start_offset for number, one in restorable if one.topic_id == topic_id},
         }
+
+
+def _copied_to(now: Assignment) -> int:
+    return now.offered[-1].end_offset if now.offered else 0

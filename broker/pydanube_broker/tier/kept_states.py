@@ -1,10 +1,10 @@
 """A broker's report of its topics, once a minute, in the object store: `<cluster>/states/<broker>/<incarnation>-<n>.fragment`.
 
-A fragment (`topics.fragment`) without messages: of each topic where it ends, its producer sessions, and where its cursors
-stand. Whoever takes the topics of a broker over that was removed begins with the newest. There is one of each broker, but
-for the moment of its replacement.
+A fragment (`copying.piece`) without messages: the end of each topic, its producer sessions, and its cursors. The next
+owners of a removed broker's topics begin with the newest report. There is one of each broker, but for the moment of its
+replacement.
 
-The tier's process asks the store (`fragments.FragmentWork`), the broker asks it (`KeptStates`).
+The tier's process reads and writes the store (`tier.kept_states_work`) for the broker (`KeptStates`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hashlib import sha256
 from pydanube_core.errors import CorruptObject
 
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.copying.piece import FragmentBuilder, Piece, read_fragment
 from pydanube_broker.slices import Slices
-from pydanube_broker.tier.fragments import Call
-from pydanube_broker.topics.fragment import FragmentBuilder, Section, read_fragment
+from pydanube_broker.tier.kept_states_work import Call
 from pydanube_broker.topics.log_state import LogState
 
 log = logging.getLogger("pydanube.cluster")
@@ -43,7 +43,7 @@ class KeptStates:
             await slices()
             if state.opened and state.epoch:
                 end = state.next_offset
-                section = Section(
+                section = Piece(
                     topic_id=state.topic_id,
                     epoch=state.epoch,
                     first_offset=end,

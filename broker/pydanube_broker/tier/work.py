@@ -42,6 +42,7 @@ from pydanube_storage.parquet.read import Expected, digest_of
 
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
+from pydanube_broker.tier.kept_states_work import KeptStatesWork
 from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
@@ -85,6 +86,7 @@ class TierWork:
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
+            **KeptStatesWork(self._store).calls(),
             **FragmentWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }

@@ -6,18 +6,21 @@ Pure. Little-endian. A head is a count of topics and, for each, the fields below
     TOPIC_OPEN    u64 epoch, u64 start offset          PRODUCER   u64 producer id, u32 epoch, name (UTF-8)
     TRIM_PREFIX   u64 new start offset                 SESSION    u64 producer id, u32 epoch, u64 token, name (UTF-8)
     TOPIC_CLOSE   nothing: the topic was deleted       CURSOR     u64 subscription id, cursor delta
-    RELEASE       u64 epoch, u64 end offset            ADOPT      a head of this one topic
+    RELEASE       u64 epoch, u64 end offset            ADOPT      a head of this one topic, u64 move or nothing
 
-A topic that is handed over arrives as TOPIC_OPEN in epoch 0, its batches, and ADOPT with all the rest and the epoch in
-which it is taken over: a state of epoch 0 is a copy that was not finished. RELEASE says that it went: to another broker,
-or, where the copy was not finished, nowhere.
+A topic that is moved arrives as TOPIC_OPEN in epoch 0, its batches, and ADOPT with all the rest. ADOPT with a move (the
+metadata revision of that move's last step before the assignment) leaves the state in epoch 0, `awaiting` that
+move: the copy is complete, and the assignment decides whether it is the topic. TOPIC_OPEN in an epoch above 0 confirms
+it. ADOPT without a move has the epoch in which the topic is taken over. Any other state of epoch 0 is a copy that was not
+finished. RELEASE says that the topic or the copy is gone from this journal.
 
 A subscription id with its highest bit set (`ORIGIN`) is that of another topic's subscription, whose dead letters are here: which
 of its messages have their copies in this topic. The record stands right behind the batch of the copies, so that of both the
 journal has both, or the batch alone, which is copied again.
 
 PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
-Heads of format 3 say in a u64 behind each entry from which address on the batches of a topic are its own.
+Heads of format 3 say in a u64 behind each entry from which address on the batches of a topic are its own; heads of
+format 4, written only while a copy awaits its move, in one more u64 which move that is.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ _FORMAT: Final = 2
 _WITH_SINCE: Final = (
     3  # and behind each entry, u64: `since_lsn`; written only where a topic has come from elsewhere
 )
+_WITH_MOVE: Final = 4  # and u64: `awaiting`
 _DELTAS: Final = 4096  # of a subscription are replayed before they are folded into its cursor: bounds memory
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 ORIGIN: Final = 1 << 63
@@ -82,6 +86,7 @@ class LogState:
     stored_bytes: int = 0
     opened: bool = False
     since_lsn: int = 0  # batches below it are of an earlier time of the topic here, and count no more
+    awaiting: int = 0  # the move of a complete copy that is not the topic yet; 0: none
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
     #: of dead letters that are here, by subscription they come from: everything that counts as acknowledged was copied
@@ -112,7 +117,9 @@ class LogState:
                 )
             case Kind.TOPIC_OPEN:
                 epoch, start = _TWO.unpack_from(body)
-                if not epoch:
+                if epoch:
+                    self.awaiting = 0
+                else:
                     self.since_lsn = header.lsn
                 self.opened = True
                 self.epoch = max(self.epoch, epoch)
@@ -244,16 +251,24 @@ def encode_head(states: Iterable[LogState]) -> list[bytes]:
     entries = [state.encode() for state in opened]
     if not any(state.since_lsn for state in opened):
         return [_COUNT.pack(len(entries), _FORMAT), *entries]
-    since = [_ONE.pack(state.since_lsn) for state in opened]
-    return [_COUNT.pack(len(entries), _WITH_SINCE), *chain.from_iterable(zip(entries, since, strict=True))]
+    if any(state.awaiting for state in opened):
+        version, behind = _WITH_MOVE, [_TWO.pack(state.since_lsn, state.awaiting) for state in opened]
+    else:
+        version, behind = _WITH_SINCE, [_ONE.pack(state.since_lsn) for state in opened]
+    return [_COUNT.pack(len(entries), version), *chain.from_iterable(zip(entries, behind, strict=True))]
 
 
 def decode_head(head: memoryview) -> dict[int, LogState]:
     """Decode the states in a head, whose checksum was verified."""
+    return _decode_head(head)[0]
+
+
+def _decode_head(head: memoryview) -> tuple[dict[int, LogState], int]:
+    """Return the states in a head, and where it ends."""
     count, version = _COUNT.unpack_from(head)
-    if version > _WITH_SINCE:
+    if version > _WITH_MOVE:
         raise FormatTooNew(
-            f"the journal's state has format {version}, this version reads up to {_WITH_SINCE}: use the newer version",
+            f"the journal's state has format {version}, this version reads up to {_WITH_MOVE}: use the newer version",
             value=version,
         )
     producer = _PRODUCER_1 if version == 1 else _PRODUCER
@@ -295,11 +310,14 @@ def decode_head(head: memoryview) -> dict[int, LogState]:
             into = state.copied if subscription_id & ORIGIN else state.cursors
             into[subscription_id & ~ORIGIN] = decode_snapshot(bytes(head[at : at + length]))
             at += length
-        if version == _WITH_SINCE:
+        if version >= _WITH_SINCE:
             (state.since_lsn,) = _ONE.unpack_from(head, at)
             at += _ONE.size
+        if version >= _WITH_MOVE:
+            (state.awaiting,) = _ONE.unpack_from(head, at)
+            at += _ONE.size
         states[topic_id] = state
-    return states
+    return states, at
 
 
 def replay_record(states: dict[int, LogState], header: RecordHeader, body: memoryview) -> None:
@@ -310,8 +328,12 @@ def replay_record(states: dict[int, LogState], header: RecordHeader, body: memor
             states.pop(topic_id, None)
         case Kind.ADOPT:
             since_lsn = states[topic_id].since_lsn
-            states[topic_id] = decode_head(body)[topic_id]
-            states[topic_id].since_lsn = since_lsn
+            found, end = _decode_head(body)
+            adopted = states[topic_id] = found[topic_id]
+            adopted.since_lsn = since_lsn
+            if len(body) > end:
+                (adopted.awaiting,) = _ONE.unpack_from(body, end)
+                adopted.epoch = 0
         case _:
             state = states.get(topic_id)
             if state is None:
@@ -345,6 +367,11 @@ def encode_release_body(epoch: int, end_offset: int) -> bytes:
 def encode_state(state: LogState) -> bytes:
     """Encode a head of one topic for another journal, or for ADOPT: without an address in this one."""
     return _COUNT.pack(1, _FORMAT) + state.encode()
+
+
+def encode_adopt_body(state: LogState) -> bytes:
+    """Encode an ADOPT of a topic in its epoch, or of a copy that awaits its move."""
+    return encode_state(state) + (_ONE.pack(state.awaiting) if state.awaiting else b"")
 
 
 def encode_trim_body(start_offset: int) -> bytes:

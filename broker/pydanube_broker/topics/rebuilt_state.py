@@ -12,58 +12,50 @@ from typing import Final
 
 from pydanube_storage.catalog.records import CatalogHead
 
-from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.ranges import normalise
-from pydanube_broker.topics.fragment import Section
 from pydanube_broker.topics.log_state import LogState
 
 JUMP: Final = 1 << 32  # more than a broker appends to one topic between two looks at the metadata
 
 
-def last_section(
-    now: Assignment, said: LogState | None, head: CatalogHead | None, starts: Mapping[int, int]
-) -> Section:
-    """Return the last section of a hand-over, in the place of a removed owner.
+def state_in_the_store(
+    topic_id: int, said: LogState | None, head: CatalogHead | None, copied_to: int = 0
+) -> tuple[LogState, int]:
+    """Return the last known state of a removed owner's topic, and the offset up to which its messages are there.
 
     Args:
-        now: the assignment that is taken away.
-        said: what its owner said of the topic last, None if it never did.
+        said: its owner's last report of it, None if there is none.
         head: of the topic's objects, None if there are none.
-        starts: subscription id → where that begins if `said` has no cursor of it.
+        copied_to: the end of what fragments have behind the objects.
     """
-    state = replace(said or LogState(now.topic_id))
+    state = replace(said or LogState(topic_id))
     if head is not None:
         state.start_offset = max(state.start_offset, head.start_offset)
         state.tiered_offset = head.tiered_offset
-    parts = now.offered
-    first = parts[-1].end_offset if parts else state.needed_offset
-    left = rebuilt_state(
-        state,
-        begin=max(first, state.needed_offset),  # objects may have come after the parts
-        resumed_at=0 if head is None else head.resumes_at,
-        starts=starts,
-    )
-    return Section(
-        topic_id=now.topic_id,
-        epoch=now.epoch,
-        first_offset=first,
-        end_offset=left.next_offset,
-        batches=(),
-        state=left,
-    )
+    return state, max(copied_to, state.needed_offset)
 
 
-def rebuilt_state(said: LogState, *, begin: int, starts: Mapping[int, int], resumed_at: int = 0) -> LogState:
-    """Return the state with which the next owner begins.
+def end_of_rebuilt(known_to: int, begin: int, resumed_at: int = 0) -> int:
+    """Return the offset at which a removed owner's topic goes on.
 
     Args:
-        said: what its broker said of it last, with `start_offset` and `tiered_offset` as they are now.
-        begin: up to where its messages are there.
-        resumed_at: from where on that broker gave out offsets, if it was itself given the topic of a removed one.
+        known_to: the end of its log in the owner's last report.
+        begin: the offset up to which its messages are there.
+        resumed_at: the offset at which that owner went on, if it had the topic from a removed one.
+    """
+    return max(known_to, begin, resumed_at) + JUMP
+
+
+def rebuilt_state(said: LogState, *, begin: int, end: int, starts: Mapping[int, int]) -> LogState:
+    """Return the state with which the next owner begins: the same for the same arguments.
+
+    Args:
+        said: see `state_in_the_store`.
+        begin: the offset up to which its messages are there.
+        end: see `end_of_rebuilt`.
         starts: subscription id → where that begins if `said` has no cursor of it.
     """
-    end = max(said.next_offset, begin, resumed_at) + JUMP
     cursors = {
         number: _passed_over(said.cursors.get(number) or CursorSnapshot(floor=start), begin, end)
         for number, start in starts.items()

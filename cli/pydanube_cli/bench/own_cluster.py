@@ -23,7 +23,6 @@ from pydanube_broker.settings import Server
 from pydanube_core.errors import DeadlineExceeded, PortInUse
 from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
-from pydanube_storage.objects import LocalStore
 
 from pydanube_cli.bench.fleet import RunningBroker
 from pydanube_cli.local_cluster.cluster import PORTS_APART, LocalCluster, prepared
@@ -41,14 +40,11 @@ class OwnCluster:
 
     Args:
         store: of the cluster's metadata.
-        objects: of the folder that the brokers share.
     """
 
-    def __init__(self, local: LocalCluster, store: EtcdStore, objects: LocalStore) -> None:
+    def __init__(self, local: LocalCluster, store: EtcdStore) -> None:
         self.local = local
         self.store = store
-        self._objects = objects
-        self._measured = 0
 
     def broker(self, n: int) -> RunningBroker:
         """Return broker `n` (from 1) in the form that scenarios of one broker take."""
@@ -111,18 +107,21 @@ class OwnCluster:
         await self.store.transact([Put("/bench", os.urandom(_RECORD_BYTES))])
         return (time.perf_counter() - begun) * 1000
 
-    async def put_and_get_ms(self, size: int) -> float:
-        """Return the milliseconds of writing an object of so many bytes and reading it."""
-        self._measured += 1
-        key, body = f"bench/{self._measured}.object", bytes(size)
-        begun = time.perf_counter()
-        await asyncio.to_thread(self._objects.put, key, body)
-        await asyncio.to_thread(self._objects.read, key, 0, len(body))
-        return (time.perf_counter() - begun) * 1000
+    async def sync_ms(self) -> float:
+        """Return the milliseconds of one write and sync of a small file on the disk of the first broker."""
+        path = Path(self.local.facts(1)["data_dir"]) / "bench.sync"
 
-    def fragments(self) -> int:
-        """Return the number of hand-over objects in the store."""
-        return sum(1 for _ in Path(self.local.tier).rglob("*.fragment"))
+        def write() -> None:
+            with path.open("wb") as file:
+                file.write(os.urandom(_RECORD_BYTES))
+                file.flush()
+                os.fdatasync(file.fileno()) if hasattr(os, "fdatasync") else os.fsync(file.fileno())
+
+        begun = time.perf_counter()
+        await asyncio.to_thread(write)
+        elapsed_ms = (time.perf_counter() - begun) * 1000
+        path.unlink()
+        return elapsed_ms
 
 
 @asynccontextmanager
@@ -145,7 +144,7 @@ async def own_cluster(parent: Path | None, *, one_address: bool = False) -> Asyn
             await local.start()
             address = EtcdAddress.parse(local.metadata)
             async with EtcdStore(EtcdOptions(address=address)) as store:
-                yield OwnCluster(local, store, LocalStore(Path(local.tier)))
+                yield OwnCluster(local, store)
         finally:
             await local.stop()
     finally:

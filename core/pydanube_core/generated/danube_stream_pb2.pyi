@@ -393,3 +393,85 @@ class SessionChanged(_message.Message):
     reason: str
     active: bool
     def __init__(self, session: _Optional[int] = ..., offset: _Optional[int] = ..., request: _Optional[int] = ..., reason: _Optional[str] = ..., active: bool = ...) -> None: ...
+
+class CopyRequest(_message.Message):
+    __slots__ = ("topic", "credit", "leave")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    topic: CopyTopic
+    credit: CopyCredit
+    leave: CopyLeave
+    def __init__(self, topic: _Optional[_Union[CopyTopic, _Mapping]] = ..., credit: _Optional[_Union[CopyCredit, _Mapping]] = ..., leave: _Optional[_Union[CopyLeave, _Mapping]] = ...) -> None: ...
+
+class CopyTopic(_message.Message):
+    __slots__ = ("topic_id", "round", "revision", "first", "last", "credit")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    revision: int
+    first: int
+    last: bool
+    credit: int
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., revision: _Optional[int] = ..., first: _Optional[int] = ..., last: bool = ..., credit: _Optional[int] = ...) -> None: ...
+
+class CopyCredit(_message.Message):
+    __slots__ = ("topic_id", "bytes")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    bytes: int
+    def __init__(self, topic_id: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class CopyLeave(_message.Message):
+    __slots__ = ("topic_id",)
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    def __init__(self, topic_id: _Optional[int] = ...) -> None: ...
+
+class CopyResponse(_message.Message):
+    __slots__ = ("chunk", "end", "failure")
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    chunk: CopyChunk
+    end: CopyEnd
+    failure: CopyFailure
+    def __init__(self, chunk: _Optional[_Union[CopyChunk, _Mapping]] = ..., end: _Optional[_Union[CopyEnd, _Mapping]] = ..., failure: _Optional[_Union[CopyFailure, _Mapping]] = ...) -> None: ...
+
+class CopyChunk(_message.Message):
+    __slots__ = ("topic_id", "round", "data", "ends_piece")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ENDS_PIECE_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    data: bytes
+    ends_piece: bool
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., data: _Optional[bytes] = ..., ends_piece: bool = ...) -> None: ...
+
+class CopyEnd(_message.Message):
+    __slots__ = ("topic_id", "round", "end")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    end: int
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class CopyFailure(_message.Message):
+    __slots__ = ("topic_id", "round", "error")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    error: bytes
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., error: _Optional[bytes] = ...) -> None: ...

@@ -12,12 +12,10 @@ from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.move import LITTLE_BYTES
-from pydanube_broker.cluster.move_leader import MoveLeader
-from pydanube_broker.cluster.move_record import HandOverPart, Stage
+from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.journal import Journal
 from pydanube_broker.serving import moves, topic_access
 from pydanube_broker.serving.topic_access import Placement
-from pydanube_broker.tier.fragments import Fragments
 from pydanube_broker.topics.replay import Replay
 from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
@@ -93,10 +91,9 @@ async def test_a_topic_goes_round_under_load_and_nothing_is_lost_or_doubled(clus
     assert stored.commit == len(sent), "each stored once"
 
 
-async def test_what_is_sealed_goes_to_its_next_owner_before_the_leader_looks_round(
+async def test_a_move_needs_no_look_of_the_leader(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its clients wait: the leader is told by the watch."""
     await create(cluster.brokers[1], "t")
     await until(lambda: cluster.serves_name("t"))
     monkeypatch.setattr(moves, "LOOK_S", 3600.0)
@@ -111,11 +108,11 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
     await create(cluster.brokers[1], "t")
     await until(lambda: cluster.serves(name))
     target = cluster.others("t")[0]
-    gate, assign = anyio.Event(), MoveLeader.take_step
+    gate, end = anyio.Event(), Arrival.await_move
 
-    async def at_the_gate(*arguments: Any) -> None:
+    async def at_the_gate(self: Arrival, move: int) -> None:
         await gate.wait()
-        await assign(*arguments)
+        await end(self, move)
 
     async def look_up(broker: Broker) -> None:
         placement = Placement(broker.registry)
@@ -123,7 +120,7 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
         (place,) = placement.parts(name)[1]
         found.append(place.broker_url)
 
-    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    monkeypatch.setattr(Arrival, "await_move", at_the_gate)
     monkeypatch.setattr(topic_access, "PATIENCE_S", 90.0)
     found: list[str] = []
     topic_id = cluster.owner("t").registry.known(name).topic_id
@@ -160,7 +157,7 @@ async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_
     await leaving.port.unload()
     await until(lambda: left() == 0 and state() == "drained")
     await until(lambda: all(cluster.serves(name) for name in names))
-    assert len(list((tmp_path / "objects").rglob("*.fragment"))) < 2 * before, "many in one object"
+    assert not list((tmp_path / "objects").rglob("fragments")), "nothing goes through the object store"
     for n in range(5):
         await create(cluster.brokers[1], f"new{n}")
         assert leaving.registry.find(TopicName.parse(f"new{n}")) is None
@@ -199,35 +196,24 @@ async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
         await producer.send_many([bytes(size)] * many)
         target = cluster.others("t")[0]
         topic_id = cluster.owner("t").registry.known(name).topic_id
-        copied: Counter[tuple[str, bool]] = (
-            Counter()
-        )  # bytes, by what was done, and whether the topic was sealed by then
-        read, append = Fragments.read, Journal.append_batch
-
-        def count(what: str, size: int) -> None:
-            place = target.registry.ownership.office.place(topic_id)
-            assert place is not None
-            copied[what, place.stage is not Stage.MOVING] += size
-
-        async def counting_read(self: Fragments, part: HandOverPart, *, awaited: bool) -> Any:
-            count("read", part.end - part.start)
-            return await read(self, part, awaited=awaited)
+        copied: Counter[bool] = Counter()  # bytes, by whether the owner served
+        append = Journal.append_batch
 
         def counting_append(self: Journal, topic: int, part: bytes, data: bytes, **where: int) -> int:
             if self is target.hub.journal and topic == topic_id:
-                count("appended", len(data))
+                place = target.registry.ownership.office.place(topic_id)
+                assert place is not None
+                copied[place.is_served] += len(data)
             return append(self, topic, part, data, **where)
 
-        monkeypatch.setattr(Fragments, "read", counting_read)
         monkeypatch.setattr(Journal, "append_batch", counting_append)
         async with anyio.create_task_group() as group:
             group.start_soon(move, cluster, "t", target)
             while target.registry.find(name) is None:  # one message after the other: the rest is not nothing
                 await producer.send(b"meanwhile")
                 many += 1
-    for what in ("read", "appended"):
-        assert copied[what, False] >= 200 * size
-        assert copied[what, True] < LITTLE_BYTES
+    assert copied[True] >= 200 * size
+    assert copied[False] < LITTLE_BYTES
     stored = target.registry.known(name)
     assert stored.commit == many
 
@@ -241,13 +227,13 @@ async def test_what_works_on_messages_is_refused_as_retryable_while_they_are_bet
         await owner.registry.create(topic, partitions=0, dispatch_strategy="reliable", here=True)
     async with connect(owner.broker_url) as client, client.producer("other") as producer:
         await producer.send(b"x")
-    gate, assign = anyio.Event(), MoveLeader.take_step
+    gate, end = anyio.Event(), Arrival.await_move
 
-    async def at_the_gate(*arguments: Any) -> None:
+    async def at_the_gate(self: Arrival, move: int) -> None:
         await gate.wait()
-        await assign(*arguments)
+        await end(self, move)
 
-    monkeypatch.setattr(MoveLeader, "take_step", at_the_gate)
+    monkeypatch.setattr(Arrival, "await_move", at_the_gate)
     topic_id = owner.registry.known(TopicName.parse("t")).topic_id
     whole, to = (0, 1), str(tmp_path / "t.parquet")
     async with anyio.create_task_group() as group:

@@ -10,7 +10,6 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.serving import moves
-from pydanube_broker.tier.fragments import Fragments
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
 from pydanube_core.names import TopicName
 
@@ -124,23 +123,6 @@ async def test_topics_of_a_removed_broker_are_served_with_all_that_was_tiered(
         client.reader("t0", start="earliest") as reader,
     ):
         assert [(await anext(reader)).payload for _ in [*TIERED, *AFTER]] == TIERED + AFTER
-
-
-async def test_what_is_written_of_a_removed_brokers_topics_goes_first_as_their_clients_wait(
-    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, awaited = Fragments.write, list[bool]()
-
-    async def noted(self: Fragments, data: bytes, **how: bool) -> str:
-        awaited.append(how["awaited"])
-        return await write(self, data, **how)
-
-    monkeypatch.setattr(Fragments, "write", noted)
-    await half_tiered(cluster, "t", cluster.brokers[3])
-    await cluster.brokers[1].port.remove_broker(await gone(cluster, 3))
-    await until(lambda: cluster.serves(TopicName.parse("t")))
-    assert awaited
-    assert all(awaited)
 
 
 async def test_who_took_a_topic_over_has_it_after_a_restart(cluster: SeveralBrokers) -> None:

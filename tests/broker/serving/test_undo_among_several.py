@@ -8,8 +8,8 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.tier.fragments import Fragments
-from pydanube_core.errors import StoreUnavailable
+from pydanube_broker.copying.arrival import Arrival
+from pydanube_core.errors import DiskFull
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
@@ -242,12 +242,12 @@ async def test_a_deleted_topic_whose_move_was_called_off_comes_back(
     assert record is not None
     refused = anyio.Event()
 
-    async def without_store(*_: object, **__: object) -> str:
+    async def without_room(*_: object, **__: object) -> None:
         refused.set()
-        raise StoreUnavailable("the store is away", store="x", cause="timeout")
+        raise DiskFull("no room at the target")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fragments, "write", without_store)
+        patched.setattr(Arrival, "take", without_room)
         target = next(broker for broker in cluster.brokers.values() if broker is not owner)
         await owner.moves.begin([record], broker_id(target))
         await refused.wait()

@@ -36,8 +36,8 @@ def test_the_session_follows_the_least_patient_call(tmp_path: Path) -> None:
 
 
 def test_what_clients_wait_for_goes_before_what_nobody_waits_for() -> None:
-    assert nice_of({"call": "fragment_write", "arguments": {"awaited": True}}) == READING
-    assert nice_of({"call": "fragment_write", "arguments": {"awaited": False}}) == WRITING
+    assert nice_of({"call": "fragment_read", "arguments": {"awaited": True}}) == READING
+    assert nice_of({"call": "flush", "arguments": {"urgent": False}}) == WRITING
     assert nice_of({"call": "flush", "arguments": {"urgent": True}}) == URGENT
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move_record import HandOverPart, MoveRecord, Stage
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
-from pydanube_broker.topics.fragment import Section
-from pydanube_broker.topics.log_state import LogState
-from pydanube_broker.topics.rebuilt_state import JUMP, last_section, rebuilt_state
-from pydanube_core.names import TopicName
+from pydanube_broker.topics.log_state import LogState, encode_state
+from pydanube_broker.topics.rebuilt_state import JUMP, end_of_rebuilt, rebuilt_state, state_in_the_store
 from pydanube_storage.catalog.records import CatalogHead
 
 STORED = 20  # up to there its messages are in the object store
@@ -19,8 +14,10 @@ STORED = 20  # up to there its messages are in the object store
 @pytest.mark.parametrize(("said", "known"), [(40, 40), (10, STORED)])
 def test_no_offset_that_was_ever_known_is_given_out_again(said: int, known: int) -> None:
     state = LogState(7, epoch=3, next_offset=said, tiered_offset=STORED, opened=True, since_lsn=99)
-    left = rebuilt_state(state, begin=STORED, starts={})
-    assert left.next_offset == known + JUMP
+    end = end_of_rebuilt(said, STORED)
+    assert end == known + JUMP
+    left = rebuilt_state(state, begin=STORED, end=end, starts={})
+    assert left.next_offset == end
     assert (left.epoch, left.tiered_offset, left.since_lsn) == (3, STORED, 0)
 
 
@@ -38,7 +35,7 @@ def test_what_is_gone_counts_as_acknowledged_and_what_is_stored_as_before(
     cursor: CursorSnapshot, floor: int, acknowledged: tuple[tuple[int, int], ...]
 ) -> None:
     state = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: cursor})
-    left = rebuilt_state(state, begin=STORED, starts={1: 0}).cursors[1]
+    left = rebuilt_state(state, begin=STORED, end=40 + JUMP, starts={1: 0}).cursors[1]
     assert (left.floor, left.acknowledged) == (floor, acknowledged)
 
 
@@ -48,42 +45,38 @@ def test_failures_are_remembered_of_messages_that_are_there() -> None:
     state = LogState(
         7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5, attempts=(there, gone))}
     )
-    assert rebuilt_state(state, begin=STORED, starts={1: 0}).cursors[1].attempts == (there,)
+    assert rebuilt_state(state, begin=STORED, end=40 + JUMP, starts={1: 0}).cursors[1].attempts == (there,)
 
 
 def test_a_subscription_of_which_nothing_was_said_begins_where_it_was_made_and_one_that_is_gone_is_forgotten() -> (
     None
 ):
     state = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5)})
-    left = rebuilt_state(state, begin=STORED, starts={2: 12, 3: 30}).cursors
+    left = rebuilt_state(state, begin=STORED, end=40 + JUMP, starts={2: 12, 3: 30}).cursors
     assert {number: each.floor for number, each in left.items()} == {2: 12, 3: 40 + JUMP}
 
 
-def taken(*, offered: int, tiered: int, resumes_at: int = 0) -> Section:
-    """The last part of a topic that is taken away in the middle of a move; its owner has said nothing."""
-    part = HandOverPart(key="k", start=0, end=1, digest="d", first_offset=0, end_offset=offered)
-    now = Assignment(
-        topic_id=TopicId(7),
-        topic=TopicName("default", "t"),
-        broker_id=BrokerId(1),
-        incarnation=Incarnation(1),
-        epoch=Epoch(3),
-        stage=Stage.MOVING,
-        move=MoveRecord(source="1", target="2", begun_at_ms=1, parts=(part,)),
-    )
-    head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=tiered, resumes_at=resumes_at)
-    return last_section(now, None, head, {1: 0})
-
-
 def test_offsets_of_a_second_owner_that_was_removed_too_are_not_given_out_again() -> None:
-    assert taken(offered=5, tiered=5, resumes_at=5 + JUMP).end_offset == 5 + 2 * JUMP
+    assert end_of_rebuilt(0, 5, 5 + JUMP) == 5 + 2 * JUMP
 
 
-@pytest.mark.parametrize(("offered", "tiered", "there"), [(5, 9, 9), (9, 5, 9)])
+@pytest.mark.parametrize(("copied_to", "tiered", "there"), [(5, 9, 9), (9, 5, 9)])
 def test_messages_in_the_store_are_delivered_whether_they_are_in_parts_or_in_objects(
-    offered: int, tiered: int, there: int
+    copied_to: int, tiered: int, there: int
 ) -> None:
-    section = taken(offered=offered, tiered=tiered)
-    assert section.state is not None
-    assert section.state.cursors[1] == CursorSnapshot(floor=0, acknowledged=((there, there + JUMP),))
-    assert (section.first_offset, section.end_offset) == (offered, there + JUMP)
+    head = CatalogHead(epoch=3, folder="f", start_offset=0, tiered_offset=tiered)
+    state, begin = state_in_the_store(7, None, head, copied_to)
+    assert (state.tiered_offset, begin) == (tiered, there)
+    left = rebuilt_state(state, begin=begin, end=there + JUMP, starts={1: 0})
+    assert left.cursors[1] == CursorSnapshot(floor=0, acknowledged=((there, there + JUMP),))
+
+
+def test_two_owners_rebuild_the_same() -> None:
+    said = LogState(7, epoch=3, next_offset=40, opened=True, cursors={1: CursorSnapshot(floor=5)})
+    head = CatalogHead(epoch=4, folder="f", start_offset=0, tiered_offset=STORED, resumes_at=40 + JUMP)
+    rebuilt = []
+    for _ in range(2):
+        state, begin = state_in_the_store(7, said, head)
+        rebuilt.append(rebuilt_state(state, begin=begin, end=head.resumes_at, starts={1: 0, 2: 7}))
+    assert rebuilt[0] == rebuilt[1]
+    assert encode_state(rebuilt[0]) == encode_state(rebuilt[1])

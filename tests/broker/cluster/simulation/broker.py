@@ -1,4 +1,4 @@
-"""A broker of the simulation: the real seat, log states, records and fragments, on a disk that a crash cuts."""
+"""A broker of the simulation: the real seat, log states, records and pieces, on a disk that a crash cuts."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRe
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move import (
+    MAX_ROUNDS,
     Change,
     LeaderView,
     Step,
     Witnesses,
     leaders_change,
+    settle,
     take_away,
     transaction,
 )
-from pydanube_broker.cluster.move_record import HandOverPart, Stage
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.move_seat import (
     Commit,
-    Copy,
     CopyAhead,
+    CopyEnd,
     DropCopy,
     Effect,
     Hold,
     Phase,
     Read,
+    Rebuild,
     Release,
     Seat,
     Serve,
-    WriteParts,
+    Stopped,
 )
+from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
 from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
-from pydanube_broker.topics.fragment import FragmentBuilder, Held, HeldBy, Holdings, Section, read_section
+from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
 from pydanube_broker.topics.log_state import (
     LogState,
     decode_head,
+    encode_adopt_body,
     encode_cursor_body,
     encode_head,
     encode_open_body,
     encode_release_body,
     encode_session_body,
-    encode_state,
     replay_record,
 )
 from pydanube_broker.topics.producers import Opening
-from pydanube_broker.topics.rebuilt_state import last_section
+from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
 from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.errors import ClusterError, Fenced, OutOfSequence, ProducerUnknown
@@ -67,11 +71,13 @@ SUBSCRIPTION: Final = 900
 PRODUCER, TOKEN = 1, 7
 SESSION: Final = 100_000  # sequences, by which a message is known here, of one session of the producer
 SAY_MS: Final = 5_000
-LITTLE_BYTES: Final = 600  # some messages: what is offered at once may be more
+LITTLE_BYTES: Final = 600  # some messages: a round may bring more
+ANSWER_MS: Final = 3_000  # after which a copy's request has failed
+COPY_END_MS: Final = 10_000  # after which the target gives the end up
 Reply = Callable[[Any], None]
 
 #: a stage in which a broker keeps callers waiting
-WAITING: Final = (Phase.STOPPED, Phase.SEALING, Phase.COPYING, Phase.OPENING)
+WAITING: Final = (Phase.STOPPED, Phase.COPYING, Phase.ARRIVING, Phase.REBUILDING, Phase.OPENING)
 
 
 @dataclass(slots=True)
@@ -84,8 +90,9 @@ class Run:
     log: list[Stored]
     committed: int = 0
     waiting: list[Callable[[], None]] = field(default_factory=list)
-    arrived: tuple[HandOverPart, ...] = ()  # copied whole, of a topic that is not this broker's yet
-    last: Section | None = None  # the newest of them
+    copying: bool = False  # the state is a copy of a topic that is not this broker's yet
+    decided: bool = True  # whether the state may be a copy that awaits its move is settled
+    settled: int = 0  # the turn in which this owner has stopped
     holdings: tuple[Holdings, ...] = ()
 
 
@@ -103,6 +110,7 @@ class SimBroker:
         self.up = False
         self.paused_until_ms = 0
         self.runs: dict[TopicId, Run] = {}
+        self.peers: dict[int, SimBroker] = {}
         self.watching = False
         self.leadership: Leadership | None = None
         self._syncing = False
@@ -136,16 +144,17 @@ class SimBroker:
             end = 0 if state is None else state.next_offset
             seat = self.new_seat(held)
             run = self.runs[topic_id] = Run(history, seat, state, log, end)
-            if not held:
+            run.decided = state is None or not state.awaiting
+            if not held and run.decided:
                 self.forget(topic_id, run)
         self.world.note(f"broker {self.id} starts life {self.life}")
         self._follow()
         self.later(self.world.random.randint(0, SAY_MS), self._say)
-        self.later(0, self._heartbeat)
+        self.later(100, self._heartbeat)
         self.later(TICK_MS, self._tick)
 
     def new_seat(self, held: Epoch) -> Seat:
-        return Seat(self.id, Incarnation(self.life), held=held, little_bytes=LITTLE_BYTES)
+        return Seat(self.id, Incarnation(self.life), held=held)
 
     def crash(self, *, for_good: bool = False) -> None:
         self.world.note(f"broker {self.id} crashes")
@@ -195,11 +204,12 @@ class SimBroker:
     # -- what it knows ---------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Read every assignment, and watch from there."""
+        """Register, read every assignment, and watch from there."""
 
         def work() -> list[tuple[TopicId, Assignment, Revision]] | None:
             if self.is_removed():
                 return None
+            self._register()
             self.watching, self._watched_at_ms = True, self.world.now_ms
             return [(topic_id, *self.etcd.assignment(topic_id)) for topic_id in self.histories]
 
@@ -212,6 +222,12 @@ class SimBroker:
                 self.later(self.reading_ms(), lambda: self.saw_all(outcome))
 
         self.ask(work, done)
+
+    def _register(self) -> None:
+        """In a request: whatever an earlier life has sent finds another registration from here on."""
+        engine, now_ms = self.etcd.engine, self.world.now_ms
+        self._lease = engine.grant_lease(LEASE_MS, now_ms)
+        engine.transact([], [Put(keys.member_key(self.id), str(self.life).encode(), lease_id=self._lease)])
 
     def is_removed(self) -> bool:
         """Asked of etcd, in a request."""
@@ -238,7 +254,20 @@ class SimBroker:
     def saw(self, topic_id: TopicId, record: Assignment, revision: Revision) -> None:
         if self._changed_at.get(topic_id, (0, 0))[0] < revision:
             self._changed_at[topic_id] = (revision, self.world.now_ms)
+        run = self.runs[topic_id]
+        if not run.decided:
+            run.decided = True
+            assert run.state is not None
+            if self.is_the_topic(run.state, record):
+                run.state.epoch, run.state.awaiting = record.epoch, 0
+                run.seat.held = record.epoch
+            else:
+                self.forget(topic_id, run)
         self.act(topic_id, lambda seat: seat.see(record, revision))
+
+    def is_the_topic(self, copy: LogState, record: Assignment) -> bool:
+        """Whether the copy that a start finds has become the topic (`copying.arrival.decide_copies`)."""
+        return record.broker_id == self.id and record.moved == copy.awaiting
 
     def act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
         run = self.runs[topic_id]
@@ -258,12 +287,14 @@ class SimBroker:
                 self._serve(topic_id, run, epoch)
             case Hold():
                 self.world.note(f"broker {self.id} holds topic {topic_id}: {run.seat.phase}")
-            case WriteParts(turn, final):
-                self._write(topic_id, run, turn, final=final)
-            case CopyAhead(turn, parts):
-                self._copy_ahead(topic_id, run, turn, parts)
-            case Copy(turn, epoch, parts):
-                self._copy(topic_id, run, turn, epoch, parts)
+            case Stopped(turn):
+                run.settled = turn
+            case CopyAhead(turn):
+                self._copy_ahead(topic_id, run, turn, MAX_ROUNDS)
+            case CopyEnd(turn, revision):
+                self._copy_end(topic_id, run, turn, revision, self.world.now_ms + COPY_END_MS)
+            case Rebuild(turn, epoch):
+                self._rebuild(topic_id, run, turn, epoch)
             case DropCopy():
                 self.drop_copy(topic_id, run)
             case Commit(turn, change):
@@ -289,6 +320,10 @@ class SimBroker:
         run.history.check_serves(self.id, epoch, truth)
         require(run.state is not None, "it serves a topic of which it has nothing")
         assert run.state is not None
+        if run.state.awaiting:
+            run.state.epoch, run.state.awaiting, run.copying = epoch, 0, False
+            run.committed = run.state.next_offset
+            self.append(Kind.TOPIC_OPEN, topic_id, encode_open_body(epoch, run.state.start_offset))
         self.check_log(run)
         for again in self._take_waiting(run):
             again()
@@ -306,73 +341,200 @@ class SimBroker:
     def _cursor(state: LogState) -> CursorSnapshot:
         return state.cursors.get(SUBSCRIPTION, CursorSnapshot(floor=0))
 
-    def _write(self, topic_id: TopicId, run: Run, turn: int, *, final: bool) -> None:
-        """Write a section with what no part has yet, and read it back. The last one when all is synced."""
-        if run.seat.turn != turn:
+    # -- as owner --------------------------------------------------------------------------------------------
+
+    def asked(
+        self, topic_id: TopicId, to: BrokerId, first: int | None, revision: Revision | None, reply: Reply
+    ) -> None:
+        """Another broker requests a round of a copy; with a revision the end. Replies with bytes, or None."""
+        run = self.runs.get(topic_id)
+        if not self.up or run is None:
             return
-        state = run.state
-        assert state is not None
-        if final and run.committed < state.next_offset:
-            self._on_sync.append((len(self.disk), lambda: self._write(topic_id, run, turn, final=final)))
+        seat = run.seat
+        if revision is not None and (run.settled != seat.turn or seat.revision < revision):
+            self.later(50, lambda: self.asked(topic_id, to, first, revision, reply))
+            return
+        if not self.may_copy(seat, to, revision):
+            reply(None)
+            return
+        if revision is not None and run.state is not None and run.committed < run.state.next_offset:
+            again = lambda: self.asked(topic_id, to, first, revision, reply)  # noqa: E731
+            self._on_sync.append((len(self.disk), again))
             self.sync()
             return
-        before = self.parts_before(run)
-        first = before[-1].end_offset if before else state.needed_offset
-
-        def told(part: HandOverPart | None) -> None:
-            now = self.world.now_ms
-            if part is not None:
-                self.act(topic_id, lambda seat: seat.written(turn, (*before, part), at_ms=now))
-            else:
-                self.act(topic_id, lambda seat: seat.not_written(turn))
-
-        self._put(self.section(topic_id, run, first, final=final), told)
-
-    def _put(self, section: Section, told: Callable[[HandOverPart | None], None]) -> None:
-        """Write a section and read it back; None where that fails."""
-        builder = FragmentBuilder(self.id)
-        place = builder.add(section)
-        key = f"fragments/{self.id}-{self.life}-{self.world.random.getrandbits(32):08x}"
-        data = builder.finish()
-        part = HandOverPart(
-            key=key,
-            start=place.start,
-            end=place.end,
-            digest=place.digest,
-            first_offset=place.first_offset,
-            end_offset=place.end_offset,
-        )
-        life = self.life
-
-        def read_back(answered: bool) -> None:
-            self.read_back(key, data, answered, lambda is_there: told(part if is_there else None))
-
-        self.store.put(self.id, key, data, lambda done: self._in(life, lambda: read_back(done)))
-
-    def read_back(self, key: str, data: bytes, answered: bool, done: Callable[[bool], None]) -> None:
-        """Whether the store has what it was given."""
-        if answered:
-            self._store_get(key, lambda found: done(found == data))
-        else:
-            done(False)
-
-    def parts_before(self, run: Run) -> tuple[HandOverPart, ...]:
-        """Those that the record has: of this move, by this life or another."""
-        record = run.seat.record
-        return record.move.parts if record is not None and record.move is not None else ()
-
-    def section(self, topic_id: TopicId, run: Run, first: int, *, final: bool) -> Section:
+        record = seat.record
+        require(record is not None and record.next_owner == to, "a copy for who is not named:", to, record)
         assert run.state is not None
-        batches = tuple(each.batch for each in run.log if first <= each.offset < run.committed)
-        return Section(
+        begin = run.state.needed_offset if first is None else first
+        reply(b"".join(encode_piece(self.piece(topic_id, run, begin, last=revision is not None))))
+        if revision is not None:
+            self.end_was_sent(topic_id, run)
+
+    def may_copy(self, seat: Seat, to: BrokerId, revision: Revision | None) -> bool:
+        return bool(seat.may_copy(to, revision or Revision(0), last=revision is not None))
+
+    def end_was_sent(self, topic_id: TopicId, run: Run) -> None:
+        """The owner keeps what it has."""
+
+    def piece(self, topic_id: TopicId, run: Run, first: int, *, last: bool) -> Piece:
+        assert run.state is not None
+        at = max(first, run.state.needed_offset)
+        batches = tuple(each.batch for each in run.log if at <= each.offset < run.committed)
+        return Piece(
             topic_id=topic_id,
             epoch=run.state.epoch,
             first_offset=first,
-            end_offset=run.committed,
+            end_offset=max(first, run.committed),
             batches=batches,
-            state=run.state if final else None,
-            holdings=run.holdings if final else (),
+            state=run.state if last else None,
+            holdings=run.holdings if last else (),
         )
+
+    # -- as target -------------------------------------------------------------------------------------------
+
+    def _round(
+        self, topic_id: TopicId, run: Run, revision: Revision | None, done: Callable[[Piece | None], None]
+    ) -> None:
+        """Copy one piece from the owner; None where none came in time, or the owner refuses."""
+        record, random, life = run.seat.record, self.world.random, self.life
+        assert record is not None
+        if not run.copying:
+            self.forget(topic_id, run)
+        first = run.state.next_offset if run.state is not None else None
+        owner, answered = self.peers[record.broker_id], False
+
+        def answer(data: bytes | None) -> None:
+            nonlocal answered
+            if answered or life != self.life:
+                return
+            answered = True
+            self.later(0, lambda: done(None if data is None else decode_piece(data)))
+
+        def travels(back: Callable[[], None]) -> None:
+            if not self.world.chance(0.05):
+                self.world.after(random.randint(1, 100), back)
+
+        def arrives() -> None:
+            owner.later(
+                0,
+                lambda: owner.asked(
+                    topic_id, self.id, first, revision, lambda data: travels(lambda: answer(data))
+                ),
+            )
+
+        travels(arrives)
+        self.world.after(ANSWER_MS, lambda: answer(None))
+
+    def _take(self, run: Run, piece: Piece) -> None:
+        topic_id = run.history.topic_id
+        if run.state is None:
+            run.state, run.copying = LogState(topic_id), True
+            self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, piece.first_offset))
+        require(piece.first_offset == run.state.next_offset, "pieces do not follow each other")
+        for batch in piece.batches:
+            self.append_to(run, Kind.BATCH, bytes(batch))
+        run.state.next_offset = piece.end_offset
+
+    def _copy_ahead(self, topic_id: TopicId, run: Run, turn: int, rounds: int) -> None:
+        if self.world.chance(0.03):
+            self.world.note(f"broker {self.id} hangs in copying topic {topic_id}")
+            return
+
+        def told(done: bool) -> None:
+            self.act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
+
+        def got(piece: Piece | None) -> None:
+            if run.seat.turn != turn:
+                return
+            if piece is None:
+                told(False)
+                return
+            self._take(run, piece)
+            if rounds > 1 and sum(map(len, piece.batches)) > LITTLE_BYTES:
+                self._copy_ahead(topic_id, run, turn, rounds - 1)
+            else:
+                self.when_copied(lambda: told(True))
+
+        self._round(topic_id, run, None, got)
+
+    def _copy_end(self, topic_id: TopicId, run: Run, turn: int, revision: Revision, until_ms: int) -> None:
+        def told(done: bool) -> None:
+            self.act(topic_id, lambda seat: seat.copied(turn, done=done))
+
+        def got(piece: Piece | None) -> None:
+            if run.seat.turn != turn:
+                return
+            if piece is None:
+                if self.world.now_ms > until_ms:
+                    told(False)
+                else:
+                    self.later(200, lambda: self._copy_end(topic_id, run, turn, revision, until_ms))
+                return
+            self._take(run, piece)
+            assert piece.state is not None
+            run.state, run.holdings = piece.state, piece.holdings
+            run.state.epoch, run.state.awaiting = 0, revision
+            self.append(Kind.ADOPT, topic_id, encode_adopt_body(run.state))
+            self.when_copied(lambda: told(True))
+
+        if run.seat.turn == turn:
+            self._round(topic_id, run, revision, got)
+
+    def drop_copy(self, topic_id: TopicId, run: Run) -> None:
+        self.forget(topic_id, run)
+
+    def when_copied(self, done: Callable[[], None]) -> None:
+        self.when_synced(done)
+
+    def _rebuild(self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch) -> None:
+        """Rebuild the topic of a removed owner from the store."""
+        record = run.seat.record
+        assert record is not None
+        assert record.move is not None
+        owner = BrokerId(int(record.move.source))
+
+        def failed() -> None:
+            self.act(topic_id, lambda seat: seat.failed(turn))
+
+        def got(head: Any) -> None:
+            if isinstance(head, (Unknown, ClusterError)) or run.seat.turn != turn:
+                failed()
+                return
+            self._said(topic_id, owner, lambda said: rebuild(head, said) if said else failed())
+
+        def rebuild(head: Committed, said: tuple[LogState | None]) -> None:
+            if run.seat.turn != turn:
+                return
+            self.forget(topic_id, run)
+            base, begin = state_in_the_store(topic_id, said[0], head.head)
+            state = rebuilt_state(base, begin=begin, end=head.head.resumes_at, starts={SUBSCRIPTION: 0})
+            self.append(Kind.TOPIC_OPEN, topic_id, encode_open_body(0, state.needed_offset))
+            state.epoch = epoch
+            self.append(Kind.ADOPT, topic_id, encode_adopt_body(state))
+            run.state, run.log, run.holdings, run.committed = state, [], (), state.next_offset
+            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.rebuilt(turn, epoch)))
+
+        self.ask(lambda: self._head(topic_id), got, topic_id)
+
+    def release(self, topic_id: TopicId, run: Run, turn: int) -> None:
+        def done(is_removed: Any) -> None:
+            if isinstance(is_removed, (Unknown, ClusterError)):
+                self.act(topic_id, lambda seat: seat.failed(turn))
+            elif is_removed:  # what only it has stays in its journal, and in its report
+                self.hears_of_its_removal()
+            elif run.seat.turn == turn:
+                self.forget(topic_id, run)
+                self.when_synced(lambda: self.act(topic_id, lambda seat: seat.released(turn)))
+
+        self.ask(self.is_removed, done, topic_id)
+
+    def forget(self, topic_id: TopicId, run: Run) -> None:
+        """What the journal has of the topic counts no more; nothing to do where it has nothing, or this was noted."""
+        run.copying = False
+        if run.state is None:
+            return
+        self.append(Kind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
+        run.state, run.log, run.committed, run.holdings = None, [], 0, ()
 
     def _in(self, life: int, act: Callable[[], None]) -> None:
         if life == self.life:
@@ -382,127 +544,35 @@ class SimBroker:
         life = self.life
         self.store.get(self.id, key, lambda data: self._in(life, lambda: done(data)))
 
-    def _fetch(
-        self,
-        run: Run,
-        parts: list[HandOverPart],
-        found: list[Section],
-        done: Callable[[list[Section] | None], None],
-    ) -> None:
-        """Read parts one after the other; None where one cannot be read."""
-        if not parts:
-            done(found)
-            return
-        part = parts[0]
-
-        def got(data: bytes | None) -> None:
-            if data is None:
-                done(None)
-                return
-            section = read_section(data[part.start : part.end], digest=part.digest)
-            self._fetch(run, parts[1:], [*found, section], done)
-
-        self._store_get(part.key, got)
-
-    def _copy_ahead(self, topic_id: TopicId, run: Run, turn: int, parts: tuple[HandOverPart, ...]) -> None:
-        def told(done: bool) -> None:
-            self.act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
-
-        if run.seat.held:  # what stands there goes only when it was sealed
-            self._fetch(run, list(parts), [], lambda found: told(found is not None))
-        else:
-            self._take(
-                topic_id, run, turn, parts, lambda: self.when_copied(lambda: told(True)), lambda: told(False)
-            )
-
-    def _take(
-        self,
-        topic_id: TopicId,
-        run: Run,
-        turn: int,
-        parts: tuple[HandOverPart, ...],
-        done: Callable[[], None],
-        failed: Callable[[], None],
-    ) -> None:
-        """Copy what has not arrived yet."""
-        if not run.arrived or run.arrived != parts[: len(run.arrived)]:
-            self.forget(topic_id, run)
-        missing = parts[len(run.arrived) :]
-
-        def found(sections: list[Section] | None) -> None:
-            if run.seat.turn != turn:
-                return
-            if sections is None:
-                failed()
-                return
-            if not run.arrived:
-                run.state = LogState(topic_id)
-                self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, sections[0].first_offset))
-            assert run.state is not None
-            for section in sections:
-                require(section.first_offset == run.state.next_offset, "parts do not follow each other")
-                for batch in section.batches:
-                    self.append_to(run, Kind.BATCH, bytes(batch))
-                run.state.next_offset = section.end_offset
-                run.last = section
-            run.arrived = parts
-            done()
-
-        self._fetch(run, list(missing), [], found)
-
-    def _copy(
-        self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch, parts: tuple[HandOverPart, ...]
-    ) -> None:
-        def taken() -> None:
-            require(run.last is not None and run.last.state is not None, "a hand-over without its last part")
-            assert run.last is not None
-            assert run.last.state is not None
-            run.state, run.holdings = run.last.state, run.last.holdings
-            run.state.epoch, run.committed = epoch, run.state.next_offset
-            self.append(Kind.ADOPT, topic_id, encode_state(run.state))
-            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, epoch)))
-
-        self._take(
-            topic_id, run, turn, parts, taken, lambda: self.act(topic_id, lambda seat: seat.failed(turn))
-        )
-
-    def drop_copy(self, topic_id: TopicId, run: Run) -> None:
-        self.forget(topic_id, run)
-
-    def when_copied(self, done: Callable[[], None]) -> None:
-        self.when_synced(done)
-
-    def release(self, topic_id: TopicId, run: Run, turn: int) -> None:
-        self.forget(topic_id, run)
-        self.when_synced(lambda: self.act(topic_id, lambda seat: seat.released(turn)))
-
-    def forget(self, topic_id: TopicId, run: Run) -> None:
-        """What the journal has of the topic counts no more; nothing to do where it has nothing, or this was noted."""
-        if run.state is None:
-            return
-        self.append(Kind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
-        run.state, run.log, run.committed, run.holdings = None, [], 0, ()
-        run.arrived, run.last = (), None
-
     # -- transactions ----------------------------------------------------------------------------------------
 
     def commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         """Read the witnesses, then carry it out."""
-        if change.step is Step.SEAL:
-            self.ask(
-                lambda: self._head(topic_id),
-                lambda found: (
-                    self._transact(topic_id, turn, change, found)
-                    if not isinstance(found, (Unknown, ClusterError))
-                    else self.act(topic_id, lambda seat: seat.unknown(turn))
-                ),
-                topic_id,
-            )
-        else:
-            self._transact(topic_id, turn, change, None)
+        if change.step is not Step.ARRIVE:
+            self._transact(topic_id, turn, change, Witnesses())
+            return
 
-    def _transact(self, topic_id: TopicId, turn: int, change: Change, head: Committed | None) -> None:
-        writes, guards = self.transaction(change, Witnesses(head=head, folder=f"topics/{topic_id}"))
+        def work() -> Witnesses | None:
+            member = self.etcd.engine.get(keys.member_key(self.id))
+            if member is None or member.value != str(self.life).encode():
+                return None
+            return Witnesses(
+                head=self._head(topic_id),
+                folder=f"topics/{topic_id}",
+                member=member.mod_revision,
+                counter=self._counter(change.after),
+            )
+
+        def got(found: Any) -> None:
+            if isinstance(found, Witnesses):
+                self._transact(topic_id, turn, settle(change, found), found)
+            else:
+                self.act(topic_id, lambda seat: seat.unknown(turn))
+
+        self.ask(work, got, topic_id)
+
+    def _transact(self, topic_id: TopicId, turn: int, change: Change, witnesses: Witnesses) -> None:
+        writes, guards = self.transaction(change, witnesses)
         self.world.note(f"broker {self.id} sends {change.step} of topic {topic_id} at {change.revision}")
 
         def done(outcome: Any) -> None:
@@ -511,7 +581,7 @@ class SimBroker:
             elif isinstance(outcome, GuardFailed):
                 self.act(topic_id, lambda seat: seat.refused(turn))
             else:
-                self.act(topic_id, lambda seat: seat.committed(turn, outcome))
+                self.act(topic_id, lambda seat: seat.committed(turn, change.after, outcome))
 
         self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
 
@@ -696,21 +766,22 @@ class SimBroker:
 
     def _heartbeat(self) -> None:
         """Keep the lease, the member's key and, where nobody leads, take office."""
-        engine, now = self.etcd.engine, lambda: self.world.now_ms
+        engine, world = self.etcd.engine, self.world
 
         def work() -> Leadership | None:
             if self.is_removed():
                 raise Fenced("removed")
-            lease = self._lease
             try:
-                if lease is None:
+                if self._lease is None:
                     raise LookupError
-                engine.keep_alive(lease, now())
+                engine.keep_alive(self._lease, world.now_ms)
             except (LookupError, ClusterError):
-                self._lease = lease = engine.grant_lease(LEASE_MS, now())
+                self._register()
             member = keys.member_key(self.id)
-            if (found := engine.get(member)) is None or found.lease_id != lease:
-                engine.transact([], [Put(member, str(self.life).encode(), lease_id=lease)])
+            if (found := engine.get(member)) is None or found.lease_id != self._lease:
+                self._register()
+            lease = self._lease
+            assert lease is not None
             leader = engine.get(keys.LEADER)
             if leader is None:
                 engine.transact(
@@ -783,36 +854,26 @@ class SimBroker:
                 return
             (now, revision), head = outcome
             if now.broker_id == owner and now.stage in (Stage.SERVING, Stage.MOVING):
-                said = max(
-                    (key for key in self.store.objects if key.startswith(f"states/{owner}/")), default=""
-                )
-                self._store_get(said, lambda data: seal(now, revision, head, data))
-
-        def seal(now: Assignment, revision: Revision, head: Committed | None, data: bytes | None) -> None:
-            said = decode_head(memoryview(data or b"".join(encode_head([])))).get(topic_id)
-            section = self.last_section(now, said, None if head is None else head.head)
-            self._put(section, lambda part: send(now, revision, head, section, part))
+                self._said(topic_id, owner, lambda said: send(now, revision, head, said))
 
         def send(
-            now: Assignment,
-            revision: Revision,
-            head: Committed | None,
-            section: Section,
-            part: HandOverPart | None,
+            now: Assignment, revision: Revision, head: Committed | None, said: tuple[LogState | None] | None
         ) -> None:
-            if part is None:
+            if said is None:
                 return
-            change = take_away(now, revision, (*now.offered, part), self.id, at_ms=self.world.now_ms)
+            found = None if head is None else head.head
+            state, begin = state_in_the_store(topic_id, said[0], found)
+            end = self.end_of_rebuilt(state, begin, found)
+            change = take_away(now, revision, self.id, at_ms=self.world.now_ms)
             writes, guards = self.transaction(
-                change, Witnesses(head=head, folder=f"topics/{topic_id}", resumes_at=section.end_offset)
+                change, Witnesses(head=head, folder=f"topics/{topic_id}", resumes_at=end)
             )
+            left = rebuilt_state(state, begin=begin, end=end, starts={SUBSCRIPTION: 0})
 
             def work() -> Revision:
                 stage = stage_of(self.etcd.assignment(topic_id)[0])
                 done = self.etcd.engine.transact(guards, writes)
-                assert section.state is not None
-                begin = max(section.first_offset, section.state.needed_offset)
-                self.runs[topic_id].history.taken_away(begin, section.end_offset, self._cursor(section.state))
+                self.runs[topic_id].history.taken_away(begin, end, self._cursor(left))
                 self.world.coverage["owner removed", stage] += 1
                 return done
 
@@ -821,8 +882,20 @@ class SimBroker:
 
         self.ask(lambda: (self.etcd.assignment(topic_id), self._head(topic_id)), got, topic_id)
 
-    def last_section(self, now: Assignment, said: LogState | None, head: CatalogHead | None) -> Section:
-        return last_section(now, said, head, {SUBSCRIPTION: 0})
+    def _said(
+        self, topic_id: TopicId, owner: BrokerId, done: Callable[[tuple[LogState | None] | None], Any]
+    ) -> None:
+        """Read what a broker said of a topic last: None if it never did; nothing where the store does not answer."""
+        key = max((key for key in self.store.objects if key.startswith(f"states/{owner}/")), default="")
+        if not key:
+            self.later(1, lambda: done((None,)))
+            return
+        self._store_get(
+            key, lambda data: done(None if data is None else (decode_head(memoryview(data)).get(topic_id),))
+        )
+
+    def end_of_rebuilt(self, state: LogState, begin: int, head: CatalogHead | None) -> int:
+        return end_of_rebuilt(state.next_offset, begin, 0 if head is None else head.resumes_at)
 
     def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         return leaders_change(record, revision, standing)

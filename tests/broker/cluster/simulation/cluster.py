@@ -55,6 +55,8 @@ class SimCluster:
         self.brokers = {
             number: broker(number, self.world, self.etcd, self.store, self.histories) for number in BROKERS
         }
+        for each in self.brokers.values():
+            each.peers = self.brokers
         self._believed = dict.fromkeys(TOPICS, 1)  # owners, as clients know them
         self._next_sequence = dict.fromkeys(TOPICS, 0)
         self._gone: list[int] = []  # brokers that are to be removed
@@ -210,7 +212,7 @@ class SimCluster:
 
             def reply(outcome: Any) -> None:
                 if isinstance(outcome, list) and broker.id not in history.removed:
-                    history.acks_confirmed.update(outcome)
+                    history.acks_confirmed.update(each for each in outcome if not history.is_lost(each))
 
             world.after(5, send)
         world.after(world.random.randint(500, 3_000), lambda: self._consume(topic_id))
@@ -228,7 +230,9 @@ class SimCluster:
         others = [each.id for each in self._there() if each.id != record.broker_id]
         if record.stage is Stage.SERVING and others:
             target = BrokerId(self.world.random.choice(others))
-            change = begin(record, revision, target, at_ms=self.world.now_ms)
+            # Some topics have so little to copy that their owner stops before anything is copied
+            life = Incarnation(self.brokers[target].life) if self.world.random.random() < 0.3 else None
+            change = begin(record, revision, target, at_ms=self.world.now_ms, ready=life)
             key = keys.assignment_key(topic_id)
             put = Put(key, change.after.to_json())
             self.world.note(f"operator moves topic {topic_id} to {target}")
@@ -247,7 +251,9 @@ class SimCluster:
             self.world.after(
                 self.world.random.randint(0, 60), lambda: self.brokers[record.broker_id].flush(topic_id)
             )
-        self.histories[topic_id].moves += record.stage is Stage.SEALED
+        history = self.histories[topic_id]
+        history.moves += record.moved != history.moved
+        history.moved = record.moved
         for broker in self.brokers.values():
             broker.changed(topic_id, record, revision)
         if self.world.chance(_AFTER_A_STEP):

@@ -33,6 +33,7 @@ class History:
     acks_confirmed: set[int] = field(default_factory=set)
     owners: dict[int, int] = field(default_factory=dict)  # epoch → the broker that served in it
     moves: int = 0
+    moved: int = 0
     tiered: list[Stored] = field(default_factory=list)  # what the object store has, by the catalog
     tiered_end: int = 0
     removed: set[int] = field(
@@ -46,11 +47,15 @@ class History:
         default_factory=dict
     )  # offset → the sequence that somebody was told is there
 
+    def is_lost(self, offset: int) -> bool:
+        """Whether an offset went with a removed broker."""
+        return any(begin <= offset < end for begin, end in self.gaps)
+
     def told(self, sequence: int, offset: int) -> None:
         """The producer is told that a message is stored."""
         known = self.meaning.setdefault(offset, sequence)
         require(known == sequence, "an offset means two messages:", offset, known, sequence)
-        if any(begin <= offset < end for begin, end in self.gaps):
+        if self.is_lost(offset):
             self.lost.add(sequence)
         else:
             self.acknowledged[sequence] = offset

@@ -177,16 +177,11 @@ class SimStore:
         world.after(world.random.randint(5, 100), arrive)
 
 
-STAGES: Final = ("serving", "moving", "offered", "copied", "ready", "sealed", "assigned")
+STAGES: Final = ("serving", "moving", "ready", "sealed", "assigned")
 
 
 def stage_of(record: Assignment) -> str:
-    """The stage, with those of `moving` apart."""
-    if record.stage is not Stage.MOVING:
-        return record.stage.value
-    assert record.move is not None
-    if record.move.ready is not None:
+    """The stage; of `moving` apart: whether the target is ready."""
+    if record.stage is Stage.MOVING and record.move is not None and record.move.ready is not None:
         return "ready"
-    if record.move.parts and len(record.move.parts) == record.move.copied:
-        return "copied"
-    return "offered" if record.move.parts else "moving"
+    return record.stage.value

@@ -1,5 +1,5 @@
-"""Topics move between two journals on disk, by one store of metadata and one of objects, while a producer goes on and
-brokers die at each step. What is left out of a broker here is its ports."""
+"""Topics move between two journals on disk, by one store of metadata and a stream between them, while a producer goes on
+and brokers die at each step. A broker's ports are left out here."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.membership import BrokerState, MemberRecord
 from pydanube_broker.cluster.move import Witnesses, begin, transaction
-from pydanube_broker.cluster.move_leader import MoveLeader
+from pydanube_broker.cluster.move_leader import Brokers, MoveLeader
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.copying.arrival import Arrival, confirm, decide_copies, forget_unfinished
+from pydanube_broker.copying.messages import Request
+from pydanube_broker.copying.source import Source
+from pydanube_broker.copying.target import Answers, Copies
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.mover import Mover
-from pydanube_broker.tier.fragments import Fragments, FragmentWork
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.reading import batches_between
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.worker_threads import WorkerThreads
 from pydanube_core.batch import BatchView, encode_batch, read_producer_part
-from pydanube_core.errors import ClusterError, NotOwner
+from pydanube_core.errors import ClusterError, NotOwner, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Guard, Put, Revision, Write
-from pydanube_storage.objects import LocalStore
 
 from tests.broker.journal.ledger import InlinePreparer, SameThread
 from tests.support.memory_store import MemoryStore
@@ -79,19 +82,37 @@ class DyingStore(MemoryStore):
 def _stage(writes: Sequence[Write]) -> str:
     put = writes[0]
     assert isinstance(put, Put)
+    if put.key not in keys.ASSIGNMENTS:
+        return "other"
     record = Assignment.of(put.key, put.value)
-    return (
-        record.stage.value
-        if record.move is None or record.stage is not Stage.MOVING
-        else ("ready" if record.move.ready is not None else "offered")
-    )
+    return "ready" if record.move is not None and record.move.ready is not None else record.stage.value
+
+
+class _Wire:
+    """A stream between two halves in one process; requests to a dead one are lost."""
+
+    def __init__(self, owner: Half | None, to: BrokerId, answers: Answers) -> None:
+        self._source = None if owner is None else owner.source(to, answers)
+        self._answers = answers
+        if owner is None:
+            answers.lost(Unavailable("it is dead"))
+
+    def send(self, request: Request) -> None:
+        if self._source is not None:
+            self._source.handle(request)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
 
 
 class Half:
     """One life of a broker without its ports."""
 
-    def __init__(self, broker_id: BrokerId, folder: Path, store: Any, objects: LocalStore, life: int) -> None:
-        self.id = broker_id
+    def __init__(
+        self, broker_id: BrokerId, folder: Path, store: Any, life: int, halves: dict[BrokerId, Half]
+    ) -> None:
+        self.id, self.life = broker_id, life
         self.topics: dict[TopicId, Topic] = {}
         self.held: dict[TopicId, Topic] = {}
         self.hub, disk = Hub(), Disk()
@@ -105,28 +126,35 @@ class Half:
             worker=SameThread(),
         )
         self.store = store
-        work = FragmentWork(objects).calls()
+        self.sources: list[Source] = []
 
-        self.calls: list[tuple[str, bool]] = []  # of the store, and whether clients wait for them
-
-        async def call(name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-            self.calls.append((name, arguments["awaited"]))
-            return work[name](arguments, blob)
+        def open_wire(owner: BrokerId, answers: Answers) -> _Wire:
+            return _Wire(halves.get(owner), broker_id, answers)
 
         self.mover = Mover(
             store,
             self.hub,
-            Fragments(call, "c", broker_id),
+            Copies(open_wire),
             self,
             me=broker_id,
-            incarnation=Incarnation(life),
-            worker_threads=WorkerThreads(),
+            incarnation=lambda: Incarnation(life),
             wall_ms=lambda: 1,
         )
+
+    def source(self, to: BrokerId, answers: Answers) -> Source:
+        made = Source(
+            lambda request: self.mover.permit(request, to),
+            WorkerThreads(),
+            send=answers.answered,
+            writable=lambda: True,
+        )
+        self.sources.append(made)
+        return made
 
     # -- TopicSwitch
 
     async def serve(self, assignment: Assignment) -> None:
+        confirm(self.hub, assignment.topic_id, assignment.epoch)
         self._open(assignment)
 
     def _open(self, assignment: Assignment) -> None:
@@ -163,6 +191,15 @@ class Half:
     def gone(self, topic_id: TopicId) -> None:
         self.held.pop(topic_id, None)
 
+    async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
+        raise AssertionError("no broker is removed here")
+
+    def copies(self, broker_id: BrokerId) -> bool:
+        return True
+
+    def check_room(self, topic_id: TopicId) -> None:
+        """There is."""
+
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         return f"c/topics/{topic_id}"
 
@@ -172,12 +209,27 @@ class Half:
         self.hub.journal.recover(self.hub.begins)
         await self.hub.journal.begin()
         self.hub.fold_replayed()
+        member = MemberRecord(
+            broker_id=str(self.id),
+            incarnation=self.life,
+            broker_url="",
+            admin_url="",
+            state=BrokerState.ACTIVE,
+            reason="",
+            registered_at_ms=1,
+        )
+        await self.store.transact([Put(keys.member_key(self.id), member.to_json())])
         async with anyio.create_task_group() as group:
             await group.start(self.mover.run)
             group.start_soon(self._follow)
 
     async def _follow(self) -> None:
         page = await self.store.range(keys.ASSIGNMENTS)
+        found = {
+            TopicId(keys.number_in_key(item.key)): Assignment.of(item.key, item.value) for item in page.items
+        }
+        decide_copies(self.hub, self.id, found.get)
+        forget_unfinished(self.hub)
         for item in page.items:
             topic_id, record = TopicId(keys.number_in_key(item.key)), Assignment.of(item.key, item.value)
             if record.broker_id == self.id and record.is_served:
@@ -196,7 +248,6 @@ class Pair:
         self.store, self.topic_id = store, topic_id
         self.acknowledged: dict[int, int] = {}
         self._folder, self._group = folder, group
-        self._objects = LocalStore(folder / "objects")
         self._lives = {ONE: 0, TWO: 0}
         self._scopes: dict[BrokerId, anyio.CancelScope] = {}
         self.halves: dict[BrokerId, Half] = {}
@@ -204,7 +255,7 @@ class Pair:
     def start(self, broker_id: BrokerId) -> None:
         self._lives[broker_id] += 1
         folder = self._folder / f"journal-{broker_id}"
-        half = Half(broker_id, folder, self.store.of(str(broker_id)), self._objects, self._lives[broker_id])
+        half = Half(broker_id, folder, self.store.of(str(broker_id)), self._lives[broker_id], self.halves)
         self.halves[broker_id] = half
         scope = self._scopes[broker_id] = anyio.CancelScope()
 
@@ -218,6 +269,8 @@ class Pair:
         """As SIGKILL does: what is in memory is gone, the journal stays as it is."""
         half = self.halves.pop(broker_id)
         half.hub.journal.abandon()
+        for source in half.sources:
+            source.close()
         self._scopes[broker_id].cancel()
         for topic in half.topics.values():
             topic.fail(NotOwner("its connection broke"))
@@ -312,8 +365,9 @@ async def pair(folder: Path, count: int = 1) -> AsyncIterator[Pair]:
                 leader = MoveLeader(store, leadership, now_ms=lambda: now_ms)
                 while True:
                     await anyio.sleep(0.01)
-                    alive = {half.id: Incarnation(1) for half in list(found.halves.values())}
-                    await leader.look_after([record.topic_id], alive)
+                    alive = {half.id: Incarnation(half.life) for half in list(found.halves.values())}
+                    brokers = Brokers(alive=alive, copying=alive, copied={})
+                    await leader.look_after([record.topic_id], brokers)
 
             group.start_soon(lead)
             group.start_soon(found.produce)
@@ -337,18 +391,7 @@ async def test_a_topic_goes_there_and_back_under_load(tmp_path: Path) -> None:
         assert two.topic_id not in two.halves[ONE].hub.states
 
 
-async def test_what_is_left_of_a_stopped_topic_does_not_wait_for_what_others_have_beforehand(
-    tmp_path: Path,
-) -> None:
-    async with pair(tmp_path) as two:
-        await two.goes_on()
-        await two.move(TWO)
-        await two.served_by(TWO)
-        assert two.halves[ONE].calls == [("fragment_write", False), ("fragment_write", True)]
-        assert two.halves[TWO].calls == [("fragment_read", False), ("fragment_read", True)]
-
-
-STEPS = ("1 offered", "2 ready", "1 sealed", "2 serving")
+STEPS = ("2 ready", "2 serving")
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from pydanube_broker.cluster.ids import Epoch
+from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.subscription.cursor import CursorSnapshot
-from pydanube_broker.topics.fragment import Section
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic
 
+from tests.broker.copying.arrivals import copy_in
 from tests.broker.journal.ledger import InlinePreparer
-from tests.broker.topics.arrivals import copy_in
 
 pytestmark = pytest.mark.anyio
 TOPIC, SUBSCRIPTION = 7, 3
@@ -36,7 +36,7 @@ def hub_of(folder: Path) -> Hub:
     return hub
 
 
-async def arrived() -> AsyncIterator[Section]:
+async def arrived() -> AsyncIterator[Piece]:
     state = LogState(
         TOPIC,
         epoch=1,
@@ -45,7 +45,7 @@ async def arrived() -> AsyncIterator[Section]:
         opened=True,
         cursors={SUBSCRIPTION: CursorSnapshot(floor=15)},
     )
-    yield Section(topic_id=TOPIC, epoch=1, first_offset=20, end_offset=40, batches=(), state=state)
+    yield Piece(topic_id=TOPIC, epoch=1, first_offset=20, end_offset=40, batches=(), state=state)
 
 
 async def test_a_topic_that_was_made_before_the_tail_was_replayed_has_what_arrived_in_it(

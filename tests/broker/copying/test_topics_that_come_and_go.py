@@ -5,22 +5,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydanube_broker.cluster.ids import Epoch
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.copying.arrival import Arrival, confirm, decide_copies, forget_unfinished, release
+from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
 from pydanube_broker.journal.helper import InlineSyncer
-from pydanube_broker.topics.fragment import Section
 from pydanube_broker.topics.hub import Hub
-from pydanube_broker.topics.journal_transfer import Arrival, forget_unfinished, release
 from pydanube_broker.topics.log_state import LogState, encode_open_body
 from pydanube_core.batch import BatchView, broker_part, encode_batch
 from pydanube_core.errors import CorruptObject
+from pydanube_core.names import TopicName
 
+from tests.broker.copying.arrivals import copy_in
 from tests.broker.journal.ledger import InlinePreparer, SameThread
 from tests.broker.journal.record_order import check_order
-from tests.broker.topics.arrivals import copy_in, part_of
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +60,7 @@ def stored(base: int, text: bytes, epoch: int) -> bytes:
     return head + encode_batch([text, text], producer_id=1, producer_epoch=1, first_sequence=base)
 
 
-def hand_over(text: bytes, batches: int, epoch: int, first: int = 0) -> list[Section]:
+def hand_over(text: bytes, batches: int, epoch: int, first: int = 0) -> list[Piece]:
     """Two parts, the second with the state."""
     all_of = [stored(first + 2 * i, text, epoch) for i in range(batches)]
     end, middle = first + 2 * batches, batches // 2
@@ -65,10 +68,10 @@ def hand_over(text: bytes, batches: int, epoch: int, first: int = 0) -> list[Sec
     state.producers.prepare("p", 99)
     cut = first + 2 * middle
     return [
-        Section(
+        Piece(
             topic_id=MOVED, epoch=epoch, first_offset=first, end_offset=cut, batches=tuple(all_of[:middle])
         ),
-        Section(
+        Piece(
             topic_id=MOVED,
             epoch=epoch,
             first_offset=cut,
@@ -79,11 +82,11 @@ def hand_over(text: bytes, batches: int, epoch: int, first: int = 0) -> list[Sec
     ]
 
 
-async def each(sections: Sequence[Section], *, fails_after: int | None = None) -> AsyncIterator[Section]:
-    for number, section in enumerate(sections):
+async def each(pieces: Sequence[Piece], *, fails_after: int | None = None) -> AsyncIterator[Piece]:
+    for number, piece in enumerate(pieces):
         if number == fails_after:
             raise ConnectionError
-        yield section
+        yield piece
 
 
 def texts(hub: Hub) -> list[bytes]:
@@ -182,7 +185,7 @@ async def test_a_released_topic_holds_up_no_segment(tmp_path: Path) -> None:
         assert hub.collect() > 0
 
 
-async def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+async def test_pieces_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     first, last = hand_over(b"a", 10, 3)
     async with life(tmp_path, tidy=True) as hub:
         for wrong in ([], [first], [last, first], [first, first], [first, last, last]):
@@ -193,15 +196,14 @@ async def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 async def test_what_was_copied_ahead_is_not_copied_again(tmp_path: Path) -> None:
     first, last = hand_over(b"a", 10, 3)
-    parts = [part_of(first), part_of(last)]
     async with life(tmp_path, tidy=True) as hub:
         arrival = Arrival(hub, MOVED)
-        assert arrival.continues(parts)
-        await arrival.take(parts[0], first)
-        assert hub.states[MOVED].epoch == 0, "nobody serves it"
-        assert arrival.continues(parts)
+        assert arrival.next_offset is None
+        await arrival.take(first)
+        assert hub.states[MOVED].epoch == 0, "no topic is served from it"
+        assert arrival.next_offset == first.end_offset
         before = hub.journal.durable_lsn
-        await arrival.take(parts[1], last)
+        await arrival.take(last)
         state = await arrival.finish(Epoch(4))
         copied = sum(len(batch) for batch in last.batches)
         assert copied < hub.journal.durable_lsn - before < 2 * copied + 1_000
@@ -211,29 +213,87 @@ async def test_what_was_copied_ahead_is_not_copied_again(tmp_path: Path) -> None
     check_order(tmp_path)
 
 
-async def test_a_copy_goes_on_only_from_whole_parts_of_the_same_hand_over(tmp_path: Path) -> None:
+async def test_a_copy_goes_on_where_it_was_cut_off_in_the_middle_of_a_piece(tmp_path: Path) -> None:
     first, last = hand_over(b"a", 10, 3)
-    parts = [part_of(first), part_of(last)]
     async with life(tmp_path, tidy=True) as hub:
         arrival = Arrival(hub, MOVED)
-        await arrival.take(parts[0], first)
-        assert not arrival.continues([part_of(last), part_of(last)])
-        hub.states[MOVED].next_offset += 2  # as a cancellation in the middle of a part leaves it
-        assert not arrival.continues(parts)
-        anew = Arrival(hub, MOVED)
-        assert not arrival.continues(parts), "its place is taken"
-        for part, section in zip(parts, (first, last), strict=True):
-            await anew.take(part, section)
-        await anew.finish(Epoch(4))
+        head = replace(first, end_offset=4, batches=first.batches[:2])
+        await arrival.take(head)  # as a cancellation leaves it
+        with pytest.raises(CorruptObject):
+            await arrival.take(first)
+        await arrival.take(replace(first, first_offset=4, batches=first.batches[2:]))
+        await arrival.take(last)
+        await arrival.finish(Epoch(4))
         assert texts(hub) == [b"a"] * 20
+        anew = Arrival(hub, MOVED)
+        assert not arrival.is_there, "its place is taken"
         arrival.drop()
-        assert texts(hub) == [b"a"] * 20, "what was given up drops nothing of what has come since"
+        assert anew.is_there, "what was given up drops nothing of what has come since"
+
+
+MOVE = 77
+
+
+def assigned(moved: int, broker: int = 2) -> Assignment:
+    return Assignment(
+        topic_id=TopicId(MOVED),
+        topic=TopicName("default", "t"),
+        broker_id=BrokerId(broker),
+        incarnation=Incarnation(1),
+        epoch=Epoch(9),
+        moved=moved,
+    )
+
+
+@pytest.mark.parametrize("tidy", [True, False])
+@pytest.mark.parametrize("confirmed", [True, False])
+@pytest.mark.parametrize("checkpointed", [True, False])
+async def test_a_start_keeps_the_copy_that_the_assignment_names(
+    tmp_path: Path, tidy: bool, confirmed: bool, checkpointed: bool
+) -> None:
+    async with life(tmp_path, tidy=tidy) as hub:
+        arrival = Arrival(hub, MOVED)
+        for piece in hand_over(b"a", 10, 3):
+            await arrival.take(piece)
+        await arrival.await_move(MOVE)
+        assert (hub.states[MOVED].epoch, hub.states[MOVED].awaiting) == (0, MOVE)
+        if checkpointed:
+            await fill(hub, 60)  # a head says that it awaits its move
+        if confirmed:
+            confirm(hub, MOVED, Epoch(9))
+            await hub.journal.until_durable()
+    async with life(tmp_path, tidy=tidy) as hub:
+        assert hub.states[MOVED].awaiting == (0 if confirmed else MOVE)
+        decide_copies(hub, BrokerId(2), lambda topic_id: assigned(MOVE))
+        forget_unfinished(hub)
+        assert (hub.states[MOVED].epoch, hub.states[MOVED].awaiting) == (9, 0)
+        assert hub.states[MOVED].producers.resume(1, 1, 99).name == "p"
+        assert texts(hub) == [b"a"] * 20
+
+
+@pytest.mark.parametrize("place", [assigned(MOVE + 1), assigned(MOVE, broker=3), None])
+async def test_a_start_forgets_the_copy_of_a_move_that_failed(
+    tmp_path: Path, place: Assignment | None
+) -> None:
+    async with life(tmp_path, tidy=True) as hub:
+        arrival = Arrival(hub, MOVED)
+        for piece in hand_over(b"a", 10, 3):
+            await arrival.take(piece)
+        await arrival.await_move(MOVE)
+        await fill(hub)
+    async with life(tmp_path, tidy=True) as hub:
+        decide_copies(hub, BrokerId(2), lambda topic_id: place)
+        forget_unfinished(hub)
+        assert set(hub.states) == {BUSY}
+    async with life(tmp_path, tidy=False) as hub:
+        assert set(hub.states) == {BUSY}
+    check_order(tmp_path)
 
 
 async def test_a_start_forgets_a_copy_that_was_not_finished(tmp_path: Path) -> None:
     first, _ = hand_over(b"a", 10, 3)
     async with life(tmp_path, tidy=True) as hub:
-        await Arrival(hub, MOVED).take(part_of(first), first)
+        await Arrival(hub, MOVED).take(first)
         await fill(hub)
     async with life(tmp_path, tidy=True) as hub:
         assert set(hub.states) == {MOVED, BUSY}
@@ -248,7 +308,7 @@ async def test_a_copy_that_is_not_wanted_holds_up_no_segment(tmp_path: Path) -> 
     first, _ = hand_over(b"a", 10, 3)
     async with life(tmp_path, tidy=True) as hub:
         arrival = Arrival(hub, MOVED)
-        await arrival.take(part_of(first), first)
+        await arrival.take(first)
         await fill(hub, 100)
         hub.states[BUSY].start_offset = hub.states[BUSY].next_offset
         assert hub.collect() == 0

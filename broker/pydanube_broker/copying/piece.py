@@ -1,13 +1,12 @@
-"""Fragments: raw objects by which one broker hands topics over to another (docs/data-formats.md#fragment).
+"""Pieces: the bytes in which a topic's log travels from its owner to another broker (docs/data-formats.md#piece).
 
-A fragment holds sections of any number of topics, so that a drain of a thousand quiet topics makes a few objects.
-A topic's hand-over is one or more sections, in one fragment or in several, written while its owner still serves and
-once more for the rest: their offsets follow each other without a gap, and the last of them alone says what the topic
-is at its end (producer sessions with their recent answers, cursors with counts of redelivery) and what each session
-of a consumer holds. Batches are the journal's, byte for byte.
+A piece has the messages `[first_offset, end_offset)` of one topic, as its owner of that epoch stored them. Batches are the
+journal's, byte for byte. A hole is explicit: the piece covers offsets for which it has no batch. Pieces of one copy
+follow each other without a gap. The last piece alone has the topic's state at its end (producer sessions with their
+recent answers, cursors with redelivery counts) and the messages that each consumer session holds.
 
-Whoever takes a topic over knows from the metadata where its sections lie, and their digests; what the checksums are
-for is somebody who has the object alone.
+A fragment is a file of pieces of any number of topics. Brokers report their topics' states in one (`tier.kept_states`),
+and brokers of the release before handed topics over in them.
 
 Pure: bytes in, values out. Integers are little-endian.
 """
@@ -17,7 +16,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Final
 from zlib import crc32
 
@@ -30,17 +28,15 @@ from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 Buffer = bytes | memoryview
 
 VERSION: Final = 1
-# Of batches in one section; one larger batch is a section by itself. A target reads a section as a whole.
-SECTION_BYTES: Final = 8 << 20
-# Of one object; the section that goes beyond it is its last. A writer holds one fragment in memory.
-FRAGMENT_BYTES: Final = 64 << 20
+# Bytes of batches in one piece. One larger batch is a piece of its own. A receiver holds one piece of a topic in memory.
+PIECE_BYTES: Final = 1 << 20
 
 _FILE_MAGIC: Final = b"DANUBEFR"
-_SECTION_MAGIC: Final = b"DSec"
-# magic | version, sections | broker | reserved, crc32 of the bytes before
+_PIECE_MAGIC: Final = b"DSec"
+# magic | version, pieces | broker | reserved, crc32 of the bytes before
 FILE_HEADER: Final = struct.Struct("<8sIIQII")
 # magic, flags | topic id, epoch, first offset, end offset | state, held, batches, batch bytes | crc32 of body, of header
-SECTION_HEADER: Final = struct.Struct("<4sIQQQQIIIIII")
+PIECE_HEADER: Final = struct.Struct("<4sIQQQQIIIIII")
 _FINAL: Final = 1
 _CRC_BYTES: Final = 4
 _LENGTH: Final = struct.Struct("<I")
@@ -50,15 +46,12 @@ _HELD: Final = struct.Struct("<QQI")  # start, end, ms left
 _FOR_EVER: Final = 0xFFFFFFFF
 
 assert FILE_HEADER.size == 32
-assert SECTION_HEADER.size == 64
+assert PIECE_HEADER.size == 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Section:
-    """Messages `[first_offset, end_offset)` of a topic, as its owner of that epoch stored them.
-
-    `state` is there in the last section of a hand-over, where its `next_offset` is the end, and in no other.
-    """
+class Piece:
+    """See the module. `state`: of the last piece, where its `next_offset` is the end; None in the others."""
 
     topic_id: int
     epoch: int
@@ -71,61 +64,30 @@ class Section:
     def __post_init__(self) -> None:
         assert 0 <= self.first_offset <= self.end_offset
         assert self.state is None or self.state.next_offset == self.end_offset
-        assert self.state is not None or not self.holdings, "only the last section says who holds what"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The place of a section in its fragment: bytes `[start, end)`, whose SHA-256 is `digest` (hex)."""
-
-    topic_id: int
-    start: int
-    end: int
-    digest: str
-    first_offset: int
-    end_offset: int
+        assert self.state is not None or not self.holdings, "only the last piece has holdings"
 
 
 class FragmentBuilder:
-    """Gathers sections into one fragment. `broker_id`: its writer, for people."""
+    """Gathers pieces into one fragment. `broker_id`: its writer, for people."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
-        self._pieces: list[Buffer] = []
-        self._sections = 0
-        self.bytes = FILE_HEADER.size
+        self._buffers: list[Buffer] = []
+        self._pieces = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next section belongs into another fragment."""
-        return self.bytes >= FRAGMENT_BYTES
-
-    def add(self, section: Section) -> Place:
-        """Add a section; return its place."""
-        pieces = _encode(section)
-        hashed, start = sha256(), self.bytes
-        for piece in pieces:
-            hashed.update(piece)
-            self.bytes += len(piece)
-        self._pieces += pieces
-        self._sections += 1
-        return Place(
-            topic_id=section.topic_id,
-            start=start,
-            end=self.bytes,
-            digest=hashed.hexdigest(),
-            first_offset=section.first_offset,
-            end_offset=section.end_offset,
-        )
+    def add(self, piece: Piece) -> None:
+        """Add a piece."""
+        self._buffers += encode_piece(piece)
+        self._pieces += 1
 
     def finish(self) -> bytes:
-        """Return the bytes of the whole object: header and sections."""
-        header = FILE_HEADER.pack(_FILE_MAGIC, VERSION, self._sections, self._broker_id, 0, 0)[:-_CRC_BYTES]
-        return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._pieces))
+        """Return the bytes of the whole object: header and pieces."""
+        header = FILE_HEADER.pack(_FILE_MAGIC, VERSION, self._pieces, self._broker_id, 0, 0)[:-_CRC_BYTES]
+        return b"".join((header, crc32(header).to_bytes(_CRC_BYTES, "little"), *self._buffers))
 
 
-def read_fragment(data: bytes) -> Iterator[Section]:
-    """Yield every section of a whole object, in order, each read on demand.
+def read_fragment(data: bytes) -> Iterator[Piece]:
+    """Yield every piece of a whole object, in order, each read on demand.
 
     Raises:
         CorruptObject: damaged, cut off, or longer than it says.
@@ -134,7 +96,7 @@ def read_fragment(data: bytes) -> Iterator[Section]:
     view = memoryview(data)
     if len(view) < FILE_HEADER.size:
         raise _corrupt(f"{len(view)} bytes are less than its header")
-    magic, version, sections, _, reserved, crc = FILE_HEADER.unpack_from(view)
+    magic, version, pieces, _, reserved, crc = FILE_HEADER.unpack_from(view)
     if magic != _FILE_MAGIC or reserved or crc32(view[: FILE_HEADER.size - _CRC_BYTES]) != crc:
         raise _corrupt("its header is damaged")
     if version > VERSION:
@@ -143,28 +105,26 @@ def read_fragment(data: bytes) -> Iterator[Section]:
             value=version,
         )
     at = FILE_HEADER.size
-    for _ in range(sections):
-        end = at + _section_bytes(view, at)
-        yield read_section(view[at:end])
+    for _ in range(pieces):
+        end = at + _piece_bytes(view, at)
+        yield decode_piece(view[at:end])
         at = end
     if at != len(view):
-        raise _corrupt(f"{len(view) - at} bytes lie behind its last section")
+        raise _corrupt(f"{len(view) - at} bytes lie behind its last piece")
 
 
-def read_section(data: Buffer, *, digest: str | None = None) -> Section:
-    """Parse one section of exactly these bytes; `digest` as in the metadata. Raises as `read_fragment`."""
+def decode_piece(data: Buffer) -> Piece:
+    """Parse one piece of exactly these bytes. Raises as `read_fragment`."""
     view = memoryview(data)
-    if digest is not None and sha256(view).hexdigest() != digest:
-        raise _corrupt("a section is not the one that the metadata names")
-    size = _section_bytes(view, 0)
+    size = _piece_bytes(view, 0)
     if size != len(view):
-        raise _corrupt(f"a section of {size} bytes lies in {len(view)}")
+        raise _corrupt(f"a piece of {size} bytes lies in {len(view)}")
     _, flags, topic_id, epoch, first, end, state_bytes, held_bytes, count, _, body_crc, _ = (
-        SECTION_HEADER.unpack_from(view)
+        PIECE_HEADER.unpack_from(view)
     )
-    body = view[SECTION_HEADER.size :]
+    body = view[PIECE_HEADER.size :]
     if crc32(body) != body_crc:
-        raise _corrupt(f"topic {topic_id}: the body of a section is damaged")
+        raise _corrupt(f"topic {topic_id}: the body of a piece is damaged")
     try:
         state = _decode_state(body[:state_bytes], topic_id) if flags & _FINAL else None
         holdings = tuple(_decode_holdings(body[state_bytes : state_bytes + held_bytes]))
@@ -176,8 +136,8 @@ def read_section(data: Buffer, *, digest: str | None = None) -> Section:
     except FormatTooNew:
         raise
     except (ClusterError, struct.error, UnicodeDecodeError, ValueError, AssertionError) as error:
-        raise _corrupt(f"topic {topic_id}: a section cannot be read: {error}") from error
-    return Section(
+        raise _corrupt(f"topic {topic_id}: a piece cannot be read: {error}") from error
+    return Piece(
         topic_id=topic_id,
         epoch=epoch,
         first_offset=first,
@@ -188,28 +148,27 @@ def read_section(data: Buffer, *, digest: str | None = None) -> Section:
     )
 
 
-def _encode(section: Section) -> list[Buffer]:
-    state = b"" if section.state is None else encode_state(section.state)
-    assert section.state is None or section.state.opened, (
-        "a topic that was never opened has nothing to hand over"
-    )
-    held = _encode_holdings(section.holdings) if section.holdings else b""
+def encode_piece(piece: Piece) -> list[Buffer]:
+    """Return the bytes of one piece, in buffers to be joined; batches are not copied."""
+    state = b"" if piece.state is None else encode_state(piece.state)
+    assert piece.state is None or piece.state.opened, "a topic that was never opened has nothing to hand over"
+    held = _encode_holdings(piece.holdings) if piece.holdings else b""
     body: list[Buffer] = [state, held]
-    for batch in section.batches:
+    for batch in piece.batches:
         body += (_LENGTH.pack(len(batch)), batch)
     crc = 0
-    for piece in body:
-        crc = crc32(piece, crc)
-    header = SECTION_HEADER.pack(
-        _SECTION_MAGIC,
-        0 if section.state is None else _FINAL,
-        section.topic_id,
-        section.epoch,
-        section.first_offset,
-        section.end_offset,
+    for buffer in body:
+        crc = crc32(buffer, crc)
+    header = PIECE_HEADER.pack(
+        _PIECE_MAGIC,
+        0 if piece.state is None else _FINAL,
+        piece.topic_id,
+        piece.epoch,
+        piece.first_offset,
+        piece.end_offset,
         len(state),
         len(held),
-        len(section.batches),
+        len(piece.batches),
         sum(map(len, body[2:])),
         crc,
         0,
@@ -217,20 +176,16 @@ def _encode(section: Section) -> list[Buffer]:
     return [header + crc32(header).to_bytes(_CRC_BYTES, "little"), *body]
 
 
-def _section_bytes(view: memoryview, at: int) -> int:
-    """Return the length of the section at byte `at`, whose header is complete; it may exceed the view."""
-    if at + SECTION_HEADER.size > len(view):
+def _piece_bytes(view: memoryview, at: int) -> int:
+    """Return the length of the piece at byte `at`, whose header is complete; it may exceed the view."""
+    if at + PIECE_HEADER.size > len(view):
         raise _corrupt(f"it is cut off at byte {len(view)}")
-    fields = SECTION_HEADER.unpack_from(view, at)
-    stop = at + SECTION_HEADER.size
-    if (
-        fields[0] != _SECTION_MAGIC
-        or fields[1] & ~_FINAL
-        or crc32(view[at : stop - _CRC_BYTES]) != fields[-1]
-    ):
-        raise _corrupt(f"the header of a section at byte {at} is damaged")
+    fields = PIECE_HEADER.unpack_from(view, at)
+    stop = at + PIECE_HEADER.size
+    if fields[0] != _PIECE_MAGIC or fields[1] & ~_FINAL or crc32(view[at : stop - _CRC_BYTES]) != fields[-1]:
+        raise _corrupt(f"the header of a piece at byte {at} is damaged")
     state_bytes, held_bytes, _, batch_bytes = fields[6:10]
-    size = SECTION_HEADER.size + int(state_bytes) + int(held_bytes) + int(batch_bytes)
+    size = PIECE_HEADER.size + int(state_bytes) + int(held_bytes) + int(batch_bytes)
     if at + size > len(view):
         raise _corrupt(f"it is cut off at byte {len(view)}")
     return size
@@ -328,4 +283,4 @@ def _require(holds: bool, why: str) -> None:
 
 
 def _corrupt(why: str) -> CorruptObject:
-    return CorruptObject(f"a fragment cannot be used: {why}", cause="fragment", reason=why)
+    return CorruptObject(f"a copy of a topic cannot be used: {why}", cause="piece", reason=why)

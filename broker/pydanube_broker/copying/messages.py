@@ -1,0 +1,127 @@
+"""The messages of `danube.stream.Stream/Copy` (`danube_stream.proto`), as values. Pure.
+
+A target requests rounds. The answers of a round are chunks of pieces, and at the end `End` or `Failure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pydanube_core.errors import ClusterError, CorruptObject
+
+from pydanube_broker.copying.credit import CHUNK_BYTES
+from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
+
+# One piece in memory. Batches are far smaller; the state of a topic with very many cursors is the largest there is.
+MAX_PIECE_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A request for what the owner has committed of a topic, from `first` on.
+
+    Attributes:
+        number: of this round; answers of an earlier round of the topic are dropped by it.
+        revision: at which the target has read the assignment.
+        first: None for the first round: from what the object store does not have.
+        last: the owner has stopped, and the last piece is to have the topic's state.
+        credit: bytes.
+    """
+
+    topic_id: int
+    number: int
+    revision: int
+    first: int | None
+    last: bool
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """More credit for a topic; topic id 0: for the stream."""
+
+    topic_id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End a topic's round."""
+
+    topic_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a piece; pieces of a topic come one after the other."""
+
+    topic_id: int
+    number: int
+    data: bytes
+    ends_piece: bool
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """All of the round was sent, up to this offset."""
+
+    topic_id: int
+    number: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The round has failed."""
+
+    topic_id: int
+    number: int
+    error: ClusterError
+
+
+Request: TypeAlias = Round | Grant | Leave
+Answer: TypeAlias = Chunk | End | Failure
+
+
+def chunks_of(piece: Piece, number: int) -> Iterator[Chunk]:
+    """Yield the piece in chunks of at most `CHUNK_BYTES`."""
+    data = memoryview(b"".join(encode_piece(piece)))
+    for at in range(0, len(data), CHUNK_BYTES):
+        end = at + CHUNK_BYTES
+        yield Chunk(piece.topic_id, number, bytes(data[at:end]), end >= len(data))
+
+
+class Assembly:
+    """Puts the chunks of one topic's round together."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, chunk: Chunk) -> Piece | None:
+        """Return the piece that the chunk ends; None where it goes on.
+
+        Raises `CorruptObject`, `FormatTooNew`: it is damaged, of another topic, or larger than any piece may be.
+        """
+        self._held.append(chunk.data)
+        self._bytes += len(chunk.data)
+        if self._bytes > MAX_PIECE_BYTES:
+            raise _corrupt(chunk, f"a piece has more than {MAX_PIECE_BYTES} bytes")
+        if not chunk.ends_piece:
+            return None
+        data, self._held, self._bytes = b"".join(self._held), [], 0
+        piece = decode_piece(data)
+        if piece.topic_id != chunk.topic_id:
+            raise _corrupt(chunk, f"it came with a piece of topic {piece.topic_id}")
+        return piece
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether no piece is half there."""
+        return not self._held
+
+
+def _corrupt(chunk: Chunk, why: str) -> CorruptObject:
+    return CorruptObject(f"a copy of topic {chunk.topic_id} cannot be used: {why}", cause="piece", reason=why)

@@ -1,0 +1,65 @@
+"""Read a topic for a copy: committed messages that are not in the cold tier, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from pydanube_core.errors import JournalReadOnly
+
+from pydanube_broker.copying.piece import PIECE_BYTES, Buffer, Piece
+from pydanube_broker.topics.reading import READ_BYTES, read_once
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+
+
+async def pieces_of(
+    topic: Topic, first: int | None, worker_threads: WorkerThreads, *, last: bool
+) -> AsyncGenerator[Piece]:
+    """Yield what is committed from `first` on, in pieces of about `PIECE_BYTES`; at least one.
+
+    What went into the cold tier since the piece before is a hole: the state at the end says that it is there.
+
+    Args:
+        first: where the piece before ended; None for the first: from what the cold tier does not have.
+        last: the topic takes nothing more, all of it is committed, and the last piece is to have its state.
+
+    Raises:
+        JournalReadOnly: what was taken will not be committed. CorruptJournal. What was yielded holds.
+    """
+    state, end = topic.state, topic.commit
+    if last and end != state.next_offset:
+        raise JournalReadOnly(f"topic {topic.name}: what it took last is not committed", topic=topic.name)
+    size, batches = 0, list[Buffer]()
+    begin = state.needed_offset if first is None else first
+    at = max(begin, state.needed_offset)
+    while at < end:
+        found = await read_once(topic, at, end, READ_BYTES, worker_threads)
+        if state.needed_offset > at:  # it was flushed meanwhile: the store may be away, and is not needed
+            at = state.needed_offset
+            continue
+        if found is None:
+            continue
+        if not found:
+            break
+        for batch in found:
+            if not batches and first is None:
+                begin = min(begin, batch.base)  # the first of its messages are trimmed: they come along
+            if batches and size + batch.stored_bytes > PIECE_BYTES:
+                yield _piece(topic, begin, at, batches)
+                begin, batches, size, first = at, [], 0, at
+            batches.append(b"".join(batch.buffers))
+            size += batch.stored_bytes
+            at = batch.end
+    yield _piece(topic, begin, max(end, at), batches, last=last)
+
+
+def _piece(topic: Topic, first: int, end: int, batches: list[Buffer], *, last: bool = False) -> Piece:
+    return Piece(
+        topic_id=topic.topic_id,
+        epoch=topic.assigned_epoch,
+        first_offset=first,
+        end_offset=end,
+        batches=tuple(batches),
+        state=topic.state if last else None,
+        holdings=tuple(topic.state.holdings.values()) if last else (),
+    )

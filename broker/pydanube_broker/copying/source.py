@@ -1,0 +1,136 @@
+"""The source of copies: answers the rounds that one peer requests, for many topics on one stream.
+
+Each round is a task. It reads a piece, sends it in chunks as credit and the stream's buffer allow, and reads the next,
+so that it holds one piece in memory. At most `_PIECES` are in memory for a stream; a round beyond `MOST_ROUNDS` is
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Final
+
+from pydanube_core.errors import ClusterError, Internal, Overloaded
+
+from pydanube_broker.copying.credit import SenderCredit
+from pydanube_broker.copying.messages import (
+    Answer,
+    Chunk,
+    End,
+    Failure,
+    Grant,
+    Leave,
+    Request,
+    Round,
+    chunks_of,
+)
+from pydanube_broker.copying.reading import pieces_of
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+
+log = logging.getLogger("pydanube.copying")
+
+MOST_ROUNDS: Final = 512  # open at once; a drain has 200 topics on their way
+_PIECES: Final = 16
+
+#: returns the topic of a round that the peer may copy; raises `ClusterError` where it may not
+Permit = Callable[[Round], Awaitable[Topic]]
+
+
+class Source:
+    """One peer's stream. Single user: the loop.
+
+    Args:
+        send: queues an answer.
+        writable: returns whether the stream takes more; `wake` is called when that may have changed.
+        end: ends the stream, after a request that no peer may send.
+    """
+
+    def __init__(
+        self,
+        permit: Permit,
+        worker_threads: WorkerThreads,
+        *,
+        send: Callable[[Answer], None],
+        writable: Callable[[], bool],
+    ) -> None:
+        self._permit = permit
+        self._worker_threads = worker_threads
+        self._send = send
+        self._writable = writable
+        self._credit = SenderCredit()
+        self._rounds: dict[int, asyncio.Task[None]] = {}
+        self._pieces = asyncio.Semaphore(_PIECES)
+        self._more = asyncio.Event()
+
+    def handle(self, request: Request) -> None:
+        """Take a request of the peer. Raises `InvalidArgument`: credit that no peer may grant."""
+        match request:
+            case Round():
+                self._leave(request.topic_id)
+                if len(self._rounds) >= MOST_ROUNDS:
+                    error = Overloaded(f"{MOST_ROUNDS} topics are being copied on this stream")
+                    self._send(Failure(request.topic_id, request.number, error))
+                    return
+                self._credit.open(request.topic_id, request.credit)
+                self._rounds[request.topic_id] = asyncio.get_running_loop().create_task(self._serve(request))
+            case Grant(topic_id, count):
+                self._credit.grant(topic_id, count)
+                self.wake()
+            case Leave(topic_id):
+                self._leave(topic_id)
+
+    def wake(self) -> None:
+        """Look again: there may be credit, or room in the stream."""
+        more, self._more = self._more, asyncio.Event()
+        more.set()
+
+    def close(self) -> None:
+        """End all rounds: the stream is gone."""
+        for topic_id in list(self._rounds):
+            self._leave(topic_id)
+
+    def _leave(self, topic_id: int) -> None:
+        self._credit.close(topic_id)
+        task = self._rounds.pop(topic_id, None)
+        if task is not None:
+            task.cancel()
+
+    async def _serve(self, request: Round) -> None:
+        topic_id, number = request.topic_id, request.number
+        answer: Answer
+        try:
+            topic = await self._permit(request)
+            answer = End(topic_id, number, await self._send_pieces(topic, request))
+        except ClusterError as error:
+            answer = Failure(topic_id, number, error)
+        except Exception as error:
+            log.exception("copy_failed", extra={"topic_id": topic_id})
+            answer = Failure(topic_id, number, Internal(f"copying topic {topic_id} failed: {error}"))
+        if self._rounds.get(topic_id) is asyncio.current_task():
+            del self._rounds[topic_id]
+            self._credit.close(topic_id)
+        self._send(answer)
+
+    async def _send_pieces(self, topic: Topic, request: Round) -> int:
+        """Send what there is of the topic; return where it ends."""
+        end = 0
+        pieces = pieces_of(topic, request.first, self._worker_threads, last=request.last)
+        async with aclosing(pieces):
+            while True:
+                async with self._pieces:
+                    piece = await anext(pieces, None)
+                    if piece is None:
+                        return end
+                    for chunk in chunks_of(piece, request.number):
+                        await self._send_chunk(chunk)
+                    end = piece.end_offset
+
+    async def _send_chunk(self, chunk: Chunk) -> None:
+        while not (self._credit.may_send(chunk.topic_id) and self._writable()):
+            await self._more.wait()
+        self._credit.sent(chunk.topic_id, len(chunk.data))
+        self._send(chunk)

@@ -1,0 +1,237 @@
+"""The target of copies: requests rounds from owners, and hands the pieces to a sink, many topics on one stream an owner.
+
+A round that brings nothing for `STALL_S` has failed. Where a stream is lost, its rounds fail, and the next one opens
+another. What a sink does not take stays within its topic's credit, and holds up no other topic.
+
+The sink of a move is the journal's `Arrival`. A mirror's (issue 42) is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from pydanube_core.errors import ClusterError, CorruptObject, Unavailable
+
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.copying.credit import STREAM_BYTES, TOPIC_BYTES, ReceiverCredit
+from pydanube_broker.copying.messages import (
+    Answer,
+    Assembly,
+    Chunk,
+    End,
+    Failure,
+    Grant,
+    Leave,
+    Request,
+    Round,
+)
+from pydanube_broker.copying.piece import Piece
+
+STALL_S: Final = 20.0
+_IDLE_S: Final = 30.0  # until a stream without rounds is closed
+
+Sink = Callable[[Piece], Awaitable[None]]
+
+
+class Wire(Protocol):
+    """A stream to one owner. Requests sent before it is connected leave then."""
+
+    def send(self, request: Request) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Answers(Protocol):
+    """The receiver of a stream's answers."""
+
+    def answered(self, answer: Answer) -> None: ...
+
+    def lost(self, error: ClusterError) -> None:
+        """The stream has ended, or was never there. Called at most once, last."""
+
+
+#: opens a stream to a broker, at once; what fails later is `lost`
+OpenWire = Callable[[BrokerId, Answers], Wire]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a round has brought: bytes, and the offset up to which the owner had committed."""
+
+    size: int
+    end: int
+
+
+class Copies:
+    """Copies topics from their owners. Single user: the loop. `copied_bytes`: all that it has received."""
+
+    def __init__(self, open_wire: OpenWire) -> None:
+        self.copied_bytes = 0
+        self._open_wire = open_wire
+        self._streams: dict[BrokerId, _Stream] = {}
+        self._numbers = count(1)
+
+    async def round(
+        self,
+        owner: BrokerId,
+        topic_id: int,
+        revision: int,
+        first: int | None,
+        sink: Sink,
+        *,
+        last: bool = False,
+    ) -> Copied:
+        """Copy what an owner has of a topic from `first` on; see `messages.Round`. A topic has one round at a time.
+
+        When cancelled, or after an error, the sink has taken some of the pieces.
+
+        Raises:
+            Unavailable: the owner cannot be reached, or sent nothing for `STALL_S`.
+            CorruptObject, and what the owner and the sink raise.
+        """
+        stream = self._stream(owner)
+        number = next(self._numbers)
+        mine = stream.open(topic_id, number)
+        assembly, credit, size = Assembly(), ReceiverCredit(TOPIC_BYTES), 0
+        try:
+            stream.send(
+                Round(
+                    topic_id=topic_id,
+                    number=number,
+                    revision=revision,
+                    first=first,
+                    last=last,
+                    credit=TOPIC_BYTES,
+                )
+            )
+            while True:
+                answer = await mine.next()
+                match answer:
+                    case Chunk(_, _, data):
+                        self.copied_bytes += len(data)
+                        size += len(data)
+                        stream.taken(len(data))
+                        piece = assembly.add(answer)
+                        if piece is not None:
+                            await sink(piece)
+                        if grant := credit.taken(len(data)):
+                            stream.send(Grant(topic_id, grant))
+                    case End(_, _, end):
+                        if not assembly.is_whole:
+                            raise CorruptObject(
+                                f"a copy of topic {topic_id} cannot be used: its last piece is cut off",
+                                cause="piece",
+                            )
+                        return Copied(size, end)
+                    case Failure(_, _, error):
+                        raise error
+        finally:
+            stream.close_round(topic_id, mine)
+            self._close_when_idle(owner, stream)
+
+    def _stream(self, owner: BrokerId) -> _Stream:
+        stream = self._streams.get(owner)
+        if stream is None or stream.error is not None:
+            stream = self._streams[owner] = _Stream(owner)
+            stream.wire = self._open_wire(owner, stream)
+        return stream
+
+    def _close_when_idle(self, owner: BrokerId, stream: _Stream) -> None:
+        def close() -> None:
+            if not stream.rounds and self._streams.get(owner) is stream and stream.used == used:
+                del self._streams[owner]
+                stream.close()
+
+        used = stream.used
+        if not stream.rounds and stream.error is None:
+            asyncio.get_running_loop().call_later(_IDLE_S, close)
+
+    def close(self) -> None:
+        """Close the streams; rounds under way fail."""
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.close()
+
+
+class _Round:
+    """The answers of a round that were not taken yet: its credit bounds them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.answers: deque[Answer] = deque()
+        self._more = asyncio.Event()
+
+    def add(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        self._more.set()
+
+    async def next(self) -> Answer:
+        """Return the next answer. Raises `Unavailable`: none came for `STALL_S`."""
+        if not self.answers:
+            self._more.clear()
+            try:
+                async with asyncio.timeout(STALL_S):
+                    await self._more.wait()
+            except TimeoutError:
+                raise Unavailable(f"the owner sent nothing for {STALL_S:g} s", cause="stalled") from None
+        return self.answers.popleft()
+
+
+class _Stream:
+    """A stream to one owner, and its rounds by topic."""
+
+    def __init__(self, owner: BrokerId) -> None:
+        self.wire: Wire | None = None
+        self.rounds: dict[int, _Round] = {}
+        self.error: ClusterError | None = None
+        self.used = 0  # rounds that were opened
+        self._owner = owner
+        self._credit = ReceiverCredit(STREAM_BYTES)
+
+    def open(self, topic_id: int, number: int) -> _Round:
+        assert topic_id not in self.rounds, "a topic has one round at a time"
+        self.used += 1
+        opened = self.rounds[topic_id] = _Round(number)
+        if self.error is not None:
+            opened.add(Failure(topic_id, number, self.error))
+        return opened
+
+    def close_round(self, topic_id: int, mine: _Round) -> None:
+        """Forget a round; where it has not ended, the owner is to send no more of it."""
+        del self.rounds[topic_id]
+        for answer in mine.answers:
+            if isinstance(answer, Chunk):
+                self.taken(len(answer.data))
+        self.send(Leave(topic_id))
+
+    def send(self, request: Request) -> None:
+        if self.wire is not None and self.error is None:
+            self.wire.send(request)
+
+    def taken(self, size: int) -> None:
+        """Give back the stream's credit for a chunk that was taken, or dropped."""
+        if grant := self._credit.taken(size):
+            self.send(Grant(0, grant))
+
+    def answered(self, answer: Answer) -> None:
+        found = self.rounds.get(answer.topic_id)
+        if found is not None and found.number == answer.number:
+            found.add(answer)
+        elif isinstance(answer, Chunk):
+            self.taken(len(answer.data))
+
+    def lost(self, error: ClusterError) -> None:
+        self.error = error
+        for topic_id, found in self.rounds.items():
+            found.add(Failure(topic_id, found.number, error))
+
+    def close(self) -> None:
+        if self.error is None:
+            self.lost(Unavailable(f"the stream to broker {self._owner} was closed"))
+            if self.wire is not None:
+                self.wire.close()

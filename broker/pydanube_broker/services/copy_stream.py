@@ -1,0 +1,227 @@
+"""`danube.stream.Stream/Copy`: both ends, between brokers that prove that they are of one cluster.
+
+`CopyStream` serves copies of this broker's topics. `open_wire` opens such a stream to another broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.grpc_wire import MessageReader, WireError, decode_metadata, frame
+from pydanube_core.services import STREAM
+
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.copying.messages import Answer, Chunk, End, Failure, Grant, Leave, Request, Round
+from pydanube_broker.copying.source import Source
+from pydanube_broker.copying.target import Answers
+from pydanube_broker.relay.link import MESSAGE_BYTES, Link
+from pydanube_broker.relay.membership import not_a_member
+from pydanube_broker.relay.relay import Relay
+from pydanube_broker.relay.relayed_call import error_in
+from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.rpc.routing import RELAYED
+from pydanube_broker.serving.moves import Moves
+
+if TYPE_CHECKING:
+    from pydanube_core.http2 import Stream
+    from pydanube_core.http2.head import AnswerHead
+
+COPY: Final = STREAM["Copy"].path
+
+
+class CopyStream:
+    """One peer's copies (`rpc.hot.HotStream`)."""
+
+    def __init__(self, reply: StreamReply, relay: Relay | None, moves: Moves) -> None:
+        self._reply = reply
+        self._relay = relay
+        self._moves = moves
+        self._source: Source | None = None
+
+    def on_message(self, message: bytes) -> None:
+        if self._source is None:
+            self._source = self._moves.source(
+                self._peer(),
+                send=lambda answer: self._reply.send(_encode_answer(answer)),
+                writable=lambda: self._reply.writable,
+            )
+        self._source.handle(_decode_request(message))
+
+    def _peer(self) -> BrokerId:
+        """Return the broker that calls. Raises `PermissionDenied`: it proves no membership."""
+        shown = dict(self._reply.caller.metadata).get(RELAYED.decode())
+        if self._relay is None or self._relay.membership is None or not isinstance(shown, str):
+            raise not_a_member()
+        self._relay.membership.check(shown.encode())
+        return BrokerId(int(shown.partition(".")[0]))
+
+    def on_credit(self) -> None:
+        if self._source is not None:
+            self._source.wake()
+
+    def on_half_close(self) -> None:
+        self._reply.end()
+
+    def on_close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+
+class _LinkWire:
+    """A stream to another broker over a link (`copying.target.Wire`, `relay.link.Leg`)."""
+
+    def __init__(self, relay: Relay, url: str, answers: Answers) -> None:
+        self._url = url
+        self._answers: Answers | None = answers
+        self._early: list[Request] = []  # before the link is there
+        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
+        self._link: Link | None = None
+        self._stream: Stream | None = None
+        headers = relay.make_head(url, COPY)
+
+        def go(link: Link | str) -> None:
+            if self._answers is None:
+                return
+            if isinstance(link, str):
+                self.on_lost(link, untouched=True)
+                return
+            self._link, self._stream = link, link.start(headers, self)
+            early, self._early = self._early, []
+            for request in early:
+                self.send(request)
+
+        relay.links.reach(url, go)
+
+    def send(self, request: Request) -> None:
+        if self._link is None or self._stream is None:
+            self._early.append(request)
+            return
+        self._link.http.out.data(self._stream, frame(_encode_request(request)))
+        self._link.send()
+
+    def close(self) -> None:
+        self._answers = None
+        if self._link is not None and self._stream is not None:
+            self._link.cancel(self._stream)
+        self._link = self._stream = None
+
+    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
+        if ended:
+            error = error_in(decode_metadata(head.fields))
+            self._end(error or Unavailable(f"the broker at {self._url} ended the copy", broker=self._url))
+
+    def on_data(self, data: bytes, start: int, end: int) -> None:
+        try:
+            for message in self._reader.feed(data, start, end):
+                if self._answers is not None:
+                    self._answers.answered(_decode_answer(message))
+        except WireError as error:
+            self.on_lost(str(error), untouched=False)
+
+    def on_lost(self, why: str, *, untouched: bool) -> None:
+        what = "cannot be reached" if untouched else "went away"
+        self._end(Unavailable(f"the broker at {self._url} {what} ({why})", broker=self._url))
+
+    def eased(self) -> None:
+        """Do nothing: requests are small, and few beside what they bring."""
+
+    def _end(self, error: ClusterError) -> None:
+        answers, self._answers = self._answers, None
+        self._link = self._stream = None
+        if answers is not None:
+            answers.lost(error)
+
+
+class _NoWire:
+    """A stream to a broker without an address."""
+
+    def send(self, request: Request) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def wires(
+    relay: Relay, url_of: Callable[[BrokerId], str]
+) -> Callable[[BrokerId, Answers], _LinkWire | _NoWire]:
+    """Return how to open a copy's stream to a broker. `url_of`: its address, "" for one that is not known."""
+
+    def open_wire(broker_id: BrokerId, answers: Answers) -> _LinkWire | _NoWire:
+        url = url_of(broker_id)
+        if not url:
+            answers.lost(Unavailable(f"broker {broker_id} is not registered", broker_id=str(broker_id)))
+            return _NoWire()
+        return _LinkWire(relay, url, answers)
+
+    return open_wire
+
+
+def _decode_request(message: bytes) -> Request:
+    request = pb.CopyRequest.FromString(message)
+    match request.WhichOneof("kind"):
+        case "topic":
+            topic = request.topic
+            return Round(
+                topic_id=topic.topic_id,
+                number=topic.round,
+                revision=topic.revision,
+                first=topic.first if topic.HasField("first") else None,
+                last=topic.last,
+                credit=topic.credit,
+            )
+        case "credit":
+            return Grant(request.credit.topic_id, request.credit.bytes)
+        case "leave":
+            return Leave(request.leave.topic_id)
+        case _:
+            raise InvalidArgument(
+                "a request of a copy is a topic, credit, or the end of a topic", field="kind", value=""
+            )
+
+
+def _encode_request(request: Request) -> bytes:
+    match request:
+        case Round():
+            topic = pb.CopyTopic(
+                topic_id=request.topic_id,
+                round=request.number,
+                revision=request.revision,
+                first=request.first,
+                last=request.last,
+                credit=request.credit,
+            )
+            return pb.CopyRequest(topic=topic).SerializeToString()
+        case Grant(topic_id, count):
+            return pb.CopyRequest(credit=pb.CopyCredit(topic_id=topic_id, bytes=count)).SerializeToString()
+        case Leave(topic_id):
+            return pb.CopyRequest(leave=pb.CopyLeave(topic_id=topic_id)).SerializeToString()
+
+
+def _encode_answer(answer: Answer) -> bytes:
+    match answer:
+        case Chunk(topic_id, number, data, ends_piece):
+            chunk = pb.CopyChunk(topic_id=topic_id, round=number, data=data, ends_piece=ends_piece)
+            return pb.CopyResponse(chunk=chunk).SerializeToString()
+        case End(topic_id, number, end):
+            return pb.CopyResponse(
+                end=pb.CopyEnd(topic_id=topic_id, round=number, end=end)
+            ).SerializeToString()
+        case Failure(topic_id, number, error):
+            failure = pb.CopyFailure(topic_id=topic_id, round=number, error=error.to_json().encode())
+            return pb.CopyResponse(failure=failure).SerializeToString()
+
+
+def _decode_answer(message: bytes) -> Answer:
+    answer = pb.CopyResponse.FromString(message)
+    match answer.WhichOneof("kind"):
+        case "chunk":
+            chunk = answer.chunk
+            return Chunk(chunk.topic_id, chunk.round, chunk.data, chunk.ends_piece)
+        case "end":
+            return End(answer.end.topic_id, answer.end.round, answer.end.end)
+        case _:
+            failure = answer.failure
+            error = ClusterError.from_json(failure.error.decode(errors="replace"))
+            return Failure(failure.topic_id, failure.round, error)

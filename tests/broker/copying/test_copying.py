@@ -1,0 +1,320 @@
+"""Copies of many topics on one stream: whatever is slow, lost or granted in any order, each arrives as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.copying import source as source_module
+from pydanube_broker.copying.credit import CHUNK_BYTES, MOST_BYTES, STREAM_BYTES, ReceiverCredit, SenderCredit
+from pydanube_broker.copying.messages import Answer, Assembly, Chunk, End, Failure, Request, Round, chunks_of
+from pydanube_broker.copying.piece import Piece, encode_piece
+from pydanube_broker.copying.source import MOST_ROUNDS, Source
+from pydanube_broker.copying.target import Answers, Copies
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+from pydanube_core.batch import broker_part, encode_batch
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    CorruptObject,
+    InvalidArgument,
+    Overloaded,
+    Unavailable,
+)
+
+steady = settings(derandomize=True, deadline=None, max_examples=100)
+OWNER = BrokerId(1)
+
+
+# -- credit ------------------------------------------------------------------------------------------------------
+
+
+@steady
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["send", "take", "slow"]), st.integers(1, 3), st.integers(1, CHUNK_BYTES)),
+        max_size=200,
+    )
+)
+def test_no_more_is_on_its_way_than_was_granted_and_one_chunk(steps: list[tuple[str, int, int]]) -> None:
+    bound, stream_bound = 4 * CHUNK_BYTES, STREAM_BYTES
+    sender, stream = SenderCredit(), ReceiverCredit(stream_bound)
+    topics = {n: ReceiverCredit(bound) for n in (1, 2, 3)}
+    way: dict[int, list[int]] = {n: [] for n in topics}  # chunks that left and were not taken
+    for n in topics:
+        sender.open(n, bound)
+    for what, n, size in steps:
+        if what == "send" and sender.may_send(n):
+            sender.sent(n, size)
+            way[n].append(size)
+        elif what == "take" and way[n]:
+            taken = way[n].pop(0)
+            sender.grant(n, topics[n].taken(taken))
+            sender.grant(0, stream.taken(taken))
+        assert sum(way[n]) <= bound + CHUNK_BYTES
+        assert sum(map(sum, way.values())) <= stream_bound + CHUNK_BYTES
+    for n in topics:  # once all was taken each may send again: no credit has leaked away
+        for taken in way[n]:
+            sender.grant(n, topics[n].taken(taken))
+            sender.grant(0, stream.taken(taken))
+        assert sender.may_send(n)
+
+
+@pytest.mark.parametrize(("topic", "count"), [(7, -1), (7, MOST_BYTES), (0, -1), (0, MOST_BYTES)])
+def test_credit_that_no_peer_may_grant_is_refused(topic: int, count: int) -> None:
+    sender = SenderCredit()
+    sender.open(7, 5)
+    with pytest.raises(InvalidArgument, match="at most"):
+        sender.grant(topic, count)
+    with pytest.raises(InvalidArgument, match="at most"):
+        sender.open(8, MOST_BYTES + 1)
+
+
+def test_credit_for_a_topic_that_is_over_changes_nothing() -> None:
+    sender = SenderCredit()
+    sender.open(7, 5)
+    sender.close(7)
+    sender.grant(7, 10)
+    assert not sender.may_send(7)
+
+
+# -- pieces in chunks ----------------------------------------------------------------------------------------------
+
+
+def piece_of(topic_id: int, first: int, sizes: list[int]) -> Piece:
+    batches, at = [], first
+    for size in sizes:
+        head = broker_part(base_offset=at, last_offset=at, epoch=1, append_time_ms=1)
+        batches.append(head + encode_batch([bytes(size)], producer_id=1, producer_epoch=1, first_sequence=at))
+        at += 1
+    return Piece(topic_id=topic_id, epoch=1, first_offset=first, end_offset=at, batches=tuple(batches))
+
+
+@pytest.mark.parametrize("sizes", [[], [10], [CHUNK_BYTES - 200], [CHUNK_BYTES], [700_000, 10, 300_000]])
+def test_a_piece_comes_together_from_its_chunks(sizes: list[int]) -> None:
+    piece, assembly = piece_of(7, 3, sizes), Assembly()
+    found = [assembly.add(chunk) for chunk in chunks_of(piece, 1)]
+    assert found[:-1] == [None] * (len(found) - 1)
+    assert found[-1] is not None
+    assert b"".join(encode_piece(found[-1])) == b"".join(encode_piece(piece))
+    assert assembly.is_whole
+
+
+def test_a_chunk_of_another_topics_piece_is_refused() -> None:
+    (chunk,) = chunks_of(piece_of(7, 0, [1]), 1)
+    with pytest.raises(CorruptObject, match="came with a piece of topic 7"):
+        Assembly().add(Chunk(8, 1, chunk.data, True))
+
+
+# -- both ends -----------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """A topic of the owner: its pieces, as they are read."""
+
+    def __init__(self, topic_id: int, sizes: list[int]) -> None:
+        self.topic_id = topic_id
+        self.pieces = [piece_of(topic_id, n, [size]) for n, size in enumerate(sizes)]
+
+
+class Ends:
+    """An owner and a target, with a stream between them that can be cut."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: list[Log]) -> None:
+        self.logs = {log.topic_id: log for log in logs}
+        self.refuses: dict[int, ClusterError] = {}
+        self.streams: list[tuple[Source, Answers]] = []
+        self.on_the_way: list[int] = []  # bytes sent and not taken, each time a chunk is sent
+        self._untaken = 0
+        self.copies = Copies(self._open)
+
+        async def pieces(
+            topic: Log, first: int | None, threads: WorkerThreads, *, last: bool
+        ) -> AsyncIterator[Piece]:
+            for piece in topic.pieces[first or 0 :]:
+                yield piece
+            if not topic.pieces[first or 0 :]:
+                yield piece_of(topic.topic_id, first or 0, [])
+
+        monkeypatch.setattr(source_module, "pieces_of", pieces)
+
+    def _open(self, owner: BrokerId, answers: Answers) -> Ends._Wire:
+        async def permit(request: Round) -> Topic:
+            if request.topic_id in self.refuses:
+                raise self.refuses[request.topic_id]
+            return self.logs[request.topic_id]  # type: ignore[return-value]
+
+        def send(answer: Answer) -> None:
+            if isinstance(answer, Chunk):
+                self._untaken += len(answer.data)
+                self.on_the_way.append(self._untaken)
+            answers.answered(answer)
+
+        made = Source(permit, WorkerThreads(), send=send, writable=lambda: True)
+        self.streams.append((made, answers))
+        return Ends._Wire(made)
+
+    class _Wire:
+        def __init__(self, made: Source) -> None:
+            self.made = made
+
+        def send(self, request: Request) -> None:
+            self.made.handle(request)
+
+        def close(self) -> None:
+            self.made.close()
+
+    def cut(self) -> None:
+        made, answers = self.streams[-1]
+        made.close()
+        answers.lost(Unavailable("cut"))
+
+    async def copy(
+        self, topic_id: int, first: int | None = None, taken: Callable[[Piece], object] = lambda piece: None
+    ) -> list[Piece]:
+        found: list[Piece] = []
+
+        async def sink(piece: Piece) -> None:
+            self._untaken -= len(b"".join(encode_piece(piece)))
+            found.append(piece)
+            waits = taken(piece)
+            if isinstance(waits, anyio.Event):
+                await waits.wait()
+
+        await self.copies.round(OWNER, topic_id, 1, first, sink)
+        return found
+
+
+@asynccontextmanager
+async def ends(monkeypatch: pytest.MonkeyPatch, *logs: Log) -> AsyncIterator[Ends]:
+    made = Ends(monkeypatch, list(logs))
+    with anyio.fail_after(20):
+        yield made
+    made.copies.close()
+    for each, _ in made.streams:
+        each.close()
+    await asyncio.sleep(0)
+
+
+def offsets(pieces: list[Piece]) -> list[int]:
+    return [piece.first_offset for piece in pieces]
+
+
+@pytest.mark.anyio
+async def test_many_topics_come_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = [Log(n, [n * 1000] * (n % 5)) for n in range(1, 60)]
+    async with ends(monkeypatch, *logs) as both:
+        async with anyio.create_task_group() as group:
+            found: dict[int, list[Piece]] = {}
+
+            async def one(topic_id: int) -> None:
+                found[topic_id] = await both.copy(topic_id)
+
+            for log in logs:
+                group.start_soon(one, log.topic_id)
+        assert len(both.streams) == 1
+        for log in logs:
+            assert offsets(found[log.topic_id]) == (offsets(log.pieces) or [0])
+
+
+@pytest.mark.anyio
+async def test_a_sink_that_takes_nothing_bounds_its_topic_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow, quick = Log(1, [200_000] * 100), Log(2, [200_000] * 60)
+    async with ends(monkeypatch, slow, quick) as both:
+        open_now, begun = anyio.Event(), anyio.Event()
+
+        def wait(piece: Piece) -> anyio.Event:
+            begun.set()
+            return open_now
+
+        found: list[list[Piece]] = []
+        async with anyio.create_task_group() as group:
+
+            async def slowly() -> None:
+                found.append(await both.copy(1, taken=wait))
+
+            group.start_soon(slowly)
+            await begun.wait()
+            assert len(await both.copy(2)) == 60
+            assert max(both.on_the_way) < 6 << 20, "20 MB wait at the owner, not here"
+            open_now.set()
+        assert len(found[0]) == 100
+
+
+@pytest.mark.anyio
+async def test_a_round_goes_on_where_a_lost_stream_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ends(monkeypatch, Log(1, [300_000] * 40)) as both:
+        got: list[Piece] = []
+
+        def cut_in_the_middle(piece: Piece) -> None:
+            got.append(piece)
+            if len(got) == 7:
+                both.cut()
+
+        with pytest.raises(Unavailable, match="cut"):
+            await both.copy(1, taken=cut_in_the_middle)
+        rest = await both.copy(1, first=got[-1].end_offset)
+        assert offsets([*got, *rest]) == list(range(40))
+        assert len(both.streams) == 2
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_may_not_be_copied_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ends(monkeypatch, Log(1, [1]), Log(2, [1])) as both:
+        both.refuses[1] = Conflict("not here")
+        with pytest.raises(Conflict, match="not here"):
+            await both.copy(1)
+        assert len(await both.copy(2)) == 1
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_round_leaves_its_credit_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ends(monkeypatch, Log(1, [200_000] * 100), Log(2, [200_000] * 200)) as both:
+        for _ in range(20):  # were it lost, 20 times the credit of a topic would be more than the stream has
+            with anyio.CancelScope() as scope:
+
+                def cancel(piece: Piece, scope: anyio.CancelScope = scope) -> anyio.Event:
+                    scope.cancel()
+                    return anyio.Event()
+
+                await both.copy(1, taken=cancel)
+        assert len(await both.copy(2)) == 200
+
+
+@pytest.mark.anyio
+async def test_rounds_beyond_the_bound_are_refused_alone() -> None:
+    answers: list[Answer] = []
+
+    async def never(request: Round) -> Topic:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    made = Source(never, WorkerThreads(), send=answers.append, writable=lambda: True)
+    for n in range(MOST_ROUNDS + 1):
+        made.handle(Round(topic_id=n + 1, number=1, revision=1, first=None, last=False, credit=1))
+    (refused,) = answers
+    assert isinstance(refused, Failure)
+    assert refused.topic_id == MOST_ROUNDS + 1
+    assert isinstance(refused.error, Overloaded)
+    made.close()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_answers_of_an_earlier_round_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ends(monkeypatch, Log(1, [10])) as both:
+        await both.copy(1)
+        _, answers = both.streams[0]
+        for chunk in chunks_of(piece_of(1, 0, [10]), 1):
+            answers.answered(chunk)
+        answers.answered(End(1, 1, 99))
+        assert offsets(await both.copy(1, first=1)) == [1]
