@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydanube_core.balance import Resource, TopicLoad
+from pydanube_core.balance import Policy, Resource, TopicLoad, Verdict, assess
 from pydanube_spark.reports.balance.loads import rate, snapshot_of
+from pydanube_spark.reports.balance.report import balance_summary
+from pydanube_spark.reports.balance.work import BALANCE_SCHEMA
 
 
 def rows(*samples: tuple[int, int, int]) -> list[dict[str, Any]]:
@@ -64,3 +66,88 @@ def test_a_topic_that_was_made_again_has_counted_from_zero() -> None:
 def test_one_moment_has_no_rate() -> None:
     assert rate(rows((0, 1, 100)), "bytes_out") is None
     assert rate(rows((0, 1, 100), (0, 1, 200)), "bytes_out") is None
+
+
+def broker_rows(*samples: tuple[int, int], broker: str = "1", cpus: int | None = 2) -> list[dict[str, Any]]:
+    """(second, bytes in) of a broker whose processors are 85 % busy."""
+    return [
+        BROKER
+        | {"broker_id": broker, "taken_at": 1000 * at, "bytes_in": count, "cpu_s": 1.7 * at, "cpus": cpus}
+        for at, count in samples
+    ]
+
+
+def topic_row(at: int, broker: str, count: int, topic: str = "/d/a") -> dict[str, Any]:
+    return {
+        "taken_at": 1000 * at, "broker_id": broker, "incarnation": 1, "topic": topic, "topic_id": 1,
+        "bytes_in": count, "bytes_out": 0, "unread_messages": 0,
+    }  # fmt: skip
+
+
+def judged(brokers: list[dict[str, Any]], topics: list[dict[str, Any]], *, begin: int, end: int) -> Any:
+    stretch = snapshot_of(
+        brokers, topics, begin_ms=1000 * begin, end_ms=1000 * end, interval_ms=60_000, epoch=0
+    )
+    return assess(stretch.snapshot, Policy()), stretch
+
+
+def test_one_sample_is_no_load_of_zero() -> None:
+    """It was OVERLOADED, and a broker was to be added, in the first moment of each interval."""
+    brokers = broker_rows((600, 0)) + broker_rows((0, 0), (300, 0), (600, 0), broker="2", cpus=2)
+    found, _ = judged(brokers, [], begin=600, end=601)
+    assert found.verdict is Verdict.UNDECIDED
+    assert "broker 1: it has one sample so far" in found.because
+
+
+def test_the_sample_before_the_stretch_gives_its_first_rate() -> None:
+    found, stretch = judged(broker_rows((540, 1000), (600, 7000)), [], begin=600, end=601)
+    assert stretch.snapshot.brokers[0].load[Resource.NETWORK_IN] == 100.0
+    assert found.verdict is not Verdict.UNDECIDED
+
+
+def test_a_move_at_the_edge_of_a_stretch_is_counted_once_and_cools_down() -> None:
+    brokers = [
+        *broker_rows((540, 0), (600, 0), (660, 0)),
+        *broker_rows((540, 0), (600, 0), (660, 0), broker="2"),
+    ]
+    told = [topic_row(540, "1", 0), topic_row(600, "2", 0)]
+    _, before = judged(brokers, told[:1], begin=0, end=600)
+    _, at = judged(brokers, told, begin=600, end=660)
+    _, after = judged(brokers, [*told, topic_row(660, "2", 0)], begin=660, end=720)
+    assert (before.owner_changes, at.owner_changes, after.owner_changes) == (0, 1, 0)
+    assert [each.snapshot.topics[0].cooling_down for each in (before, at, after)] == [False, True, True]
+
+
+def test_a_topic_without_a_rate_leaves_a_busy_broker_undecided() -> None:
+    mib = 1 << 20
+    brokers = broker_rows((0, 0), (300, 600 * mib), (600, 1200 * mib))
+    told = [topic_row(0, "1", 0), topic_row(600, "1", 300 * mib), topic_row(600, "1", 5, topic="/d/new")]
+    found, _ = judged(brokers, told, begin=0, end=601)
+    assert found.verdict is Verdict.UNDECIDED
+    assert "the rates of /d/new take a second sample" in found.because
+    told[1] = topic_row(600, "1", 1100 * mib)  # the others explain what the broker took in
+    found, _ = judged(brokers, told, begin=0, end=601)
+    assert found.verdict is not Verdict.UNDECIDED
+
+
+def row(as_of_ms: int, verdict: str, score: float | None) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(BALANCE_SCHEMA.names),
+        **{"as_of_ms": as_of_ms, "verdict": verdict, "because": "so", "score": score, "brokers": 2},
+        **{"topics": 0, "owner_changes": 1, "flapping": 0},
+        **dict.fromkeys(("moves", "rejected", "what_if", "hot_topics"), "[]"),
+    }
+
+
+def test_the_summary_is_of_the_last_stretch_and_names_the_judged_one_before() -> None:
+    found = balance_summary([row(0, "BALANCED", 90.0), row(3_600_000, "UNDECIDED", None)], [])
+    assert (found["verdict"], found["score"]) == ("UNDECIDED", None)
+    assert found["before"] == {
+        "as_of": "1970-01-01T00:00:00.000Z", "verdict": "BALANCED", "because": "so", "score": 90.0
+    }  # fmt: skip
+    assert found["owner_changes"] == 2
+    assert balance_summary([row(0, "BALANCED", 90.0)], [])["before"] is None
+
+
+def test_a_cluster_that_uses_nothing_has_no_unknown_capacity() -> None:
+    assert balance_summary([row(0, "BALANCED", 90.0)], [])["days_to_full_load_reason"] == "nothing_used"

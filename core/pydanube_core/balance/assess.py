@@ -6,7 +6,7 @@ its floor; the bottleneck is the one whose busiest broker is fullest, or furthes
 
 | verdict | holds when |
 |---|---|
-| `UNDECIDED` | fewer than 80 % of the brokers were sampled within two intervals |
+| `UNDECIDED` | fewer than 80 % of the brokers were sampled within two intervals, or a broker's load is unknown |
 | `OVERLOADED` | a broker is beyond its share of capacity, and no move brings it below |
 | `IMBALANCED` | a broker is more than 20 % above the mean, beyond its share, or keeps topics it must not keep |
 | `BALANCED` | otherwise |
@@ -100,7 +100,10 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     stale = [b.broker_id for b in snapshot.brokers if b.age_s > 2 * snapshot.interval_s]
     fresh = len(snapshot.brokers) - len(stale)
     if not snapshot.brokers or fresh < policy.fresh_share * len(snapshot.brokers):
-        return _undecided(snapshot, stale, fresh)
+        return _undecided(snapshot, stale, _no_news(snapshot, stale, fresh))
+    unknown = [f"broker {b.broker_id}: {b.unknown}" for b in snapshot.brokers if b.unknown is not None]
+    if unknown:
+        return _undecided(snapshot, stale, f"the load is not known; {'; '.join(unknown[:5])}")
     taking = [broker for broker in snapshot.brokers if broker.accepts]
     views = {r: _view(r, snapshot, taking, policy) for r in Resource}
     active = [r for r, view in views.items() if view.counts]
@@ -157,13 +160,16 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     )
 
 
-def _undecided(snapshot: Snapshot, stale: Sequence[str], fresh: int) -> Assessment:
-    because = (
+def _no_news(snapshot: Snapshot, stale: Sequence[str], fresh: int) -> str:
+    if not snapshot.brokers:
+        return "no broker was sampled"
+    return (
         f"{fresh} of {len(snapshot.brokers)} brokers were sampled within {2 * snapshot.interval_s:g} s: "
         f"no news of {', '.join(stale)}"
-        if snapshot.brokers
-        else "no broker was sampled"
     )
+
+
+def _undecided(snapshot: Snapshot, stale: Sequence[str], because: str) -> Assessment:
     return Assessment(
         verdict=Verdict.UNDECIDED,
         because=because,

@@ -25,6 +25,7 @@ class BrokerLoad:
     capacity: Mapping[Resource, float] = field(default_factory=dict)
     age_s: float = 0.0  # of the sample
     accepts: bool = True  # false: draining or dead; it must not keep topics
+    unknown: str | None = None  # why its load is not known, which is not a load of 0
 
     def __post_init__(self) -> None:
         assert all(value >= 0 for value in self.load.values())

@@ -1,7 +1,8 @@
 """Make a snapshot of the cluster from telemetry rows of a stretch of time. Without Spark.
 
-A rate is the rise of a counter over the samples of the stretch; it began at 0 with each incarnation of the broker, and
-of the topic. A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by
+A rate is the rise of a counter over the samples of the stretch, or since the sample before it if there is one only.
+Without two samples it is unknown, which is not 0. A counter begins at 0 with each incarnation of the broker, and of the
+topic. A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by
 one. A topic that every broker told of its topics without since is gone: it had a part in the load, and has no place.
 """
 
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from pydanube_core.balance import BrokerLoad, Resource, Snapshot, TopicLoad
+from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad
 from pydanube_core.names import TopicName
 
 BROKER_COLUMNS: Final = (
@@ -34,6 +35,8 @@ TOPIC_COLUMNS: Final = (
     *("bytes_in", "bytes_out", "unread_messages"),
 )
 COOLDOWN_MS: Final = 600_000
+_UNKNOWN_SHARE: Final = 0.2  # of a broker's bytes; more of unknown topics make it unknown
+_FLOORS: Final = Policy().floors
 
 Row = Mapping[str, Any]
 
@@ -62,9 +65,19 @@ def rate(rows: Sequence[Row], counter: str) -> float | None:
 
 
 def snapshot_of(
-    brokers: Iterable[Row], topics: Iterable[Row], *, end_ms: int, interval_ms: int, epoch: int
+    brokers: Iterable[Row],
+    topics: Iterable[Row],
+    *,
+    begin_ms: int = 0,
+    end_ms: int,
+    interval_ms: int,
+    epoch: int,
 ) -> Stretch:
-    """Times in the rows are milliseconds since 1970."""
+    """Make the snapshot of one stretch. Times in the rows are milliseconds since 1970.
+
+    Args:
+        begin_ms: rows before it are the ones just before the stretch: they give rates and moves, and are not judged.
+    """
     by_broker: dict[str, list[Row]] = defaultdict(list)
     for row in brokers:
         by_broker[row["broker_id"]].append(row)
@@ -73,19 +86,28 @@ def snapshot_of(
     for broker_id in sorted(by_broker):
         rows = sorted(by_broker[broker_id], key=lambda row: row["taken_at"])
         last = rows[-1]
+        if last["taken_at"] < begin_ms:
+            continue
         if last["disk_free_bytes"] is not None and last["disk_total_bytes"]:
             disk.append(1 - last["disk_free_bytes"] / last["disk_total_bytes"])
         found_brokers.append(
             BrokerLoad(
                 broker_id=broker_id,
-                load=_load(rows),
+                load=_load(_own(rows, begin_ms)),
                 capacity=_capacity(last),
                 age_s=max(0, end_ms - last["taken_at"]) / 1000,
                 accepts=last["state"] == "active",
+                unknown=None if len(rows) > 1 else "it has one sample so far, and a rate takes two",
             )
         )
     loads = {broker.broker_id: broker for broker in found_brokers}
-    owned, changes, flapping = _topics(topics, loads, end_ms)
+    owned, unknown, changes, flapping = _topics(topics, loads, begin_ms, end_ms)
+    found_brokers = [
+        replace(broker, unknown=unknown[broker.broker_id])
+        if broker.unknown is None and broker.broker_id in unknown
+        else broker
+        for broker in found_brokers
+    ]
     return Stretch(
         snapshot=Snapshot(epoch=epoch, brokers=found_brokers, topics=owned, interval_s=interval_ms / 1000),
         owner_changes=changes,
@@ -94,9 +116,16 @@ def snapshot_of(
     )
 
 
+def _own(rows: Sequence[Row], begin_ms: int) -> Sequence[Row]:
+    """Return a subject's rows of the stretch, ascending; of one alone, with the one before the stretch."""
+    own = [row for row in rows if row["taken_at"] >= begin_ms]
+    return own if len(own) > 1 else rows[-2:]
+
+
 def _load(rows: Sequence[Row]) -> dict[Resource, float]:
     names = ((Resource.CPU, "cpu_s"), (Resource.NETWORK_IN, "bytes_in"), (Resource.NETWORK_OUT, "bytes_out"))
-    return {resource: rate(rows, name) or 0.0 for resource, name in names}
+    rates = {resource: rate(rows, name) for resource, name in names}
+    return {resource: value for resource, value in rates.items() if value is not None}
 
 
 def _capacity(row: Row) -> dict[Resource, float]:
@@ -109,8 +138,9 @@ def _capacity(row: Row) -> dict[Resource, float]:
 
 
 def _topics(
-    rows: Iterable[Row], brokers: Mapping[str, BrokerLoad], end_ms: int
-) -> tuple[list[TopicLoad], int, int]:
+    rows: Iterable[Row], brokers: Mapping[str, BrokerLoad], begin_ms: int, end_ms: int
+) -> tuple[list[TopicLoad], dict[str, str], int, int]:
+    """Return loads of topics, brokers with too much unknown load and why, changes of owners, and those undone."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
     told_ms: dict[str, int] = {}
     for row in rows:
@@ -129,17 +159,20 @@ def _topics(
             if row["broker_id"] != owners[-1]:
                 owners.append(row["broker_id"])
                 changed_ms = row["taken_at"]
-        changes += len(owners) - 1
-        flapping += sum(before == after for before, after in zip(owners, owners[2:], strict=False))
+                if changed_ms >= begin_ms:
+                    changes += 1
+                    flapping += owners[-3:-2] == owners[-1:]
         if seen[-1]["broker_id"] not in brokers:
             continue
         owner[topic] = seen[-1]
         cooling[topic] = changed_ms is not None and end_ms - changed_ms < COOLDOWN_MS
         own = [row for row in seen if row["broker_id"] == owners[-1]]  # counters are of one broker
-        bytes_of[topic] = {
-            Resource.NETWORK_IN: rate(own, "bytes_in") or 0.0,
-            Resource.NETWORK_OUT: rate(own, "bytes_out") or 0.0,
+        of_stretch = _own(own, begin_ms)
+        rates = {
+            Resource.NETWORK_IN: rate(of_stretch, "bytes_in"),
+            Resource.NETWORK_OUT: rate(of_stretch, "bytes_out"),
         }
+        bytes_of[topic] = {resource: value for resource, value in rates.items() if value is not None}
     total: dict[str, float] = defaultdict(float)
     for topic, row in owner.items():
         total[row["broker_id"]] += sum(bytes_of[topic].values())
@@ -151,15 +184,40 @@ def _topics(
             continue
         base = TopicName.parse(topic).base
         # More than its broker has, by samples of other moments, would make loads negative when it moves.
-        load = {r: min(value, broker.load[r]) for r, value in bytes_of[topic].items()}
+        load = {r: min(value, broker.load.get(r, 0.0)) for r, value in bytes_of[topic].items()}
         found.append(
             TopicLoad(
                 topic=topic,
                 broker_id=broker.broker_id,
-                load={Resource.CPU: share * broker.load[Resource.CPU], **load},
+                load={Resource.CPU: share * broker.load.get(Resource.CPU, 0.0), **load},
                 unread_messages=row["unread_messages"],
                 cooling_down=cooling[topic],
                 group=None if str(base) == topic else str(base),
             )
         )
-    return found, changes, flapping
+    return found, _unknown(found, bytes_of, brokers), changes, flapping
+
+
+def _unknown(
+    topics: Iterable[TopicLoad],
+    rates: Mapping[str, Mapping[Resource, float]],
+    brokers: Mapping[str, BrokerLoad],
+) -> dict[str, str]:
+    """Return the brokers of which topics without a rate may make up a fifth of the bytes, and a sentence each."""
+    known: dict[str, float] = defaultdict(float)
+    without: dict[str, list[str]] = defaultdict(list)
+    for topic in topics:
+        if rates[topic.topic]:
+            known[topic.broker_id] += sum(rates[topic.topic].values())
+        else:
+            without[topic.broker_id].append(topic.topic)
+    found: dict[str, str] = {}
+    for broker_id, names in without.items():
+        load = brokers[broker_id].load
+        network = {r: load.get(r, 0.0) for r in (Resource.NETWORK_IN, Resource.NETWORK_OUT)}
+        total = sum(network.values())
+        busy = any(value > _FLOORS[r] for r, value in network.items())
+        if busy and known[broker_id] < (1 - _UNKNOWN_SHARE) * total:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            found[broker_id] = f"the rates of {shown} take a second sample there"
+    return found

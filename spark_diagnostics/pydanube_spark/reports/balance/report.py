@@ -60,9 +60,10 @@ def shown_row(row: Row) -> dict[str, Any]:
 
 
 def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
-    """Return the last judged state, and the development before."""
+    """Return the state of the last stretch, the last judged one before it if it is undecided, and the development."""
     judged = [row for row in rows if row["score"] is not None]
-    last = judged[-1] if judged else rows[-1]
+    last = rows[-1]
+    before = judged[-1] if judged and last["score"] is None else None
     verdicts: dict[str, int] = {}
     for row in rows:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + 1
@@ -70,6 +71,12 @@ def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, An
         "verdict": last["verdict"],
         "because": last["because"],
         "score": last["score"],
+        "before": None
+        if before is None
+        else {
+            "as_of": format_time(before["as_of_ms"]),
+            **{name: before[name] for name in ("verdict", "because", "score")},
+        },
         "bottleneck": last["bottleneck"],
         "brokers": last["brokers"],
         "topics": last["topics"],
@@ -100,7 +107,8 @@ def forecast(rows: Sequence[Row]) -> dict[str, Any]:
             for row in rows
             if row[column] is not None and (column != "mean_used" or row["bottleneck"] == bottleneck)
         ]
-        days, reason = (None, "capacity_not_known") if not possible else days_to_full(points)
+        unknown = "nothing_used" if bottleneck is None else "capacity_not_known"
+        days, reason = (None, unknown) if not possible else days_to_full(points)
         found[f"days_to_full_{name}"] = days
         if reason is not None:
             found[f"days_to_full_{name}_reason"] = reason

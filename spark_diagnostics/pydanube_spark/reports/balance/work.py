@@ -17,7 +17,13 @@ from pydanube_core.telemetry.tables import LOAD_EVERY
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples
 
-from pydanube_spark.reports.balance.loads import BROKER_COLUMNS, TOPIC_COLUMNS, Stretch, snapshot_of
+from pydanube_spark.reports.balance.loads import (
+    BROKER_COLUMNS,
+    COOLDOWN_MS,
+    TOPIC_COLUMNS,
+    Stretch,
+    snapshot_of,
+)
 from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 from pydanube_spark.sources.cluster import open_for_reading
@@ -109,7 +115,13 @@ class BalanceWork:
         opened = open_for_reading(self.brokers.store)
         bucket_ms = bucket_ms_of(self.span, self.interval_ms)
         for kind, key in files:
-            yield _rows(opened, kind, key, self.span, bucket_ms, self.topic)
+            yield _rows(opened, kind, key, self.span, bucket_ms, self.topic, self._before_ms(kind))
+
+    def _before_ms(self, kind: str) -> int:
+        """Return how long before a stretch rows count for it: two samples, of topics also the time that a move cools down."""
+        if kind == "brokers":
+            return 2 * self.interval_ms
+        return max(2 * LOAD_EVERY * self.interval_ms, COOLDOWN_MS)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the row of one stretch from its parts; damaged files have rows of their own."""
@@ -120,12 +132,15 @@ class BalanceWork:
         if found["damaged"]:
             return [{**nothing, "verdict": DAMAGED, "because": text} for text in found["damaged"]]
         bucket, interval_ms = parts[0]["bucket"], self.interval_ms
+        if all(row["taken_at"] < bucket for row in found["brokers"]):
+            return []  # no broker was sampled in it: these are rows from before it
         end_ms = min(
             bucket + bucket_ms_of(self.span, interval_ms), self.span.until_ms, self.brokers.newest_ms
         )
         stretch = snapshot_of(
             found["brokers"],
             found["topics"],
+            begin_ms=bucket,
             end_ms=end_ms,
             interval_ms=max(interval_ms, _BROKER_STEP_MS if interval_ms >= 1000 else interval_ms),
             epoch=bucket,
@@ -133,8 +148,13 @@ class BalanceWork:
         return [row_of(assess(stretch.snapshot, self.policy), stretch, bucket, end_ms)]
 
 
-def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None) -> Any:
-    """Return one file's rows by bucket, as JSON: there are few, of different kinds."""
+def _rows(
+    store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None, before_ms: int
+) -> Any:
+    """Return one file's rows by bucket, as JSON: there are few, of different kinds.
+
+    Rows of the last `before_ms` before a bucket are in that one, too.
+    """
     columns = list(BROKER_COLUMNS if kind == "brokers" else TOPIC_COLUMNS)
     try:
         samples = read_samples(store, key, table_named(kind), columns=columns)
@@ -144,17 +164,22 @@ def _rows(store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: st
     times = samples.column("taken_at").cast(pa.int64())
     samples = samples.set_column(samples.schema.get_field_index("taken_at"), "taken_at", times)
     inside = pc.and_(
-        pc.greater_equal(times, pa.scalar(span.since_ms)), pc.less(times, pa.scalar(span.until_ms))
+        pc.greater_equal(times, pa.scalar(span.since_ms - before_ms)),
+        pc.less(times, pa.scalar(span.until_ms)),
     )
     rows = samples.filter(inside).to_pylist()
-    if kind == "brokers":
-        rows = _thinned(rows)
-    elif topic is not None:
+    if kind == "topics" and topic is not None:
         rows = [row for row in rows if topic_matches(row["topic"], topic)]
     buckets: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         bucket = span.since_ms + (row["taken_at"] - span.since_ms) // bucket_ms * bucket_ms
-        buckets.setdefault(bucket, []).append(row)
+        if bucket >= span.since_ms:
+            buckets.setdefault(bucket, []).append(row)
+        following = bucket + bucket_ms
+        if row["taken_at"] >= following - before_ms and following < span.until_ms:
+            buckets.setdefault(following, []).append(row)
+    if kind == "brokers":  # after the cut, so that each stretch keeps its own first and last
+        buckets = {bucket: _thinned(each) for bucket, each in buckets.items()}
     found = [{"bucket": bucket, "kind": kind, "rows": json.dumps(each)} for bucket, each in buckets.items()]
     return pa.RecordBatch.from_pylist(found, schema=_ROWS)
 
