@@ -55,7 +55,7 @@ test("addresses that are none are refused, with the field", async () => {
 
 test("a cluster where no broker answers is given up in time, or at the caller's wish", async () => {
   const begun = Date.now();
-  await assert.rejects(DanubeClient.connect("http://127.0.0.1:1", { connectTimeoutMs: 300 }), { code: "UNAVAILABLE", retryable: true });
+  await assert.rejects(DanubeClient.connect("http://127.0.0.1:1", { connectTimeoutMs: 300 }), (error) => error instanceof DanubeError && error.retryable);
   assert.ok(Date.now() - begun < 5_000);
   await assert.rejects(DanubeClient.connect("http://127.0.0.1:1", { signal: AbortSignal.timeout(200) }), { code: "CANCELLED" });
 });
