@@ -13,17 +13,20 @@ from blocks only in format 2 (`format_gate`).
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
-from pydanube_core.errors import InvalidArgument
-from pydanube_storage.metadata import KeyValue, MetadataStore
+from pydanube_core.errors import FormatTooNew, InvalidArgument
+from pydanube_storage.metadata import CorruptMetadata, KeyValue, MetadataStore
 
 from pydanube_broker.cluster.keys import ID_BLOCKS
 from pydanube_broker.records import Change, JsonRecord, change
+
+log = logging.getLogger("pydanube.cluster")
 
 BLOCK: Final = 1_000  # ids that one transaction leases
 MAX_NUMBER: Final = (1 << 13) - 1
@@ -96,9 +99,17 @@ class NewestIds:
 
 
 async def given_out(store: MetadataStore) -> NewestIds:
-    """Return the highest ids that a store may have given out. Raises `StoreUnavailable`, `CorruptMetadata`."""
-    record = IdBlocksRecord.of(await store.get(ID_BLOCKS))
-    leased = 0 if record is None else record.limit - 1
+    """Return the highest ids that a store may have given out. Raises `StoreUnavailable`.
+
+    If the record of the blocks cannot be read, that is any id from a block: a start does not depend on it.
+    """
+    try:
+        record = IdBlocksRecord.of(await store.get(ID_BLOCKS))
+    except (CorruptMetadata, FormatTooNew) as error:
+        log.warning("counter_unreadable", extra={"key": ID_BLOCKS, "why": error.message})
+        leased = (MAX_NUMBER + 1) << _BITS
+    else:
+        leased = 0 if record is None else record.limit - 1
     return NewestIds(revision=store.statistics().revision, leased=leased)
 
 

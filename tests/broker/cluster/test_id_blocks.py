@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.id_blocks import BLOCK, MAX_NUMBER, IdBlocks, IdBlocksRecord, NewestIds, skip
+from pydanube_broker.cluster.id_blocks import (
+    BLOCK,
+    MAX_NUMBER,
+    IdBlocks,
+    IdBlocksRecord,
+    NewestIds,
+    given_out,
+    skip,
+)
 from pydanube_storage.metadata import CorruptMetadata, Put
 
 from tests.support.memory_store import MemoryStore
@@ -52,6 +60,14 @@ async def test_record_that_cannot_be_read_gives_out_nothing(store: MemoryStore) 
     await store.transact([Put(keys.ID_BLOCKS, b'{"version":1,"number":0,"next":0}')])
     with pytest.raises(CorruptMetadata):
         await IdBlocks(store).next()
+
+
+async def test_start_does_not_depend_on_a_record_that_cannot_be_read(store: MemoryStore) -> None:
+    newest = NewestIds.among(await IdBlocks(store).take(3))
+    assert not newest.is_beyond(await given_out(store))
+    assert NewestIds(leased=newest.leased + BLOCK).is_beyond(await given_out(store))
+    await store.transact([Put(keys.ID_BLOCKS, b"damaged")])
+    assert not newest.is_beyond(await given_out(store))
 
 
 @pytest.mark.parametrize("lost", [0, 1, BLOCK - 1, 5 * BLOCK])
