@@ -21,7 +21,8 @@ from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, Write
 
-from pydanube_broker.cluster.id_blocks import IdBlocks
+from pydanube_broker.cluster.id_blocks import IdBlocks, IdBlocksRecord
+from pydanube_broker.cluster.keys import ID_BLOCKS
 from pydanube_broker.records import Aside, Change, Outcome, Records
 from pydanube_broker.records.change import Decide
 from pydanube_broker.schema import keys
@@ -76,6 +77,7 @@ class SchemaRegistry:
     ) -> None:
         self.index = SchemaIndex()
         self.records = Records(store, self.index.tables, aside=aside)
+        self._store = store
         self._ids = IdBlocks(store)
         self._wall_ms = wall_ms
         self._pending = pending
@@ -87,6 +89,9 @@ class SchemaRegistry:
         """Read all subjects and versions; call it before anything else."""
         await self.records.load()
         self.index.set_incomplete_aside(self.records.aside)
+        blocks = await self._store.get(ID_BLOCKS)
+        with self.records.aside.reading(ID_BLOCKS):
+            IdBlocksRecord.of(blocks)
 
     async def know(self, subject: str) -> None:
         """Take in a subject that another broker may just have registered. Raises `StoreUnavailable`."""

@@ -10,13 +10,14 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from pydanube_broker.cluster.keys import ID_BLOCKS
 from pydanube_broker.schema import keys
 from pydanube_broker.schema.records import SubjectSpec
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 from pydanube_core.errors import InvalidArgument, SchemaIncompatible, SchemaInvalid, SchemaNotFound
 from pydanube_core.schema_facts import RegistrationFacts
-from pydanube_storage.metadata import Delete, KeyRange, Put, read_all
+from pydanube_storage.metadata import CorruptMetadata, Delete, KeyRange, Put, read_all
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -353,6 +354,16 @@ async def test_version_that_an_earlier_build_writes_after_its_subject_is_not_reg
     await behind.records.refresh(keys.subject_key("orders"))
     again = await behind.register("orders", AVRO, avro("a", "b", default=0))
     assert (again.version, again.is_new_version) == (made.version, False)
+
+
+async def test_damaged_record_of_leased_ids_is_set_aside_and_subjects_are_served(store: MemoryStore) -> None:
+    await (await opened(store)).register("orders", AVRO, avro("a"))
+    await store.transact([Put(ID_BLOCKS, b"damaged")])
+    registry = await opened(store)
+    assert registry.latest("orders").version == 1
+    assert set(registry.records.aside.found) == {ID_BLOCKS}
+    with pytest.raises(CorruptMetadata):
+        await registry.register("others", AVRO, avro("a"))
 
 
 async def test_version_without_its_text_is_set_aside_and_the_others_are_served(store: MemoryStore) -> None:
