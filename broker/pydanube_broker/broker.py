@@ -433,7 +433,7 @@ class Broker(BrokerParts):
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
-            self.port.look_whether_changes_are_possible_again, self._forget_deleted, self.unused.delete, self.registry.unused.expire,
+            self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored,
         )  # fmt: skip
         failing: set[int] = set()
@@ -478,7 +478,7 @@ class Broker(BrokerParts):
             self.retention.apply()
             self.hub.collect()
 
-    async def _forget_deleted(self) -> None:
+    async def forget_deleted(self) -> None:
         """Delete topics for good when their grace is over, or at once if the disk is full."""
         if self.journal.read_only is not None:
             return

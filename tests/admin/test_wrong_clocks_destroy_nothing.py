@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from pydanube_admin.engine.change_records import PREFIX
 from pydanube_broker.topics.topic import CLOCK, now_ms
-from pydanube_broker.wall_clock import WitnessKind
+from pydanube_broker.wall_clock import WallClock, WitnessKind
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
@@ -24,12 +24,16 @@ async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
         yield cluster
 
 
+def put_clock_ahead() -> None:
+    """Put the clock ahead; not as a step, which would not be followed at once. No witness is left."""
+    WallClock.__init__(CLOCK, wall_ms=lambda: time.time_ns() // 1_000_000 + AHEAD_MS)
+
+
 @pytest.fixture
-def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the clock ahead; not as a step, which would not be followed at once. No witness is left afterwards."""
-    monkeypatch.setattr(CLOCK, "_wall_ms", lambda: time.time_ns() // 1_000_000 + AHEAD_MS)
-    monkeypatch.setattr(CLOCK, "_offset_ms", CLOCK._offset_ms + AHEAD_MS)
-    monkeypatch.setattr(CLOCK, "_witnesses", {})
+def ahead() -> Iterator[None]:
+    put_clock_ahead()
+    yield
+    WallClock.__init__(CLOCK)
 
 
 def right_witness() -> None:
@@ -50,7 +54,7 @@ async def test_a_deleted_topic_is_restored_although_the_clock_of_the_leader_ran_
     call_id = await deleted(cluster)
     request.getfixturevalue("ahead")
     right_witness()
-    await cluster.broker._forget_deleted()
+    await cluster.broker.forget_deleted()
     await cluster("changes.undo", call_id=call_id)
     assert cluster.broker.registry.find(TopicName.parse("orders")) is not None
 
@@ -60,7 +64,7 @@ async def test_without_a_witness_the_same_clock_is_believed(
 ) -> None:
     call_id = await deleted(cluster)
     request.getfixturevalue("ahead")
-    await cluster.broker._forget_deleted()
+    await cluster.broker.forget_deleted()
     assert (await cluster.refused("changes.undo", call_id=call_id)).code != ""
 
 
@@ -75,9 +79,8 @@ async def test_records_of_changes_stay_until_their_time_is_over_by_all_clocks(
     assert before
     await changes.sweep(now_ms())
     assert [item.key for item in await port.list_state(PREFIX)] == [item.key for item in before]
-    CLOCK._witnesses.clear()
-    changes._swept_ms = 0
-    await changes.sweep(now_ms())
+    put_clock_ahead()
+    await changes.sweep(now_ms() + AHEAD_MS)  # long after the sweep before
     assert not await port.list_state(PREFIX)
 
 
