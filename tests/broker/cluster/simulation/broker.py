@@ -583,7 +583,13 @@ class SimBroker:
             else:
                 self.act(topic_id, lambda seat: seat.committed(turn, change.after, outcome))
 
-        self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
+        def send() -> None:
+            self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
+
+        if change.step is Step.ARRIVE and self.world.chance(0.1):  # it outlives its sender on the way
+            self.world.after(self.world.random.randint(500, 8_000), send)
+        else:
+            send()
 
     def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Any], list[Any]]:
         writes, guards = transaction(change, witnesses)

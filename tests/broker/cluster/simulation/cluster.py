@@ -357,9 +357,11 @@ FAULTS: Final = (
 
 
 def impossible(fault: str, stage: str) -> bool:
-    """A topic that is not moving has no target; one that is sealed is nobody's, and goes on as any."""
+    """A topic that is not moving has no target; the owner of one that is sealed was removed."""
     if fault == "owner removed":
         return stage in ("sealed", "assigned")
+    if fault.endswith("owner"):
+        return stage == "sealed"
     return fault.endswith("target") and stage == "serving"
 
 
