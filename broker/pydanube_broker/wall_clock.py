@@ -1,13 +1,13 @@
-"""The broker's wall clock: the system's, except that it does not follow a step at once.
+"""The broker's wall clock: the system's clock, except that it follows a step only after a delay.
 
-What is stamped with a wrong time stays wrong, and what is compared with it as well. So a step of the system's clock is
-not followed at once: for `HOLD_MS` time goes on by the machine's own counter, and only a clock that is still elsewhere
-then is believed. A wrong second leaves no trace; a correction arrives half a minute late. Small differences, as NTP makes
-them, are followed. Ages and pauses inside the process do not come here: they go by the loop's time.
+A message with a wrong append time keeps it, and later decisions compare with it. So the broker does not follow a step of
+the system's clock immediately. For `HOLD_MS` its time advances with the machine's counter, and it adopts the system's
+clock only if the difference persists. A short error has no effect, and a correction takes effect after 30 s. Small
+differences, such as those of NTP, are followed immediately. Timeouts within the process use the loop's time instead.
 
-A clock that was wrong from the start is found by its witnesses: other brokers, the object store, the newest append time.
-What deletes by age deletes only what is old by all of them (`earliest_ms`), and what takes a time for one of the future
-does so only if it is that for all of them (`latest_ms`).
+A clock that was wrong from the start is detected by witnesses: other brokers, the object store, the newest append time.
+The broker deletes by age only data that are old enough by all witnesses (`earliest_ms`). A time counts as in the future only
+if it is later than the time of all witnesses (`latest_ms`).
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from pydanube_storage.metadata import BootClock
 
 log = logging.getLogger("pydanube.clock")
 
-STEP_MS: Final = 2_000  # more than that at once is a step
+STEP_MS: Final = 2_000  # a larger difference between two readings is a step
 HOLD_MS: Final = 30_000
-_SHOWN_MS: Final = 600_000  # a step is under `reasons` for this long
-APART_MS: Final = 60_000  # smaller differences from a witness are delays of messages, and do not count
-HEARD_MS: Final = 3_600_000  # another broker counts as a witness for this long after it was heard
-_WITNESSES: Final = 256  # of a cluster's brokers; the one heard longest ago gives way
+_SHOWN_MS: Final = 600_000  # a step is listed in `reasons` for this long
+APART_MS: Final = 60_000  # smaller differences from a witness are ignored, as delays of messages
+HEARD_MS: Final = 3_600_000  # another broker counts as a witness for this long after its last message
+_WITNESSES: Final = 256  # maximum of witnesses. The one with the oldest message is replaced
 APPEND_TOLERANCE_MS: Final = 10_000
 
 _BOOT: Final = BootClock()
 
 
 def append_time(now_ms: int, last_ms: int) -> int:
-    """Return the append time of a topic's next batch: not below the last one, unless that is plainly wrong.
+    """Return the append time of a topic's next batch, in milliseconds since 1970.
 
-    A topic whose last batch was stamped by a clock that ran ahead would keep that time until the clock gets there. Its
-    times go back once instead; whoever looks for a time takes a batch to be no newer than what came after it.
+    Append times do not decrease, except that a last time of more than `APPEND_TOLERANCE_MS` in the future is ignored.
+    Otherwise a clock that ran ahead once would fix the topic's times until that moment. So append times can go back.
+    Searches by time treat a batch as no newer than the batches behind it.
     """
     return last_ms if now_ms <= last_ms <= now_ms + APPEND_TOLERANCE_MS else now_ms
 
 
 class WitnessKind(Enum):
-    BROKER = "broker"  # of the cluster, heard now and then
-    STORE = "store"  # the object store, asked at the start
-    PAST = "past"  # a time that is over: this clock may be ahead of it, never behind
+    BROKER = "broker"  # another broker of the cluster
+    STORE = "store"  # the object store, read at the start
+    PAST = "past"  # a past time: this clock may be ahead of it, but not behind
 
 
 class _Witness(NamedTuple):
     offset_ms: int  # its time minus the machine's counter
-    heard_ms: int  # of the counter
+    heard_ms: int  # the counter when the witness was read
     kind: WitnessKind
 
 
 class WallClock:
-    """Milliseconds since 1970, without sudden steps. Any thread may ask; the loop does."""
+    """Milliseconds since 1970, without sudden steps. Any thread may call it. Only the loop does."""
 
     def __init__(
         self,
@@ -66,10 +67,10 @@ class WallClock:
         self._wall_ms = wall_ms
         self._counter_ms = counter_ms
         self._offset_ms = wall_ms() - counter_ms()
-        self._step_since_ms: int | None = None  # of the counter: since when the system's clock is elsewhere
-        self._stepped_at_ms: int | None = None  # of the counter: when that was noticed last
+        self._step_since_ms: int | None = None  # counter value at the begin of the present step
+        self._stepped_at_ms: int | None = None  # counter value at the begin of the newest step
         self.steps = 0
-        self.last_step_ms = 0  # by how much, forward or back
+        self.last_step_ms = 0  # positive if forward
         self._witnesses: dict[str, _Witness] = {}
 
     def now_ms(self) -> int:
@@ -93,7 +94,7 @@ class WallClock:
         return counter + self._offset_ms
 
     def witness(self, name: str, their_ms: int, *, kind: WitnessKind) -> None:
-        """Note another clock's time. The names are those of warnings."""
+        """Record another clock's time. Warnings contain `name`."""
         counter = self._counter_ms()
         self._witnesses.pop(name, None)
         if len(self._witnesses) >= _WITNESSES:
@@ -101,18 +102,18 @@ class WallClock:
         self._witnesses[name] = _Witness(their_ms - counter, counter, kind)
 
     def apart_ms(self) -> tuple[int, int]:
-        """Return by how much this clock is ahead of the slowest witness, and behind the fastest one; 0 within a minute."""
+        """Return how far this clock is ahead of the slowest witness and behind the fastest one. 0 within a minute."""
         ahead = behind = 0
         for _, difference in self._differences():
             ahead, behind = max(ahead, difference), max(behind, -difference)
         return ahead, behind
 
     def earliest_ms(self) -> int:
-        """Return the time by this clock or its slowest witness: for what deletes by age."""
+        """Return the time by this clock or its slowest witness, for deletions by age."""
         return self.now_ms() - self.apart_ms()[0]
 
     def latest_ms(self) -> int:
-        """Return the time by this clock or its fastest witness: for what a time of the future is compared with."""
+        """Return the time by this clock or its fastest witness, for checks whether a time is in the future."""
         return self.now_ms() + self.apart_ms()[1]
 
     def _differences(self) -> Iterator[tuple[str, int]]:
@@ -126,7 +127,7 @@ class WallClock:
                 yield name, difference
 
     def contradiction(self) -> str | None:
-        """Return the warning about a witness that disagrees; None if there is none."""
+        """Return the warning about the witness that disagrees most, or None."""
         worst = max(self._differences(), key=lambda each: abs(each[1]), default=None)
         if worst is None:
             return None
@@ -139,7 +140,7 @@ class WallClock:
         )
 
     def reason(self) -> str | None:
-        """Return the warning about a recent step of the clock; None if there was none."""
+        """Return the warning about a recent step of the clock, or None."""
         if self._stepped_at_ms is None or self._counter_ms() - self._stepped_at_ms > _SHOWN_MS:
             return None
         state = (

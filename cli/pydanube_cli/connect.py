@@ -1,4 +1,4 @@
-"""`danube connect run|list|new`: connectors in this process, what is installed, and a package for one's own."""
+"""`danube connect run|list|new`: run connectors, list the installed ones, create the package of a new one."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
     from pydanube_connect.running import run_all, runner_of
 
     stop = anyio.Event()
-    # A broker that is away for long is waited for: the subscription and the positions are kept meanwhile
+    # Wait long for an unavailable broker, because the subscription and the positions are kept
     async with (
         connect(common.broker, principal=common.principal, retry=Retry(max_elapsed_s=3_600)) as client,
         AsyncExitStack() as stack,
@@ -133,7 +133,7 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
 
 
 async def _stop_by_signal(stop: anyio.Event) -> None:
-    """Set `stop` at the first SIGINT or SIGTERM; the second ends the process as ever."""
+    """Set `stop` at the first SIGINT or SIGTERM. The second raises `KeyboardInterrupt`."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             if stop.is_set():

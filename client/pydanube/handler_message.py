@@ -49,7 +49,7 @@ class HandlerMessage(Message):
         return self._answered(Answer("ack"))
 
     def nack(self, delay_ms: int | None = None, reason: str = "") -> Coroutine[Any, Any, None]:
-        """Ask for redelivery, after `delay_ms` or the subscription's back-off. With `ordered_by_key` it stays here.
+        """Request redelivery, after `delay_ms` or the subscription's back-off. With `ordered_by_key` it stays here.
 
         Raises `Misuse`: it was acknowledged or given up.
         """

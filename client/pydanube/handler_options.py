@@ -19,7 +19,7 @@ MOST_WORKERS: Final = 1000
 MOST_BACKOFF_S: Final = 2_000_000
 MOST_BATCH: Final = 100_000
 MOST_BATCH_WAIT_S: Final = 3600
-_KEPT_S: Final = 3600.0  # how long messages of a key wait for one another, regardless of the ack timeout
+_KEPT_S: Final = 3600.0  # maximum extension of the ack timeout while messages of a key wait for one another
 
 
 class HandlerArguments(ConsumerArguments, total=False):
@@ -43,22 +43,22 @@ class HandlerOptions:
     """How messages are handled.
 
     Attributes:
-        workers: so many at the same time. A function without `async` runs in as many threads.
-        retries: how often a message that failed comes again.
-        backoff_s: before the first retry, and at most. It doubles each time.
-        dead_letter: make a dead letter of what failed too often, on `<topic>-dlq-<subscription>` or the topic named here.
-            False: the subscription's poison policy decides, which is to stop there unless it was set.
-        ordered_by_key: messages of one key one after another, also through retries. The type is then `key-shared` unless
-            given.
-        schema: a class: the function gets `(value, message)`, with the payload made into it. A payload that does not fit is
-            not tried again. None: the class that the function's first parameter is annotated with, if it is a dataclass, a
-            pydantic model, a typed dict or a Protobuf message; a function of one parameter then gets the value alone.
-        publish: the topic to which the returned value is sent before the message is acknowledged, with the key of the
-            message: bytes, a `Message.new(…)`, or a list of them. At least once: a message that comes again is sent again.
-        batch_size: the function gets a list of at most so many messages. Those that it did not answer are acknowledged
-            when it returns, and come again when it raises.
-        batch_wait_s: how long a batch may wait to be full.
-        drain_s: when asked to stop, how long functions that run may take; then they are cancelled, and theirs comes again.
+        workers: maximum of concurrent calls. A function without `async` runs in as many threads.
+        retries: maximum of retries of a failed message.
+        backoff_s: delay before the first retry, and the maximum delay. The delay doubles with each retry.
+        dead_letter: whether a message becomes a dead letter after its last retry, on `<topic>-dlq-<subscription>` or on
+            the topic named here. With False the subscription's poison policy applies. Its default is `block`.
+        ordered_by_key: whether messages of one key are handled one after another, also through retries. The type is then
+            `key-shared` unless given.
+        schema: class of the value. The function gets `(value, message)`. A payload that does not match is not retried.
+            With None it is the annotated class of the function's first parameter, if that is a dataclass, a pydantic
+            model, a typed dict or a Protobuf message. A function with one parameter then gets only the value.
+        publish: topic for the returned value, which is bytes, a `Message.new(…)`, or a list of them. It is sent with the
+            key of the message before the message is acknowledged. At least once: a redelivered message is sent again.
+        batch_size: maximum of messages per call. The function gets a list. When it returns, the messages without an answer
+            are acknowledged. When it raises, they are redelivered.
+        batch_wait_s: maximum wait for a full batch.
+        drain_s: maximum time of running functions after a stop. Then they are cancelled, and their messages redelivered.
     """
 
     workers: int = 8
@@ -148,7 +148,7 @@ class HandlerOptions:
         return policy
 
     def consumer(self, *, create: bool) -> ConsumerOptions:
-        """Return the options of its consumer, unless given otherwise. `create`: its topics are known by name."""
+        """Return the default options of its consumer. `create`: whether its topics are given by name."""
         if self.ordered_by_key:
             return ConsumerOptions(type="key-shared", create=create, max_extend_s=_KEPT_S)
         return ConsumerOptions(type="shared", create=create)

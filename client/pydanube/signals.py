@@ -26,7 +26,7 @@ def stopped_by_signals(stop: asyncio.Event | None) -> Iterator[asyncio.Event]:
 
 @contextmanager
 def first_signal(told: Callable[[], object]) -> Iterator[None]:
-    """Call a function at the first SIGTERM or SIGINT; a second one has its usual effect. In the main thread only."""
+    """Call a function at the first SIGTERM or SIGINT. A second one has its usual effect. In the main thread only."""
     before: dict[int, Any] = {}
 
     def restore() -> None:

@@ -31,7 +31,7 @@ class AuditBegin:
 
     @classmethod
     def from_json(cls, value: bytes, key: AuditKey) -> Self | None:
-        """Parse a stored begin; None if it is invalid or its MAC is wrong. Another key's MAC is not checked."""
+        """Parse a stored begin. Return None if it is invalid or its MAC is wrong. The MAC of another key is not checked."""
         try:
             stored = json.loads(value)
             found = cls(int(stored["seq"]), str(stored["prev_hash"]))

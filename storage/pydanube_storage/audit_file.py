@@ -1,8 +1,8 @@
 """A file of audit records, one a line, which an export creates and later exports continue.
 
-The file `NAME` has a second file beside it, `NAME.head`: the last record that is known to be on stable storage, and where
-it ends. The head is written before the first record and after each group of records. A crash in between leaves whole
-records above the head, and maybe the beginning of the next one.
+A second file beside it, `NAME.head`, has the last record that is certainly on stable storage, and the byte at which it
+ends. The head is written before the first record and after each group of records. After a crash the file can have whole
+records above the head, and the beginning of one more.
 
 An export writes only to files that are provably its own:
 
@@ -35,8 +35,8 @@ if sys.platform != "win32":
 
 NAME_BYTES: Final = (
     255 - len(".01234567.tmp") - 1
-)  # of a file, so that hidden and temporary names beside it fit
-_HEAD_BYTES: Final = 64 * 1024  # a head is about 300 bytes; another file is not read further than this
+)  # of a file name, so that longer hidden and temporary names fit
+_HEAD_BYTES: Final = 64 * 1024  # a head is about 300 bytes. At most so much of another file is read
 _RECORD_BYTES: Final = 256 * 1024  # the largest record is shorter
 _ABOVE_BYTES: Final = 64 << 20  # records above the head are one group, at most 4 MiB
 _HASH: Final = b',"hash":"'  # the hashed part of a record ends here
@@ -56,7 +56,7 @@ def check_file_name(path: Path, *, field: str = "to") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHead:
-    """The last record of the file that is on stable storage. `bytes`: where its line ends; None: an earlier version's head."""
+    """The last record on stable storage. `bytes` is the end of its line, None in the head of an earlier version."""
 
     seq: int  # -1 before record 0
     hash: str
@@ -75,7 +75,7 @@ class _Record:
 
 
 def _record_of(line: bytes) -> _Record | None:
-    """Parse a line; None if it is no record, or its content does not have the hash that it claims."""
+    """Parse a line. Return None if it is not a record, or if its hash is wrong."""
     text, _, rest = line.rpartition(_HASH)
     try:
         body = json.loads(line)
@@ -89,15 +89,15 @@ def _record_of(line: bytes) -> _Record | None:
 
 
 class AuditFile:
-    """A file of audit records, open: `append` groups of records in order, then `close`. A context manager.
+    """An open file of audit records. Call `append` with groups of records in order, then `close`. A context manager.
 
     Attributes:
-        next_seq: number of the record that continues the file; None for a new one.
+        next_seq: number of the record that continues the file, or None for a new file.
 
     Raises:
         InvalidName: the name is too long.
-        InvalidArgument: the path holds something else, or cannot be written; nothing was changed.
-        AlreadyExists: a file of this name appeared meanwhile, or its head has no file and does not fit.
+        InvalidArgument: the path is not an exported audit, or cannot be written. Nothing was changed.
+        AlreadyExists: another process created a file of this name, or a file named as the head is not a head.
         Conflict: another export writes this file.
     """
 
@@ -130,7 +130,7 @@ class AuditFile:
             os.close(fd)
 
     def next_after(self, start: int | None) -> int | None:
-        """Return the number of the record to export first; None: the oldest.
+        """Return the number of the record to export first, or None for the oldest.
 
         Args:
             start: the number that the caller gave, or None.
@@ -149,7 +149,7 @@ class AuditFile:
     def append(self, lines: Sequence[bytes]) -> None:
         """Append records, and move the head behind them. They are on stable storage on return.
 
-        Raises as the class does; `InvalidArgument` too if the records do not continue the file, which is then unchanged.
+        Raises as the class, and `InvalidArgument` if the records do not continue the file. Then the file is unchanged.
         """
         if not lines:
             return
@@ -188,7 +188,9 @@ class AuditFile:
                 self._fd = self._opened(0)
             self._head = self._stored_head()
             if self._fd is None:
-                if self._head is not None:  # of a crash before the first record, or the file was moved away
+                if (
+                    self._head is not None
+                ):  # after a crash before the first record, or after the file was moved away
                     self._head = FileHead(seq=self._head.seq, hash=self._head.hash, bytes=0)
                     self._hash, self.next_seq = self._head.hash, self._head.seq + 1
                 return
@@ -216,7 +218,7 @@ class AuditFile:
         return fd
 
     def _stored_head(self) -> FileHead | None:
-        """Return the head beside the file; None if there is none."""
+        """Return the head beside the file, or None."""
         kind = _kind(self._beside)
         if kind is None:
             return None
@@ -274,7 +276,7 @@ class AuditFile:
             self._hash, self.next_seq = record.hash, record.seq + 1
 
     def _check_next(self, record: _Record) -> None:
-        """Check that a record may stand here: later ones may be missing in between, where retention has deleted them."""
+        """Check that a record continues the file. Records in between may be missing, because retention deletes them."""
         if self.next_seq is None:
             return
         if record.seq < self.next_seq or (record.seq == self.next_seq and record.prev_hash != self._hash):
@@ -290,7 +292,7 @@ class AuditFile:
         os.fsync(self._fd)
 
     def _write_head(self, head: FileHead) -> None:
-        """Write the head to stable storage: at first exclusively, later in place of the one that was verified."""
+        """Write the head to stable storage. The first one is created exclusively. Later ones replace the verified head."""
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
         with fresh.open("xb") as file:  # created exclusively, so no symlink is followed
             try:
@@ -336,7 +338,7 @@ class AuditFile:
 
 
 def _kind(path: Path) -> int | None:
-    """Return the mode of what is at `path`, a symlink's own; None if there is nothing."""
+    """Return the mode of `path` without following a symlink, or None if it does not exist."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Changes of the broker's own topics, such as the audit: refused unless the operation is known to destroy nothing of them."""
+"""Refuse changes of the broker's own topics, such as the audit, except by operations that destroy nothing there."""
 
 from __future__ import annotations
 

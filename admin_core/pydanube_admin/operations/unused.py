@@ -11,7 +11,7 @@ from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import UnusedFacts
 
-_RELEASE_S: Final = 5.0  # an owner that is not reached opens it again by itself
+_RELEASE_S: Final = 5.0  # an owner that is not reached reopens it after a timeout
 
 
 @asynccontextmanager

@@ -30,8 +30,8 @@ log = logging.getLogger("pydanube.cluster")
 
 BLOCK: Final = 1_000  # ids that one transaction leases
 MAX_NUMBER: Final = (1 << 13) - 1
-_BITS: Final = 40  # of i; no store has that many revisions
-_ATTEMPTS: Final = 100  # each that fails means that another broker leased a block
+_BITS: Final = 40  # width of i in bits. No store has that many revisions
+_ATTEMPTS: Final = 100  # each failed attempt means that another broker leased a block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

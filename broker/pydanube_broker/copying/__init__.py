@@ -1,1 +1,1 @@
-"""Copies of topics' logs, pulled by another broker: the pieces that travel, their flow control, both ends of the stream."""
+"""Copies of topics' logs that another broker pulls: pieces, flow control, and both ends of the stream."""

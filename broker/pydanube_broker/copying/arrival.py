@@ -1,10 +1,10 @@
-"""A topic leaves the journal for another broker, or comes into it, as records that a start can interpret at any point.
+"""Journal records that move a topic out of this broker or into it. A crash between any two of them is recoverable.
 
-Leaving is one record, RELEASE. Coming is TOPIC_OPEN in epoch 0, the batches as they are, and ADOPT with all the rest.
-ADOPT names the move that it was made for. A start keeps the copy only if the assignment names this broker and that move
-(`decide_copies`); until then the state has epoch 0, and no topic is served from it. Batches that stood here before, from
-an earlier time of the topic at this broker, count no more: a state says from which address on its batches are its own
-(`since_lsn`).
+A RELEASE record moves a topic out. These records move it in: TOPIC_OPEN with epoch 0, the batches unchanged, and ADOPT
+with the rest of the state. ADOPT carries the id of its move. A start keeps the copy only if the assignment names this
+broker and this move (`decide_copies`). Until then the state has epoch 0, and the broker does not serve the topic.
+Batches from an earlier stay of the topic at this broker are ignored: `since_lsn` is the address of the first batch that
+belongs to a state.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from pydanube_broker.topics.log_state import (
 
 
 def release(hub: Hub, topic_id: int) -> int:
-    """Forget what the journal has of a topic; return the LSN at which that is durable, the present one if it has nothing.
+    """Release a topic from the journal. Return the LSN at which the release is durable.
 
-    Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: nothing is forgotten.
+    If the journal does not have the topic, return its durable LSN.
+
+    Raises `JournalReadOnly`, `DiskFull`, `Unavailable`: the topic is still there.
     """
     state = hub.states.get(topic_id)
     if state is None or not state.opened:
@@ -46,10 +48,10 @@ def release(hub: Hub, topic_id: int) -> int:
 
 
 def decide_copies(hub: Hub, me: BrokerId, place: Callable[[TopicId], Assignment | None]) -> None:
-    """At the start, give each copy whose move has ended here the epoch of its assignment.
+    """At the start, set the epoch of each copy whose move has ended at this broker.
 
-    `place`: a topic's assignment, as read after this broker registered. No transaction of an earlier life can succeed
-    from then on, so that a copy which is not decided by now never becomes the topic.
+    `place` returns a topic's assignment, read after this broker registered. From then on no transaction of an earlier
+    process of this broker can succeed. So a copy whose move has not ended by now never becomes the topic.
     """
     for topic_id, state in hub.states.items():
         found = place(TopicId(topic_id)) if state.awaiting else None
@@ -58,15 +60,15 @@ def decide_copies(hub: Hub, me: BrokerId, place: Callable[[TopicId], Assignment 
 
 
 def forget_unfinished(hub: Hub) -> None:
-    """At the start, forget copies that did not become topics. They are made again if they are needed."""
+    """At the start, release copies that did not become topics. A move that needs one copies it again."""
     for topic_id, state in list(hub.states.items()):
         if state.opened and not state.epoch and topic_id not in hub.topics:
-            with contextlib.suppress(ClusterError):  # no room: the next start is as good
+            with contextlib.suppress(ClusterError):  # if the disk is full, the next start releases it
                 release(hub, topic_id)
 
 
 def confirm(hub: Hub, topic_id: int, epoch: Epoch) -> None:
-    """Note in the journal that a copy has become the topic, in this epoch. Raises what the journal raises."""
+    """Record in the journal that a copy has become the topic in this epoch. Raises the errors of the journal."""
     state = hub.states.get(topic_id)
     if state is None or not state.awaiting:
         return
@@ -75,7 +77,7 @@ def confirm(hub: Hub, topic_id: int, epoch: Epoch) -> None:
 
 
 class Arrival:
-    """The copy of one topic into the journal, piece by piece, in place of what the journal has of it.
+    """The copy of one topic into the journal, piece by piece. It replaces the journal's present state of the topic.
 
     Single user: the loop.
     """
@@ -90,12 +92,12 @@ class Arrival:
 
     @property
     def next_offset(self) -> int | None:
-        """Return the end of what was copied; None before the first piece."""
+        """Return the offset behind the newest piece, or None before the first piece."""
         return None if self._state is None else self._state.next_offset
 
     @property
     def is_there(self) -> bool:
-        """Return whether the journal still has what was copied."""
+        """Return whether the journal still has the copy. True before the first piece."""
         return self._state is None or self._hub.states.get(self._topic_id) is self._state
 
     @property
@@ -104,11 +106,11 @@ class Arrival:
         return self._last is not None and self._last.state is not None
 
     async def take(self, piece: Piece) -> None:
-        """Copy the next piece. When cancelled, or after an error of the journal, a part of it may have been copied.
+        """Append the next piece. After a cancellation or an error of the journal, a part of it may have been appended.
 
         Raises:
-            CorruptObject: it is not the next one; nothing was copied.
-            JournalReadOnly, DiskFull, Unavailable: the journal does not take it.
+            CorruptObject: the piece is not the next one. Nothing was appended.
+            JournalReadOnly, DiskFull, Unavailable: the journal refused a batch.
         """
         if self._state is None:
             self._state = self._opened(piece.first_offset)
@@ -119,23 +121,23 @@ class Arrival:
         for batch in piece.batches:
             await slices()
             await _append(self._hub.journal, state, batch)
-        state.next_offset = piece.end_offset  # behind a hole, maybe
+        state.next_offset = piece.end_offset  # the piece may end with a hole
         self._last = piece
 
     async def await_move(self, move: int) -> None:
-        """Make the copy durable, after its last piece: `move` decides whether it becomes the topic.
+        """Make the copy durable after its last piece. The copy becomes the topic if `move` succeeds.
 
-        Raises `CorruptObject`, where the last piece is missing, and what the journal raises.
+        Raises `CorruptObject` if the last piece is missing, and the errors of the journal.
         """
         final = self._end_state()
         final.epoch, final.awaiting = 0, move
         await self._adopt(final)
 
     async def finish(self, epoch: Epoch, state: LogState | None = None) -> LogState:
-        """Make the copy the topic, in the epoch in which it was assigned to this broker. Durable on return.
+        """Make the copy the topic, in the epoch of its assignment to this broker. Durable on return.
 
         Args:
-            state: in the place of a last piece.
+            state: the state at the end, if there is no last piece.
 
         Raises as `await_move`.
         """
@@ -161,14 +163,14 @@ class Arrival:
         await self._hub.journal.until_durable(lsn)
 
     def drop(self) -> None:
-        """Forget what was copied. Raises as `release`; then the next start forgets it."""
+        """Release the copy. Raises as `release`. After an error, the next start releases it."""
         if self._state is not None and self._hub.states.get(self._topic_id) is self._state:
             release(self._hub, self._topic_id)
 
     def _opened(self, first_offset: int) -> LogState:
-        """Begin the copy. From here on the state belongs to the hub: a head may be written in the middle."""
+        """Begin the copy. From here on the hub owns the state, so a head written during the copy contains it."""
         hub, topic_id = self._hub, self._topic_id
-        hub.journal.drop_topic(topic_id)  # a start has indexed what was released before it, too
+        hub.journal.drop_topic(topic_id)  # the index made at the start has released batches, too
         lsn = hub.journal.append(Kind.TOPIC_OPEN, topic_id, [encode_open_body(0, first_offset)])
         state = LogState(
             topic_id, start_offset=first_offset, next_offset=first_offset, opened=True, since_lsn=lsn
@@ -188,14 +190,14 @@ async def _append(journal: Journal, copying: LogState, batch: Buffer) -> None:
         try:
             journal.check_room(len(batch) - BROKER_PART_BYTES)
             break
-        except Overloaded:  # the next segment is being made
+        except Overloaded:  # wait until the next segment exists
             room = asyncio.Event()
             journal.when_room(room.set)
             await room.wait()
     journal.append_batch(
         copying.topic_id,
         bytes(batch[:BROKER_PART_BYTES]),
-        bytes(batch[BROKER_PART_BYTES:]),  # its own: a view would keep the whole piece in the tail cache
+        bytes(batch[BROKER_PART_BYTES:]),  # a copy: a view would keep the whole piece in the tail cache
         base=base,
         end=end,
         count=count,

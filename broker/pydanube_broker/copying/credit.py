@@ -2,7 +2,7 @@
 
 The receiver grants credit, and the sender spends it. A chunk leaves only while both its topic and the stream have
 credit left. The chunk that spends the last of it may exceed it by its own size, so that a large message needs no large
-credit. What a topic may send is bounded by its own credit: a topic whose chunks are not taken holds up no other.
+credit. Each topic has its own credit, so a topic with a slow receiver does not block the others.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 
 CHUNK_BYTES: Final = 256 << 10
-# Credit of a topic: what a receiver holds of it in memory, beside the piece that it assembles.
+# Credit of a topic in bytes: the maximum of its data in a receiver's memory, beside the piece that it assembles.
 TOPIC_BYTES: Final = 2 << 20
-# Credit of a stream: the topics that are copied at once share it.
+# Credit of a stream in bytes, shared by its topics.
 STREAM_BYTES: Final = 16 << 20
-# The most that a peer may grant in total. Far above both, and far below where sums of it would matter.
+# Maximum of a topic's or a stream's credit in bytes. Sums of it are far from any overflow.
 MOST_BYTES: Final = 1 << 30
 
 assert CHUNK_BYTES <= TOPIC_BYTES <= STREAM_BYTES <= MOST_BYTES
@@ -35,13 +35,13 @@ class SenderCredit:
         self._topics[topic_id] = credit
 
     def close(self, topic_id: int) -> None:
-        """Close a topic; unknown ones are ignored."""
+        """Close a topic. A topic that is not open is ignored."""
         self._topics.pop(topic_id, None)
 
     def grant(self, topic_id: int, count: int) -> None:
-        """Add credit to a topic, or with 0 to the stream. A topic that was closed meanwhile is ignored.
+        """Add credit to a topic, or with 0 to the stream. A topic that is no longer open is ignored.
 
-        Raises `InvalidArgument`: the count is negative, or there is more than `MOST_BYTES` now.
+        Raises `InvalidArgument`: the count is negative, or the sum is above `MOST_BYTES`.
         """
         if not topic_id:
             _check(count, self._stream + count)
@@ -62,14 +62,14 @@ class SenderCredit:
 
 
 class ReceiverCredit:
-    """The credit to give back as chunks are taken: in lumps of half the bound, so that grants are few."""
+    """Credit that a receiver grants again as it takes chunks: half the bound in one grant, so that grants are few."""
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._taken = 0
 
     def taken(self, count: int) -> int:
-        """Note bytes that were taken; return the credit to grant now, 0 for none."""
+        """Add the bytes of a chunk. Return the credit to grant now, 0 for none."""
         self._taken += count
         if self._taken < self._bound // 2:
             return 0

@@ -14,20 +14,20 @@ from pydanube_core.errors import ClusterError, CorruptObject
 from pydanube_broker.copying.credit import CHUNK_BYTES
 from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
 
-# One piece in memory. Batches are far smaller; the state of a topic with very many cursors is the largest there is.
+# Maximum of one piece in memory, in bytes. Its largest part is the state of a topic with very many cursors.
 MAX_PIECE_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A request for what the owner has committed of a topic, from `first` on.
+    """A request for a topic's committed messages from offset `first` on.
 
     Attributes:
-        number: of this round; answers of an earlier round of the topic are dropped by it.
-        revision: at which the target has read the assignment.
-        first: None for the first round: from what the object store does not have.
-        last: the owner has stopped, and the last piece is to have the topic's state.
-        credit: bytes.
+        number: number of this round. The target drops answers of the topic with another number.
+        revision: store revision at which the target read the assignment.
+        first: None for the first round, which begins at the first offset that the object store does not have.
+        last: whether this is the last round. The owner has closed the topic, and the last piece has its state.
+        credit: the topic's first credit in bytes.
     """
 
     topic_id: int
@@ -40,7 +40,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """More credit for a topic; topic id 0: for the stream."""
+    """More credit in bytes for a topic, or with topic id 0 for the stream."""
 
     topic_id: int
     count: int
@@ -55,7 +55,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a piece; pieces of a topic come one after the other."""
+    """A part of a piece. The pieces of a topic come one after another."""
 
     topic_id: int
     number: int
@@ -101,9 +101,9 @@ class Assembly:
         self._bytes = 0
 
     def add(self, chunk: Chunk) -> Piece | None:
-        """Return the piece that the chunk ends; None where it goes on.
+        """Add a chunk, and return the piece that it completes, or None.
 
-        Raises `CorruptObject`, `FormatTooNew`: it is damaged, of another topic, or larger than any piece may be.
+        Raises `CorruptObject`, `FormatTooNew`: the piece is damaged, of another topic, or above `MAX_PIECE_BYTES`.
         """
         self._held.append(chunk.data)
         self._bytes += len(chunk.data)
@@ -119,7 +119,7 @@ class Assembly:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether no piece is half there."""
+        """Return whether there is no incomplete piece."""
         return not self._held
 
 

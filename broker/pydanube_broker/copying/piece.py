@@ -1,12 +1,12 @@
-"""Pieces: the bytes in which a topic's log travels from its owner to another broker (docs/data-formats.md#piece).
+"""Pieces: the binary form of a part of a topic's log, sent from its owner to another broker (docs/data-formats.md#piece).
 
 A piece has the messages `[first_offset, end_offset)` of one topic, as its owner of that epoch stored them. Batches are the
-journal's, byte for byte. A hole is explicit: the piece covers offsets for which it has no batch. Pieces of one copy
-follow each other without a gap. The last piece alone has the topic's state at its end (producer sessions with their
+journal's, byte for byte. A piece with a hole covers offsets for which it has no batch. Pieces of one copy follow each
+other without a gap. The last piece alone has the topic's state at its end (producer sessions with their
 recent answers, cursors with redelivery counts) and the messages that each consumer session holds.
 
-A fragment is a file of pieces of any number of topics. Brokers report their topics' states in one (`tier.kept_states`),
-and brokers of the release before handed topics over in them.
+A fragment is a file of pieces of any number of topics. Brokers report their topics' states in a fragment
+(`tier.kept_states`). Brokers of the previous release moved topics in fragments.
 
 Pure: bytes in, values out. Integers are little-endian.
 """
@@ -28,7 +28,7 @@ from pydanube_broker.topics.log_state import LogState, decode_head, encode_state
 Buffer = bytes | memoryview
 
 VERSION: Final = 1
-# Bytes of batches in one piece. One larger batch is a piece of its own. A receiver holds one piece of a topic in memory.
+# Bytes of batches in one piece. A larger batch is a piece of its own. A receiver has one piece of a topic in memory.
 PIECE_BYTES: Final = 1 << 20
 
 _FILE_MAGIC: Final = b"DANUBEFR"
@@ -51,7 +51,7 @@ assert PIECE_HEADER.size == 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Piece:
-    """See the module. `state`: of the last piece, where its `next_offset` is the end; None in the others."""
+    """See the module. `state` is None except in the last piece, where its `next_offset` is `end_offset`."""
 
     topic_id: int
     epoch: int
@@ -68,7 +68,7 @@ class Piece:
 
 
 class FragmentBuilder:
-    """Gathers pieces into one fragment. `broker_id`: its writer, for people."""
+    """Joins pieces into one fragment. `broker_id` is the writer, for people who read the header."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
@@ -90,8 +90,8 @@ def read_fragment(data: bytes) -> Iterator[Piece]:
     """Yield every piece of a whole object, in order, each read on demand.
 
     Raises:
-        CorruptObject: damaged, cut off, or longer than it says.
-        FormatTooNew: written by a newer version.
+        CorruptObject: the fragment is damaged, cut off, or longer than its header declares.
+        FormatTooNew: a newer version wrote it.
     """
     view = memoryview(data)
     if len(view) < FILE_HEADER.size:
@@ -114,7 +114,7 @@ def read_fragment(data: bytes) -> Iterator[Piece]:
 
 
 def decode_piece(data: Buffer) -> Piece:
-    """Parse one piece of exactly these bytes. Raises as `read_fragment`."""
+    """Parse one piece that fills these bytes exactly. Raises as `read_fragment`."""
     view = memoryview(data)
     size = _piece_bytes(view, 0)
     if size != len(view):
@@ -149,7 +149,7 @@ def decode_piece(data: Buffer) -> Piece:
 
 
 def encode_piece(piece: Piece) -> list[Buffer]:
-    """Return the bytes of one piece, in buffers to be joined; batches are not copied."""
+    """Return one piece as buffers to be joined. Batches are not copied."""
     state = b"" if piece.state is None else encode_state(piece.state)
     assert piece.state is None or piece.state.opened, "a topic that was never opened has nothing to hand over"
     held = _encode_holdings(piece.holdings) if piece.holdings else b""
@@ -177,7 +177,7 @@ def encode_piece(piece: Piece) -> list[Buffer]:
 
 
 def _piece_bytes(view: memoryview, at: int) -> int:
-    """Return the length of the piece at byte `at`, whose header is complete; it may exceed the view."""
+    """Return the length in bytes of the piece at byte `at`. Raises `CorruptObject` if it exceeds the view."""
     if at + PIECE_HEADER.size > len(view):
         raise _corrupt(f"it is cut off at byte {len(view)}")
     fields = PIECE_HEADER.unpack_from(view, at)

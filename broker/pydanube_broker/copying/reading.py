@@ -1,4 +1,4 @@
-"""Read a topic for a copy: committed messages that are not in the cold tier, in pieces."""
+"""Read the committed messages of a topic that are not in the cold tier, in pieces, for a copy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from pydanube_broker.worker_threads import WorkerThreads
 async def pieces_of(
     topic: Topic, first: int | None, worker_threads: WorkerThreads, *, last: bool
 ) -> AsyncGenerator[Piece]:
-    """Yield what is committed from `first` on, in pieces of about `PIECE_BYTES`; at least one.
+    """Yield the committed messages from `first` on, in pieces of about `PIECE_BYTES`, at least one piece.
 
-    What went into the cold tier since the piece before is a hole: the state at the end says that it is there.
+    Messages that were flushed to the cold tier since the previous piece are a hole. The state in the last piece contains
+    the offset up to which the cold tier has the topic.
 
     Args:
-        first: where the piece before ended; None for the first: from what the cold tier does not have.
-        last: the topic takes nothing more, all of it is committed, and the last piece is to have its state.
+        first: end offset of the previous piece. None begins at the first offset that the cold tier does not have.
+        last: whether the last piece has the topic's state. The topic must be closed to producers and committed to its end.
 
     Raises:
-        JournalReadOnly: what was taken will not be committed. CorruptJournal. What was yielded holds.
+        JournalReadOnly: the newest messages will not be committed. Pieces that were yielded remain valid.
+        CorruptJournal: a batch is damaged. Pieces that were yielded remain valid.
     """
     state, end = topic.state, topic.commit
     if last and end != state.next_offset:
@@ -34,7 +36,9 @@ async def pieces_of(
     at = max(begin, state.needed_offset)
     while at < end:
         found = await read_once(topic, at, end, READ_BYTES, worker_threads)
-        if state.needed_offset > at:  # it was flushed meanwhile: the store may be away, and is not needed
+        if (
+            state.needed_offset > at
+        ):  # flushed during the read: skip it, because the object store may be unavailable
             at = state.needed_offset
             continue
         if found is None:
@@ -43,7 +47,9 @@ async def pieces_of(
             break
         for batch in found:
             if not batches and first is None:
-                begin = min(begin, batch.base)  # the first of its messages are trimmed: they come along
+                begin = min(
+                    begin, batch.base
+                )  # a copy has whole batches, so it includes trimmed messages of the first one
             if batches and size + batch.stored_bytes > PIECE_BYTES:
                 yield _piece(topic, begin, at, batches)
                 begin, batches, size, first = at, [], 0, at

@@ -1,8 +1,7 @@
 """The source of copies: answers the rounds that one peer requests, for many topics on one stream.
 
-Each round is a task. It reads a piece, sends it in chunks as credit and the stream's buffer allow, and reads the next,
-so that it holds one piece in memory. At most `_PIECES` are in memory for a stream; a round beyond `MOST_ROUNDS` is
-refused.
+Each round is a task. It reads a piece, sends its chunks as credit and the stream's buffer allow, and reads the next one.
+So a round holds one piece in memory, and a stream at most `_PIECES`. A round beyond `MOST_ROUNDS` is refused.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.copying")
 
-MOST_ROUNDS: Final = 512  # open at once; a drain has 200 topics on their way
+MOST_ROUNDS: Final = 512  # concurrent rounds of a stream: a drain moves 200 topics concurrently
 _PIECES: Final = 16
 
-#: returns the topic of a round that the peer may copy; raises `ClusterError` where it may not
+#: returns the topic of a round, or raises `ClusterError` if the peer may not copy it
 Permit = Callable[[Round], Awaitable[Topic]]
 
 
@@ -44,9 +43,9 @@ class Source:
     """One peer's stream. Single user: the loop.
 
     Args:
+        permit: see `Permit`.
         send: queues an answer.
-        writable: returns whether the stream takes more; `wake` is called when that may have changed.
-        end: ends the stream, after a request that no peer may send.
+        writable: returns whether the stream's buffer has room. The caller calls `wake` when that may have changed.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Source:
         self._more = asyncio.Event()
 
     def handle(self, request: Request) -> None:
-        """Take a request of the peer. Raises `InvalidArgument`: credit that no peer may grant."""
+        """Handle a request of the peer. Raises `InvalidArgument`: its credit is negative or above `MOST_BYTES`."""
         match request:
             case Round():
                 self._leave(request.topic_id)
@@ -84,12 +83,12 @@ class Source:
                 self._leave(topic_id)
 
     def wake(self) -> None:
-        """Look again: there may be credit, or room in the stream."""
+        """Continue rounds that wait for credit or for room in the stream."""
         more, self._more = self._more, asyncio.Event()
         more.set()
 
     def close(self) -> None:
-        """End all rounds: the stream is gone."""
+        """Cancel all rounds, because the stream has ended."""
         for topic_id in list(self._rounds):
             self._leave(topic_id)
 
@@ -116,7 +115,7 @@ class Source:
         self._send(answer)
 
     async def _send_pieces(self, topic: Topic, request: Round) -> int:
-        """Send what there is of the topic; return where it ends."""
+        """Send the pieces of a round. Return the end offset of the last one."""
         end = 0
         pieces = pieces_of(topic, request.first, self._worker_threads, last=request.last)
         async with aclosing(pieces):

@@ -1,9 +1,9 @@
-"""The target of copies: requests rounds from owners, and hands the pieces to a sink, many topics on one stream an owner.
+"""The target of copies: requests rounds from owners and passes the pieces to a sink. All topics of an owner share a stream.
 
-A round that brings nothing for `STALL_S` has failed. Where a stream is lost, its rounds fail, and the next one opens
-another. What a sink does not take stays within its topic's credit, and holds up no other topic.
+A round fails if it receives nothing for `STALL_S`. If a stream is lost, its rounds fail, and the next round opens
+another stream. The data that wait for a slow sink are bounded by the credit of its topic and do not block other topics.
 
-The sink of a move is the journal's `Arrival`. A mirror's (issue 42) is not there yet.
+The sink of a move is `Arrival`, which writes to the journal. Mirrors (issue 42) do not have a sink yet.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pydanube_broker.copying.messages import (
 from pydanube_broker.copying.piece import Piece
 
 STALL_S: Final = 20.0
-_IDLE_S: Final = 30.0  # until a stream without rounds is closed
+_IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
 
 Sink = Callable[[Piece], Awaitable[None]]
 
 
 class Wire(Protocol):
-    """A stream to one owner. Requests sent before it is connected leave then."""
+    """A stream to one owner. Requests sent before it is connected are queued until then."""
 
     def send(self, request: Request) -> None: ...
 
@@ -52,23 +52,23 @@ class Answers(Protocol):
     def answered(self, answer: Answer) -> None: ...
 
     def lost(self, error: ClusterError) -> None:
-        """The stream has ended, or was never there. Called at most once, last."""
+        """The stream has ended or could not be opened. Called at most once, as the last call."""
 
 
-#: opens a stream to a broker, at once; what fails later is `lost`
+#: opens a stream to a broker without waiting. A later failure is reported by `lost`
 OpenWire = Callable[[BrokerId, Answers], Wire]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a round has brought: bytes, and the offset up to which the owner had committed."""
+    """Result of a round: the bytes received, and the offset up to which the owner had committed."""
 
     size: int
     end: int
 
 
 class Copies:
-    """Copies topics from their owners. Single user: the loop. `copied_bytes`: all that it has received."""
+    """Copies topics from their owners. Single user: the loop. `copied_bytes` is the total received."""
 
     def __init__(self, open_wire: OpenWire) -> None:
         self.copied_bytes = 0
@@ -86,13 +86,13 @@ class Copies:
         *,
         last: bool = False,
     ) -> Copied:
-        """Copy what an owner has of a topic from `first` on; see `messages.Round`. A topic has one round at a time.
+        """Copy a topic from its owner, from offset `first` on (see `messages.Round`). A topic has one round at a time.
 
-        When cancelled, or after an error, the sink has taken some of the pieces.
+        After a cancellation or an error, the sink may have some of the pieces.
 
         Raises:
             Unavailable: the owner cannot be reached, or sent nothing for `STALL_S`.
-            CorruptObject, and what the owner and the sink raise.
+            CorruptObject: a piece is damaged. Errors of the owner and of the sink.
         """
         stream = self._stream(owner)
         number = next(self._numbers)
@@ -152,14 +152,14 @@ class Copies:
             asyncio.get_running_loop().call_later(_IDLE_S, close)
 
     def close(self) -> None:
-        """Close the streams; rounds under way fail."""
+        """Close the streams. Their rounds fail."""
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.close()
 
 
 class _Round:
-    """The answers of a round that were not taken yet: its credit bounds them."""
+    """Queue of a round's answers. Credit bounds its size."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -189,7 +189,7 @@ class _Stream:
         self.wire: Wire | None = None
         self.rounds: dict[int, _Round] = {}
         self.error: ClusterError | None = None
-        self.used = 0  # rounds that were opened
+        self.used = 0  # rounds opened so far
         self._owner = owner
         self._credit = ReceiverCredit(STREAM_BYTES)
 
@@ -202,7 +202,7 @@ class _Stream:
         return opened
 
     def close_round(self, topic_id: int, mine: _Round) -> None:
-        """Forget a round; where it has not ended, the owner is to send no more of it."""
+        """Close a round, and request that the owner ends it."""
         del self.rounds[topic_id]
         for answer in mine.answers:
             if isinstance(answer, Chunk):
@@ -214,7 +214,7 @@ class _Stream:
             self.wire.send(request)
 
     def taken(self, size: int) -> None:
-        """Give back the stream's credit for a chunk that was taken, or dropped."""
+        """Grant the stream's credit for a chunk again, once it was taken or dropped."""
         if grant := self._credit.taken(size):
             self.send(Grant(0, grant))
 

@@ -21,15 +21,15 @@ The rules:
 
 * A decision reads tables or, with `change.read`, the store. It adds a guard for each record that it relied on.
 * The writes of a decision are one transaction. If a guard fails, the record behind it is brought up to date and the
-  decision is made again, 5 times at most. A guard with an error of its own (`change.require`) ends the change instead.
+  decision is made again, 5 times at most. If a guard of `change.require` fails, the change ends with its error instead.
 * A decision without writes ends the change without a transaction.
-* A change returns when the tables have it. It is not cancelled once begun and takes 10 s at most. If its outcome is
-  unknown, its keys are `unsettled` until `resolve_unknown` has read them.
-* Tables take in events in the store's order, their own broker's and those of other brokers alike.
-* A value that cannot be read is set aside (`Aside`): the table keeps the record that it had, or drops it if the table
-  is made so. Its revision counts all the same.
+* A change returns when the tables have it. Its transaction cannot be cancelled and takes 10 s at most. If the outcome
+  is unknown, the keys of the change are `unsettled` until `resolve_unknown` has read them.
+* Tables apply events in the store's order, whichever broker made the change.
+* A value that cannot be read is set aside (`Aside`). The table keeps the previous record, or drops it with
+  `drops_unreadable`. In both cases it adopts the revision.
 
-`change(store, decide)` is the same for records that no table holds: counters, marks, single keys.
+`change(store, decide)` does the same for records outside of tables: counters, marks, single keys.
 """
 
 from pydanube_broker.records.change import ATTEMPTS, Change, Outcome, change

@@ -26,11 +26,11 @@ from pydanube_broker.records.json_record import JsonRecord
 from pydanube_broker.records.table import Table
 
 T = TypeVar("T")
-ATTEMPTS: Final = 5  # each that fails means that another change was made
+ATTEMPTS: Final = 5  # each failed attempt means that another change came first
 
 
 class Outcome(NamedTuple, Generic[T]):
-    """A change that was made. `result` is the decision's; `revision` is None if there was nothing to write."""
+    """The outcome of a change. `result` is returned by the decision. `revision` is None if there was nothing to write."""
 
     result: T
     revision: Revision | None
@@ -97,7 +97,7 @@ class Change:
         return self._guards.get(failed.guard)
 
 
-#: a decision collects guards and writes, and returns the result of the change
+#: adds guards and writes to a change, and returns its result
 Decide = Callable[[Change], Awaitable[T]]
 
 
@@ -113,11 +113,11 @@ async def change(
 
     Args:
         decide: called once for each attempt.
-        transact: in place of the store's, which a cancellation may interrupt.
+        transact: replaces the store's method, which a cancellation may interrupt.
         refresh: called with the key of a guard that failed, before the next attempt.
 
     Raises:
-        GuardFailed: of the last attempt, and nothing was changed. Errors of `decide` and of `Change.require`.
+        GuardFailed: the last attempt failed, and nothing was changed. Errors of `decide` and of `Change.require`.
         StoreUnavailable: with `outcome: unknown` if the change may have happened.
     """
     for attempt in range(1, attempts + 1):

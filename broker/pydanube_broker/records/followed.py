@@ -1,7 +1,7 @@
 """Tables that follow the store by one watch, and their changes.
 
-At any time one caller reads the watch and the others wait. A caller whose change has arrived hands the watch to the next
-one. So a broker sees its own changes without a task, and those of others while any caller waits or `follow` runs.
+At any time one caller reads the watch and the others wait. When its change has arrived, it hands the watch to the next
+caller. So a broker sees its own changes without a task, and those of other brokers while a caller waits or `follow` runs.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ log = logging.getLogger("pydanube.cluster")
 
 T = TypeVar("T")
 _NEVER: Final = Revision(1 << 62)
-_PAUSE_S: Final = 1.0  # after the store did not answer
-_STORE_S: Final = 10.0  # a change, or a wait for the watch
+_PAUSE_S: Final = 1.0  # pause after an error of the store
+_STORE_S: Final = 10.0  # maximum of a change, or of a wait for the watch
 
 
 class Records:
     """See the package. Single user: the loop.
 
     Args:
-        tables: their ranges do not overlap. One watch spans all of them, so nothing that changes with traffic may lie
-            between. Keys between the tables are passed over.
-        changed: called with the keys that changed, once for each event, and once for all that a reading brought.
-        aside: takes values that cannot be read.
+        tables: their ranges must not overlap. One watch spans all of them, so keys that change with traffic must not
+            lie between them. Other keys between the tables are ignored.
+        changed: called with the changed keys, once per event, and once per reading of all tables.
+        aside: collects values that cannot be read.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Records:
         self._range = KeyRange(start=ranges[0].start, end=ranges[-1].end)
         self._stack = AsyncExitStack()
         self._watch: AsyncIterator[Event]
-        self._revision = Revision(0)  # of the newest event; all before it were taken in
+        self._revision = Revision(0)  # of the newest event. All before it are applied
         self._reading = False
-        self._lost = False  # the watch has lost its place: the tables are read again
+        self._lost = False  # the watch was compacted, so the tables must be read again
         self._waiting: dict[Revision, anyio.Event] = {}
 
     # -- following -----------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read all tables, and watch the store from there. Raises `StoreUnavailable`."""
+        """Read all tables, and watch the store from that revision on. Raises `StoreUnavailable`."""
         revision, changed = None, list[str]()
         for table in self._tables:
             items, read_at = await read_all(self._store, table.range)
@@ -91,7 +91,7 @@ class Records:
             self.on_change(changed)
 
     async def follow(self, holds: Callable[[], bool] = lambda: False) -> None:
-        """Take in changes until `holds()` is true, or the store closes. Errors are logged, and it goes on."""
+        """Apply changes until `holds()` is true or the store closes. Log an error, and retry after a second."""
         while True:
             try:
                 await self._until(_NEVER, holds)
@@ -108,10 +108,10 @@ class Records:
         await self._stack.aclose()
 
     async def refresh(self, *keys: str) -> None:
-        """Bring the tables up to date with the store about keys. Keys of no table are passed over.
+        """Update the tables until they have the store's present state of these keys. Keys of no table are ignored.
 
         Raises:
-            StoreUnavailable: it does not answer, or the watch has brought nothing for 10 s.
+            StoreUnavailable: the store does not answer, or the watch did not reach its state within 10 s.
         """
         for key in keys:
             if (table := self._table_of(key)) is not None:
@@ -126,7 +126,7 @@ class Records:
         raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
 
     async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
-        """Wait for 10 s at most until `holds()` is true, or all events up to the store's revision were taken in."""
+        """Wait 10 s at most until `holds()` is true or all events up to the store's revision are applied."""
         with anyio.move_on_after(_STORE_S):
             await self._until(revision, holds, at_latest=True)
 
@@ -134,8 +134,8 @@ class Records:
         """Read events until `holds()` is true, or all events up to a revision were read.
 
         Args:
-            at_latest: the revision is the store's at the call. The event that is waited for may be older, and the range
-                may have none of that revision, so `holds` is checked after each.
+            at_latest: the revision is the store's at the call. The awaited event may be older, and the range may have no
+                event of that revision, so `holds` is checked after each event.
         """
         try:
             while self._revision <= revision and not holds():
@@ -149,7 +149,7 @@ class Records:
                 finally:
                     self._reading = False
         finally:
-            if not self._reading and self._waiting:  # another caller reads on
+            if not self._reading and self._waiting:  # the next caller reads the watch
                 self._waiting.pop(next(iter(self._waiting))).set()
 
     async def _next(self) -> None:
@@ -192,11 +192,11 @@ class Records:
         )
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """Run one transaction, and return when the tables have it. Not cancelled once begun, so that its outcome is known.
+        """Run one transaction, and return when the tables have it. A cancellation waits, so that the outcome is certain.
 
         Raises:
             GuardFailed: nothing was changed.
-            StoreUnavailable: with `outcome: unknown` the keys are `unsettled`.
+            StoreUnavailable: if it has `outcome: unknown`, the keys are `unsettled`.
         """
         keys = {write.key for write in writes if not isinstance(write, DeleteRange)}
         with anyio.move_on_after(_STORE_S, shield=True):
@@ -228,13 +228,13 @@ class Records:
         )
 
     async def resolve_unknown(self) -> None:
-        """Bring the tables up to date about changes whose outcome is unknown: the present state of the store is the outcome.
+        """Refresh the keys of changes with unknown outcome. The store's present state is the outcome.
 
-        An answer of the store has seen the change or proves that there was none: ours carry out requests in order,
-        and etcd puts up a fence first.
+        An answer of the store proves whether the change was made: our stores run requests in order, and the client of
+        etcd writes a fence first.
 
         Raises:
-            StoreUnavailable: keys that are unsettled stay so.
+            StoreUnavailable: the remaining keys stay unsettled.
         """
         for key in sorted(self.unsettled):
             await self.refresh(key)
@@ -242,9 +242,9 @@ class Records:
 
 
 async def states_of(store: MetadataStore, key: str) -> AsyncGenerator[KeyValue | None, None]:
-    """Yield a key as it is, and again after each change, until the store closes.
+    """Yield the present value of a key, and each later one, until the store closes.
 
-    A store that is away is waited for. Close the generator when it is left.
+    Wait while the store is unavailable. The caller must close the generator.
     """
     table = Table(KeyRange.only(key), lambda item: item)
     records = Records(store, [table])

@@ -1,9 +1,9 @@
 """Records in the metadata store: frozen dataclasses as JSON with a version.
 
-While brokers are replaced one by one, two builds read and write the same records. So a field that is not known is passed over,
-and gone once this broker writes the record; a new field has a default, with which the record is right if less good, and is
-`UNLESS_DEFAULT` for as long as the build before refuses what it does not know. Where that cannot be, the version goes up: older brokers refuse the record
-whole.
+During a rolling upgrade two builds read and write the same records. So `from_json` ignores unknown fields, and they are
+lost when this broker writes the record. A new field needs a default with which the record is correct, though less
+precise. It is `UNLESS_DEFAULT` as long as the previous build refuses unknown fields. A change that cannot have such a
+default raises the version, and older brokers refuse the whole record.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pydanube_storage.metadata import CorruptMetadata
 RECORD_VERSION: Final = 1
 UNLESS_DEFAULT: Final = Field(
     exclude_if=lambda value: value in (None, 0, "")
-)  # what has no more to say is not written
+)  # a field with None, 0 or "" is not written
 _HEAD: Final = b'{"version":%d,' % RECORD_VERSION
 
 
 class JsonRecord:
-    """Mix-in of a frozen, slotted, keyword-only dataclass whose fields are JSON values or other such records."""
+    """Mix-in for a frozen, slotted, keyword-only dataclass. Its fields are JSON values or such records."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True)
 
     def to_json(self) -> bytes:
-        """UTF-8, one line, fields in order of declaration, the version first."""
+        """Return the record as one line of JSON in UTF-8: the version, then the fields in order of declaration."""
         return _HEAD + _adapter(type(self)).dump_json(self)[1:]
 
     @classmethod
     def from_json(cls, data: bytes, *, key: str) -> Self:
-        """Parse what `to_json` wrote.
+        """Parse a record.
 
         Raises:
-            FormatTooNew: written by a newer version.
-            CorruptMetadata: anything else that is not such a record; `details` names the key and the field.
+            FormatTooNew: a newer version wrote it.
+            CorruptMetadata: the data are not such a record. `details` has the key and the field.
         """
         body = b"{" + data[len(_HEAD) :] if data.startswith(_HEAD) else _without_version(data, key=key)
         try:
@@ -53,7 +53,7 @@ class JsonRecord:
 
 
 def _without_version(data: bytes, *, key: str) -> bytes:
-    """The record's other fields, of JSON that was not written by this very version."""
+    """Return the JSON without `version`, for a record that does not begin as this version writes it."""
     try:
         body = json.loads(data)
     except ValueError as error:
@@ -71,7 +71,7 @@ def _without_version(data: bytes, *, key: str) -> bytes:
     return json.dumps(body).encode()
 
 
-_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}  # building one costs a millisecond
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}  # cached, because building one takes a millisecond
 
 
 def _adapter(cls: type[Any]) -> TypeAdapter[Any]:

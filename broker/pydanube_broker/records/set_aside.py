@@ -1,7 +1,7 @@
-"""Metadata that cannot be read or applied is set aside, so that no single record stops a start.
+"""Metadata that cannot be read or applied is set aside, so that a single record does not prevent a start.
 
-What is set aside is not served, stays as it is in the store, and is said in `/status` and by diagnosis until the next
-start. Whoever uses it by name gets the error. What it may own (a log, cursors, objects) is not given up.
+The broker does not serve a key that is set aside, and does not change it in the store. `/status` and diagnosis list it
+until the next start. A call that uses it by name raises its error. The broker keeps its log, cursors and objects.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger("pydanube.cluster")
 
 
 def counted_at_most(counter: KeyValue, error: ClusterError) -> int:
-    """Return the highest value that a counter which cannot be read may have reached.
+    """Return an upper bound of a counter that cannot be read.
 
-    Each of its steps took a revision of the store, so it never passed that of its last change.
+    Each step of the counter took one revision of the store, so its value is at most the revision of its last change.
     """
     log.warning("counter_unreadable", extra={"key": counter.key, "why": error.message})
     return counter.mod_revision
@@ -35,7 +35,7 @@ class Aside:
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """Context for reading a key's value: if it cannot be understood, it is set aside."""
+        """Context for reading a key's value. If that fails, the key is set aside."""
         try:
             yield
         except FormatTooNew as error:
@@ -49,11 +49,11 @@ class Aside:
 
     @contextlib.contextmanager
     def finishing(self, key: str, operation: str, **arguments: Any) -> Iterator[None]:
-        """Context for finishing an interrupted change: if that fails, it is set aside, with the operation that mends it."""
+        """Context for finishing an interrupted change. If that fails, the key is set aside with the operation that mends it."""
         try:
             yield
         except (StoreUnavailable, DiskFull):
-            raise  # not this piece: nothing can be written
+            raise  # the cause is not this key
         except ClusterError as error:
             mend = f"call {operation} with {', '.join(f'{k}={v}' for k, v in arguments.items())}"
             self._add(
@@ -61,7 +61,7 @@ class Aside:
             )
 
     def error(self, key: str) -> CorruptMetadata:
-        """Return the error for a use of a key that is set aside: why, and what mends it."""
+        """Return the error for a use of a key that is set aside, with the cause and the remedy."""
         one = self.found[key]
         return CorruptMetadata(f"{key} is set aside: {one.why}: {one.mend}", key=key)
 

@@ -22,15 +22,15 @@ R = TypeVar("R")
 
 
 class Table(Generic[R]):
-    """Records by key; `Records` fills it. Single user: the loop.
+    """Records by key. `Records` fills it. Single user: the loop.
 
     Args:
         range_: the table's keys.
-        read: make a record of a key as stored. An error sets the key aside.
-        changed: called after each change with the key, the record before and the record after, None where there is none.
-            Indexes beside the table are kept by it.
-        drops_unreadable: whether a record goes whose new value cannot be read, so that an outdated one grants nothing. By
-            default it stays, because an absent record may be taken for a deleted one.
+        read: parses a key and its value. An error sets the key aside.
+        changed: called after each change with the key, the previous record or None, and the new record or None. It
+            maintains indexes beside the table.
+        drops_unreadable: whether to drop a record if its new value cannot be read, so that an outdated record grants
+            nothing. By default the previous record stays, because an absent record would look like a deleted one.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Table(Generic[R]):
         self._read = read
         self._changed = changed
         self._drops_unreadable = drops_unreadable
-        self._revisions: dict[str, Revision] = {}  # of every key of the store, readable or not
-        self._read_at = Revision(0)  # keys that are unknown had no change up to here that still counts
+        self._revisions: dict[str, Revision] = {}  # of each key in the store, readable or not
+        self._read_at = Revision(0)  # for a key without a revision, events up to this one are outdated
 
     def get(self, key: str) -> R | None:
         return self.rows.get(key)
@@ -62,7 +62,7 @@ class Table(Generic[R]):
         return len(self.rows)
 
     def known_keys(self) -> Collection[str]:
-        """Return the keys that the store has, also those that cannot be read."""
+        """Return the keys in the store, readable or not."""
         return self._revisions.keys()
 
     def revision(self, key: str) -> Revision | None:
@@ -70,7 +70,7 @@ class Table(Generic[R]):
         return self._revisions.get(key)
 
     def guard(self, key: str) -> Guard:
-        """Return the guard that the store has the key as this table does."""
+        """Return a guard that fails if the store's key differs from this table's."""
         revision = self._revisions.get(key)
         return Absent(key) if revision is None else ModRevision(key, revision)
 
@@ -82,7 +82,7 @@ class Table(Generic[R]):
     # -- filling -------------------------------------------------------------------------------------------------
 
     def put(self, item: KeyValue, aside: Aside) -> bool:
-        """Take in a key as stored, and return whether the table lacked it."""
+        """Apply a stored key. Return whether it was new to the table."""
         if self._revisions.get(item.key, self._read_at) >= item.mod_revision:
             return False
         self._revisions[item.key] = item.mod_revision
@@ -97,7 +97,7 @@ class Table(Generic[R]):
         return True
 
     def remove(self, key: str, revision: Revision) -> bool:
-        """Take in that a key was deleted at this revision, and return whether the table had it."""
+        """Apply the deletion of a key at this revision. Return whether the table had the key."""
         known = self._revisions.get(key)
         if known is None or known > revision:
             return False
@@ -108,7 +108,7 @@ class Table(Generic[R]):
         return True
 
     def replace(self, items: Iterable[KeyValue], revision: Revision, aside: Aside) -> list[str]:
-        """Take in the whole range as it was read from this revision on, and return the keys that changed."""
+        """Replace the records by a reading of the whole range at this revision. Return the changed keys."""
         found = {item.key: item for item in items}
         changed = [key for key in set(self._revisions) - found.keys() if self.remove(key, revision)]
         self._read_at = Revision(0)
@@ -117,6 +117,6 @@ class Table(Generic[R]):
         return changed
 
     async def load(self, store: MetadataStore, aside: Aside, *, part: KeyRange | None = None) -> None:
-        """Read the range, or a part of it, once: for tables that do not follow the store. Raises `StoreUnavailable`."""
+        """Read the range or a part of it once, for a table that does not follow the store. Raises `StoreUnavailable`."""
         for item in (await read_all(store, part or self.range))[0]:
             self.put(item, aside)

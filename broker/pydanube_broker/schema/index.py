@@ -51,7 +51,7 @@ class SchemaIndex:
         self._join(subject, number)
 
     def _join(self, subject: str, number: int) -> None:
-        """Make a version of its parts; remove it if one is missing."""
+        """Build a version from its parts, or remove it if a part is missing."""
         known = self._subjects.get(subject)
         if known is None:
             return

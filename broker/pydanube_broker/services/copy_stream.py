@@ -126,7 +126,7 @@ class _LinkWire:
         self._end(Unavailable(f"the broker at {self._url} {what} ({why})", broker=self._url))
 
     def eased(self) -> None:
-        """Do nothing: requests are small, and few beside what they bring."""
+        """Do nothing, because requests are small and few."""
 
     def _end(self, error: ClusterError) -> None:
         answers, self._answers = self._answers, None
@@ -146,7 +146,7 @@ class _NoWire:
 def wires(
     relay: Relay, url_of: Callable[[BrokerId], str]
 ) -> Callable[[BrokerId, Answers], _LinkWire | _NoWire]:
-    """Return how to open a copy's stream to a broker. `url_of`: its address, "" for one that is not known."""
+    """Return a function that opens a copy's stream to a broker. `url_of` returns its address, "" if it has none."""
 
     def open_wire(broker_id: BrokerId, answers: Answers) -> _LinkWire | _NoWire:
         url = url_of(broker_id)

@@ -1,4 +1,4 @@
-"""The calls of the tier's process by which brokers' reports of their topics are stored (`kept_states`)."""
+"""Calls of the tier's process that store brokers' reports of their topics (`kept_states`)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class KeptStatesWork:
         return {"states_write": self.replace, "states_newest": self.newest}
 
     def replace(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Store a report as `folder`/`name`, read it back, and delete those of the folder that it replaces.
+        """Store a report as `folder`/`name`, read it back, and delete older reports of the folder.
 
-        Raises `StoreUnavailable`: the store has something else, or nothing; the former ones are there as they were.
+        Raises `StoreUnavailable`: the store does not have the report as written. Older reports are unchanged.
         """
         folder = arguments["folder"]
         key = f"{folder}/{arguments['name']}"
@@ -43,7 +43,7 @@ class KeptStatesWork:
         return {}, b""
 
     def newest(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Return the newest report of `folder`, and when it was written; nothing if there is none."""
+        """Return the newest report of `folder` and the time of its write, or an empty answer."""
         found = max(self._of(arguments["folder"]), key=lambda fact: fact.key, default=None)
         if found is None:
             return {}, b""

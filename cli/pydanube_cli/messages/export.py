@@ -1,7 +1,7 @@
-"""Exports to a file of this machine, which the command writes itself from what the broker sends.
+"""Exports to a file of this machine. The command writes the file and reads the messages from the broker.
 
-The broker writes files only below `exports/` of its data directory. A path is written here: the topic is read by a plain
-reader of the SDK, through whichever broker owns it, with the rights of its caller.
+The broker writes files only below `exports/` of its data directory. For a path, the command reads the topic with the SDK
+from its owner, with the rights of the caller, and writes the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def writes_here(operation: str, arguments: Mapping[str, Any], common: Common) ->
 def export_here(operation: str, arguments: Mapping[str, Any], common: Common) -> dict[str, Any]:
     """Write the export and return its result, with the fields of the operation's result.
 
-    Raises `ClusterError`: what the broker answered, or why the file cannot be written.
+    Raises `ClusterError`: the broker refused a call, or the file cannot be written.
     """
     if common.admin is not None and common.broker is None:
         raise InvalidArgument(

@@ -1,5 +1,5 @@
-"""Avro for broker, SDK and readers: the tree of a schema, and the reader of its data.
+"""Avro for the broker, the SDK and readers: schemas as trees, and readers of their data.
 
-Everything follows the Apache Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Binary Encoding",
+The package follows the Apache Avro specification 1.12, "Schema Declaration", "Names", "Aliases", "Binary Encoding",
 "Schema Resolution".
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-# writer -> readers that take it, beside itself
+# writer -> other types that a reader may have
 PROMOTIONS: Final = {
     "int": frozenset({"long", "float", "double"}),
     "long": frozenset({"float", "double"}),
@@ -17,7 +17,7 @@ PROMOTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """The one logical type that resolution looks at ("Decimal": scale and precision must match)."""
+    """The only logical type that resolution checks ("Decimal": scale and precision must match)."""
 
     precision: int
     scale: int
@@ -32,7 +32,7 @@ class Primitive:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Named:
-    """A type with a name; `aliases` are full names, too."""
+    """A type with a name. `aliases` are full names, too."""
 
     full_name: str
     aliases: frozenset[str]
@@ -66,7 +66,9 @@ class Field:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Record(Named):
-    fields: list[Field] = field(default_factory=list)  # filled after the name is known, for recursion
+    fields: list[Field] = field(
+        default_factory=list
+    )  # filled after the name is defined, so that fields can refer to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ AvroType: TypeAlias = Primitive | Fixed | Enumeration | Record | Array | MapType
 
 
 def describe(kind: AvroType) -> Any:
-    """A type as JSON, short: named types by their name."""
+    """Return a type as short JSON, in which a named type is its name."""
     match kind:
         case Primitive(name=name, decimal=None):
             return name
@@ -115,7 +117,7 @@ def describe(kind: AvroType) -> Any:
 
 
 def branch_name(kind: AvroType) -> str:
-    """Return the name of a branch in its union: the full name, or the type."""
+    """Return the name of a union's branch: its full name if it has one, otherwise its type."""
     match kind:
         case Primitive(name=name):
             return name
@@ -130,7 +132,7 @@ def branch_name(kind: AvroType) -> str:
 
 
 def same_name(writer: Named, reader: Named) -> bool:
-    """Return whether a named type is the reader's: by its name without the namespace, or by an alias."""
+    """Return whether the names of two types match: without the namespace, or by an alias of the reader's."""
     return writer.simple_name == reader.simple_name or writer.full_name in reader.aliases
 
 

@@ -1,4 +1,4 @@
-"""From the JSON of an Avro schema to the tree, with an error that names the place."""
+"""Parse the JSON of an Avro schema into a tree. Errors have the place in the schema."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LONG: Final = (-(1 << 63), (1 << 63) - 1)
 
 
 def parse_avro(schema: Any) -> AvroType:
-    """The tree of a schema.
+    """Parse a schema.
 
-    Raises `SchemaInvalid`: `details["path"]` is the place, as a JSON pointer into the schema.
+    Raises `SchemaInvalid`: `details["path"]` is a JSON pointer into the schema.
     """
     parser = _Parser()
     root = parser.type(schema, "", "", depth=0)
@@ -40,7 +40,7 @@ def parse_avro(schema: Any) -> AvroType:
 
 
 class _Parser:
-    """Names are defined before they are used, in the order of the text ("Names")."""
+    """Parser of one schema. A name must be defined before its use, in the order of the text ("Names")."""
 
     def __init__(self) -> None:
         self._named: dict[str, Fixed | Enumeration | Record] = {}
@@ -51,9 +51,9 @@ class _Parser:
         self._fitting: dict[tuple[int, int], bool] = {}
 
     def height(self, kind: AvroType, path: str) -> int:
-        """Return how deeply types are nested, recursion counted once. Names can nest deeper than the JSON shows.
+        """Return how deeply types are nested, with recursion counted once. Names can nest deeper than the JSON.
 
-        Bounded, because walking a schema or its data recurses.
+        The depth is bounded, because code that walks a schema or its data recurses.
         """
         match kind:
             case Array(items=inner) | MapType(values=inner):
@@ -142,7 +142,7 @@ class _Parser:
         return self.type(schema[key], namespace, f"{path}/{key}", depth=depth + 1)
 
     def _names(self, schema: Mapping[str, Any], namespace: str, path: str) -> tuple[str, str, frozenset[str]]:
-        """Full name, its namespace, full aliases."""
+        """Return the full name, its namespace, and the full aliases."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
             raise _bad(f"{path}/name", name, f"{schema['type']} needs a name")
@@ -252,10 +252,10 @@ class _Parser:
             case Record(full_name=full, fields=fields):
                 if not isinstance(value, dict):
                     return False
-                if full in self._open:  # its own fields are not all known yet
+                if full in self._open:  # its fields are not complete yet
                     return True
                 key = (id(kind), id(value))
-                if key not in self._fitting:  # else unions of records of unions are 2^n ways to fail
+                if key not in self._fitting:  # cached, because nested unions of records would need 2^n checks
                     self._fitting[key] = all(
                         self._fits(field.type, value[field.name])
                         if field.name in value
@@ -293,7 +293,7 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _decimal(schema: Mapping[str, Any]) -> Decimal | None:
-    """The decimal of a bytes or fixed type; a malformed one is ignored, as the specification asks."""
+    """Return the decimal of a bytes or fixed type, or None. A malformed one is ignored, as the specification requires."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if schema.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:
         return None

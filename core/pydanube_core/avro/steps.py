@@ -1,11 +1,11 @@
-"""The functions of which a reader of Avro data is made ("Binary Encoding").
+"""Functions that read Avro data ("Binary Encoding"). A reader is composed of them.
 
-Each reads one value from a position, appends it to a list, and returns the position behind it. Without a list it
-builds nothing: so the broker checks payloads, and a reader skips fields that its schema lacks.
+Each function reads one value at a position, appends it to a list, and returns the position behind it. Without a list it
+builds nothing. The broker checks payloads in this way, and a reader skips fields that its schema lacks.
 
-The cost of a payload is bounded by its length. Nesting is limited. Every item of a list and every entry of a map takes
-a byte. Items that take none have a limit for the whole payload. fastavro recurses in C instead, and 5 000 levels of a
-linked list end the process (seen, 1.13).
+The cost of a payload is bounded by its length: nesting is limited, and an item of a list or an entry of a map takes at
+least one byte. Items of zero bytes have a limit per payload. fastavro 1.13 recurses in C instead, and a linked list with
+5 000 levels crashes the process (observed).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final
 from pydanube_core.avro.model import Enumeration
 
 CONTAINER_MAGIC: Final = b"Obj\x01"
-MAX_NESTING: Final = 200  # records in one another; the schema's own nesting is at most parse.MAX_DEPTH
-MAX_EMPTY_ITEMS: Final = 100_000  # of one payload: items and records that take no bytes
+MAX_NESTING: Final = 200  # records within records. The schema is nested at most parse.MAX_DEPTH deep
+MAX_EMPTY_ITEMS: Final = 100_000  # items and records of zero bytes per payload
 
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 
 class Fault(ValueError):
-    """A payload is no datum of its schema, or its schema cannot be read as another. `at`: the byte, or None."""
+    """A payload does not match its schema, or two schemas do not resolve. `at` is the offset in the payload, or None."""
 
     def __init__(self, why: str, at: int | None = None) -> None:
         super().__init__(why)
@@ -34,7 +34,7 @@ class Fault(ValueError):
 
 
 class Room:
-    """The limits that one payload has left."""
+    """The rest of one payload's limits."""
 
     __slots__ = ("empty_items", "nesting")
 
@@ -67,7 +67,7 @@ def read_whole(step: Step, data: bytes, at: int, out: list[Any] | None) -> None:
         raise Fault(f"{len(data) - end} bytes are left over behind the datum{hint}", end)
 
 
-# Reading. A position beyond the end is found where the next byte is read (IndexError), or at the end (`read_whole`).
+# Reading. A position beyond the end raises IndexError at the next byte, or `Fault` at the end (`read_whole`).
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
@@ -95,14 +95,14 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
 def read_count(data: bytes, at: int) -> tuple[int, int]:
     """Return the number of items in a block of an array or a map, and the position behind it. 0 ends the blocks."""
     count, at = read_number(data, at)
-    if count < 0:  # then its size in bytes follows
+    if count < 0:  # a negative count is followed by the size in bytes
         _, at = read_number(data, at)
         count = -count
     return count, at
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return bytes whose length stands before them, and the position behind them."""
+    """Return bytes with a length prefix, and the position behind them."""
     size, at = read_number(data, at)
     if size < 0 or at + size > len(data):
         raise Fault(f"{size} bytes are announced, {len(data) - at} are left", at)
@@ -193,7 +193,7 @@ PRIMITIVES: Final[dict[str, Step]] = {
 def converted(step: Step, make: Callable[[Any], Any]) -> Step:
     def convert(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         end = step(data, at, room, out)
-        if end > len(data):  # the conversion is of whole values only
+        if end > len(data):  # convert whole values only
             raise Fault("the datum ends too early", len(data))
         if out is not None:
             out[-1] = make(out[-1])
@@ -212,7 +212,7 @@ def skipped(step: Step) -> Step:
 
 
 def read_enumeration(kind: Enumeration, symbols: list[str | None] | tuple[str, ...]) -> Step:
-    """Read an enum. `symbols`: the reader's symbol for each of the writer's, or None."""
+    """Read an enum. `symbols` has the reader's symbol, or None, for each of the writer's symbols."""
 
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         index, end = read_number(data, at)
@@ -246,8 +246,8 @@ def read_record(
     """Read a record.
 
     Args:
-        fields: may be completed after this call, for a record within itself. A field without a name is not the reader's.
-        defaults: the reader's fields that were not written, or None to read as written.
+        fields: may be completed after this call, for a recursive record. A field with an empty name is skipped.
+        defaults: values of the reader's fields that the writer lacks. None to read with the writer's schema alone.
     """
     names: list[str] = []
 
@@ -262,9 +262,7 @@ def read_record(
         values: list[Any] | None = None if out is None else []
         for _, field in fields:
             at = field(data, at, room, values)
-            if at > len(
-                data
-            ):  # a type that does not look at its bytes, like a float, must not go on behind them
+            if at > len(data):  # some types do not check their length, so check it here
                 raise Fault("the datum ends too early", len(data))
         room.nesting += 1
         if out is not None and values is not None:

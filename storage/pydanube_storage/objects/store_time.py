@@ -1,4 +1,4 @@
-"""The time of an object store, by an object that is written for the purpose.
+"""Read the time of an object store from an object that is written for this purpose.
 
 The age of an object is the difference of two times of the store. The clocks of the brokers play no part, so a broker whose
 clock is wrong deletes nothing too early.
@@ -12,7 +12,7 @@ from pydanube_storage.objects.protocol import ObjectStore
 
 
 def store_now_ms(store: ObjectStore, folder: str) -> int | None:
-    """Return the store's time in milliseconds since 1970; None if its listings have no times.
+    """Return the store's time in milliseconds since 1970, or None if its listings have no times.
 
     Args:
         folder: where an object is written, listed and deleted again.
