@@ -1,7 +1,7 @@
-"""Connectors: sources bring records of other systems into topics, sinks write topics to other systems.
+"""Connectors: sources publish records of other systems to topics, sinks write topics to other systems.
 
-`danube connect run FILE…` runs them. A connector of one's own is a class with one method and a model of its settings,
-found by an entry point of the group `pydanube.connectors`, or named in the file as `module:Class`; see `connector`.
+`danube connect run FILE…` runs them. A custom connector is a class with one method and a model of its settings. The
+runner finds it by an entry point of the group `pydanube.connectors`, or by `module:Class` in the file. See `connector`.
 """
 
 from pydanube_connect.connector import Guarantee, SchemaOffer, Settings, Sink, Source

@@ -1,6 +1,6 @@
 """The base classes of connectors.
 
-A connector is a class with a `Settings` model and one method that moves records. Everything else is the runner's:
+A connector is a class with a `Settings` model and one method that moves records. The runner does everything else:
 batches, retries, dead letters, positions, acknowledgements, statistics.
 
     class Settings(pydanube_connect.Settings):
@@ -23,15 +23,15 @@ from pydantic import BaseModel, ConfigDict
 
 from pydanube_connect.records import Batch, Place
 
-#: characters of one previewed record
+#: maximum characters of one previewed record
 PREVIEW_CHARS = 2_000
 
 
 class Guarantee(StrEnum):
-    """The delivery guarantee of a connector as it is configured.
+    """The delivery guarantee of a connector with its settings.
 
-    `exactly_once`: every record has its effect once. `idempotent`: a record may be written again, which changes
-    nothing. `at_least_once`: a record may be written again, and both copies are seen.
+    `exactly_once`: every record has its effect once. `idempotent`: a record may be written again, without a further
+    effect. `at_least_once`: a record may be written again, and both copies are visible.
     """
 
     EXACTLY_ONCE = "exactly_once"
@@ -40,7 +40,7 @@ class Guarantee(StrEnum):
 
 
 class Settings(BaseModel):
-    """Base of a connector's settings: unknown keys are refused."""
+    """Base of a connector's settings. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,10 +49,10 @@ S = TypeVar("S", bound=Settings)
 
 
 class Connector(Generic[S]):
-    """What sources and sinks have in common.
+    """Base class of sources and sinks.
 
     Attributes:
-        settings_model: the model of the table `[settings]`: the type argument of the base class.
+        settings_model: the model of the table `[settings]`, from the type argument of the base class.
     """
 
     settings_model: ClassVar[type[Settings]] = Settings
@@ -64,7 +64,7 @@ class Connector(Generic[S]):
                     cls.settings_model = argument
 
     def __init__(self, settings: S, *, name: str) -> None:
-        """Take the settings; connect to nothing.
+        """Store the settings. Do not connect yet.
 
         Raises:
             InvalidArgument: the settings contradict each other.
@@ -74,20 +74,20 @@ class Connector(Generic[S]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee with these settings."""
+        """The delivery guarantee with these settings."""
         return Guarantee.AT_LEAST_ONCE
 
     async def open(self) -> None:
         """Connect to the other system. Called before the first batch and after each failure."""
 
     async def close(self) -> None:
-        """Disconnect. Called after each failure too, and where `open` has failed."""
+        """Disconnect. Called after each failure too, even if `open` failed."""
 
     async def check(self) -> list[str]:
-        """Look at the other system without changing it; return what was found, a sentence each.
+        """Inspect the other system without changing it. Return one sentence per finding.
 
         Raises:
-            ClusterError: the connector could not run; the message has the remedy.
+            ClusterError: the connector could not run. The message contains the remedy.
         """
         await self.open()
         return []
@@ -97,35 +97,35 @@ class Sink(Connector[S]):
     """Writes records of topics to another system.
 
     Attributes:
-        decodes: whether `record.value` is wanted. Records that cannot be decoded are then refused before `write`.
+        decodes: whether the sink uses `record.value`. If so, undecodable records are refused before `write`.
     """
 
     decodes: ClassVar[bool] = True
 
     async def write(self, batch: Batch) -> None:
-        """Write a batch; when it returns, the other system has all records on stable storage.
+        """Write a batch. When this returns, the other system has all records on stable storage.
 
-        A sink that is `exactly_once` stores `batch.ends` with the records in one transaction, and only where it holds
-        `batch.starts` so far.
+        An `exactly_once` sink stores `batch.ends` with the records in one transaction. It does so only if the stored
+        positions equal `batch.starts`.
 
         Raises:
-            RetryLater: the other system cannot take it now.
+            RetryLater: the other system cannot accept the batch now.
             Refused: some records can never be written.
-            Exception: anything else is retried too.
+            Exception: any other exception is retried too.
         """
         raise NotImplementedError
 
     async def positions(self, places: Collection[Place]) -> Mapping[Place, int]:
-        """Return the next offset of each place that the other system holds a position of; for `exactly_once`."""
+        """Return the next offset of each place that has a position in the other system. Only for `exactly_once`."""
         return {}
 
     def preview(self, batch: Batch) -> list[str]:
-        """Return the records as they would be written, a text each."""
+        """Return one text per record, as it would be written."""
         return [json.dumps(record.value, ensure_ascii=False, default=str)[:PREVIEW_CHARS] for record in batch]
 
 
 class SchemaOffer:
-    """A schema that a source knows for one of its topics."""
+    """The schema that a source provides for one of its topics."""
 
     __slots__ = ("definition", "kind", "subject")
 
@@ -136,34 +136,35 @@ class SchemaOffer:
 
 
 class Source(Connector[S]):
-    """Reads records of another system, which are published to topics.
+    """Reads records of another system. The runner publishes them to topics.
 
     Attributes:
-        deterministic: read again from a position, it gives the same records in the same order. With positions the
-            connector is then `exactly_once`.
+        deterministic: whether a second read from a position returns the same records in the same order. If so, the
+            connector is `exactly_once` with positions.
     """
 
     deterministic: ClassVar[bool] = False
 
     async def start(self, positions: Mapping[str, str]) -> None:
-        """Continue from these positions, by shard; called once after each `open`. A shard without one is new."""
+        """Continue from these positions, by shard. Called once after each `open`. A shard without one is new."""
 
     async def read(self) -> Batch | None:
-        """Return the next records, waiting about a second at most; None where there are none now."""
+        """Return the next records, or None if no records arrive within about a second."""
         raise NotImplementedError
 
     async def stored(self, batch: Batch) -> None:
-        """All records of a batch are durable in their topics: acknowledge them to the other system.
+        """Acknowledge a batch to the other system. All its records are durable in their topics.
 
-        Called in the order of `read`. For batches with a position it is called later, for the newest of each shard only.
+        Called in the order of `read`. For batches with a position, the call comes later and only for the newest batch
+        of each shard.
         """
 
     def schema(self, topic: str) -> SchemaOffer | None:
-        """Return the schema of what is published to a topic, where the source knows it."""
+        """Return the schema of the records for a topic, or None if the source provides none."""
         return None
 
     async def sample(self, count: int) -> AsyncIterator[Batch]:
-        """Yield batches with about `count` records for a dry run, and change nothing in the other system."""
+        """Yield batches with about `count` records for a dry run, without changing the other system."""
         await self.open()
         await self.start({})
         while count > 0 and (batch := await self.read()) is not None:
@@ -171,7 +172,7 @@ class Source(Connector[S]):
             yield batch
 
     def preview(self, batch: Batch) -> list[str]:
-        """Return the records as they would be published, a text each."""
+        """Return one text per record, as it would be published."""
         return [
             f"{record.topic or ''} key={record.key} {_shown(record.value)}"[:PREVIEW_CHARS].strip()
             for record in batch

@@ -1,6 +1,6 @@
-"""Dead letters of connectors, in the form in which the broker makes them.
+"""Publish dead letters of connectors in the format of the broker.
 
-The runner publishes them itself and waits for the receipt: only then may the position of an exactly-once sink pass the
+The runner publishes them itself and waits for the receipt. Only then may the position of an exactly-once sink pass the
 refused record. `danube dead-letters list TOPIC connect-NAME` shows them.
 """
 
@@ -18,7 +18,7 @@ _REASON_BYTES: Final = 1_000
 
 
 class DeadLetters:
-    """The dead-letter topics of one connector; `async with`."""
+    """Async context manager with the producers of one connector's dead-letter topics."""
 
     def __init__(self, client: Client, subscription: str) -> None:
         self._client = client
@@ -33,10 +33,10 @@ class DeadLetters:
         await self._stack.aclose()
 
     async def publish(self, topic: str, records: Iterable[tuple[Record, str]]) -> None:
-        """Publish records of a topic with the reason of each; they are durable when this returns.
+        """Publish refused records of a topic, each with its reason. They are durable when this returns.
 
         Raises:
-            ClusterError: not stored, or not all.
+            ClusterError: at least one record was not stored.
         """
         name = f"{topic}-dlq-{self._subscription}"
         if name not in self._producers:

@@ -1,4 +1,4 @@
-"""Facts about a connector's settings, for `danube connect list` and the documentation."""
+"""Describe a connector's settings for `danube connect list` and the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 
 class SettingFact(NamedTuple):
-    """One setting: its default is `required`, or the value as TOML writes it."""
+    """One setting. Its default is `required`, `unset`, or the value in TOML notation."""
 
     name: str
     type: str
@@ -19,7 +19,7 @@ class SettingFact(NamedTuple):
 
 
 def settings_of(model: type[BaseModel]) -> Iterator[SettingFact]:
-    """Yield the settings of a model in their order."""
+    """Yield the settings of a model in the order of its fields."""
     schema = model.model_json_schema()["properties"]
     for name, info in model.model_fields.items():
         default = "required" if info.is_required() else _toml(info.get_default(call_default_factory=True))

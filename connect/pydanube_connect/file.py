@@ -1,4 +1,4 @@
-"""A connector's file: TOML, checked whole before anything is connected.
+"""Read a connector's TOML file and check all of it before any connection is made.
 
     name = "orders-to-pg"
     connector = "postgres-sink"
@@ -35,7 +35,7 @@ from pydanube_connect.installed import connector_class
 from pydanube_connect.references import References
 
 MOST_TOPICS: Final = 100
-#: 1 MiB is more than any hand-written file
+#: bytes (1 MiB), because no hand-written file is larger
 MOST_FILE_BYTES: Final = 1 << 20
 _SHOWN_CHARS: Final = 100
 
@@ -48,7 +48,7 @@ class _Section(BaseModel):
 
 
 class Delivery(_Section):
-    """`[delivery]`: how records are moved."""
+    """`[delivery]`: batches, retries and refused records."""
 
     on_error: Literal["stop", "dead_letter"] = Field(
         default="stop",
@@ -83,7 +83,7 @@ class Delivery(_Section):
 
 
 class Shape(_Section):
-    """`[shape]`: what a record looks like on the other side, in this order."""
+    """`[shape]`: changes to each record, applied in the order of these fields."""
 
     mask: list[str] = Field(default=[], description="fields whose value is replaced by ***")
     key: str | None = Field(default=None, description="the field that becomes the record's key")
@@ -107,7 +107,7 @@ class Shape(_Section):
 
 
 class Target(_Section):
-    """`[topic]` of a source: the topic to publish to, and how it is made where it does not exist."""
+    """`[topic]` of a source: the topic to publish to, its schema, and the settings for creating it."""
 
     name: str
     partitions: int | None = Field(default=None, ge=1, le=10_000)
@@ -129,14 +129,16 @@ class _File(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A checked file. The settings are resolved: the object belongs to the process that connects, and is not stored.
+    """A checked file.
+
+    The settings hold resolved secrets. The object stays in the process that connects and is never stored.
 
     Attributes:
-        path: of the file, for errors.
+        path: path of the file, for errors.
         kind: the connector's class.
-        topics: full names: of a sink all that it reads, of a source the one it writes, if the file names it.
-        target: how a source's topic is made.
-        references: replaces resolved secrets in texts.
+        topics: full names. A sink has every topic that it reads. A source has the topic of the file, if it names one.
+        target: the settings for creating a source's topic.
+        references: redacts resolved secrets in texts.
     """
 
     path: str
@@ -156,7 +158,7 @@ class Declared:
 
     @property
     def subscription(self) -> str:
-        """The subscription of a sink."""
+        """The name of a sink's subscription."""
         return self.delivery.subscription or f"connect-{self.name}"
 
     def make(self) -> Any:
@@ -208,7 +210,7 @@ def read_file(path: str | Path) -> Declared:
 
 
 def declared(tree: dict[str, Any], *, path: str) -> Declared:
-    """Check the content of a file; `path` is shown in errors. Raises as `read_file` does."""
+    """Check the content of a file. Errors show `path`. Raises as `read_file` does."""
     found = checked(_File, tree, path=path)
     kind = connector_class(found.connector, path=path)
     is_sink = issubclass(kind, Sink)
@@ -237,10 +239,10 @@ Model = TypeVar("Model", bound=BaseModel)
 def checked(
     model: type[Model], tree: Any, *, path: str, under: str = "", secrets: References | None = None
 ) -> Model:
-    """Validate `tree` by a model.
+    """Validate `tree` with a model.
 
     Raises:
-        InvalidArgument: of the first mistake; `details["mistakes"]` counts them.
+        InvalidArgument: for the first mistake. `details["mistakes"]` is the number of mistakes.
     """
     try:
         return model.model_validate(tree)
@@ -291,7 +293,7 @@ def _fields_at(model: type[BaseModel], place: Sequence[Any]) -> dict[str, Any]:
 
 
 def _is_branch(part: Any) -> bool:
-    """Return whether a part of a place names the branch of a union, not a key."""
+    """Return whether a part of a location names the branch of a union, not a key."""
     return isinstance(part, str) and (part in ("str", "Target") or "[" in part)
 
 

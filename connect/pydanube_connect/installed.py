@@ -1,4 +1,4 @@
-"""The connectors that are installed: ours, entry points of the group `pydanube.connectors`, and `module:Class`."""
+"""Find connectors: those of this package, entry points of the group `pydanube.connectors`, and `module:Class`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydanube_core.spelling import close_names
 from pydanube_connect.connector import Connector, Sink, Source
 
 GROUP: Final = "pydanube.connectors"
-#: the connectors of this package; each needs the extra `connect-` and the name of the other system
+#: the connectors of this package. Each needs the extra `connect-SYSTEM`, for example `connect-postgres`.
 OURS: Final = {
     "delta-sink": "pydanube_connect.delta.sink:DeltaSink",
     "http-sink": "pydanube_connect.http.sink:HttpSink",
@@ -24,18 +24,18 @@ OURS: Final = {
 
 
 def installed_connectors() -> dict[str, EntryPoint]:
-    """Return the entry points by the connector's name, sorted; ours cannot be replaced."""
+    """Return the entry points by connector name, sorted. Other packages cannot replace the connectors in `OURS`."""
     found = {point.name: point for point in entry_points(group=GROUP)}
     found |= {name: EntryPoint(name, where, GROUP) for name, where in OURS.items()}
     return dict(sorted(found.items()))
 
 
 def connector_class(name: str, *, path: str) -> type[Connector[Any]]:
-    """Return the class of a connector: an installed one's name, or `module:Class`. `path`: shown in errors.
+    """Return the class of an installed connector, or of `module:Class`. Errors show `path`.
 
     Raises:
         InvalidArgument: there is no such connector.
-        MissingExtra: the library that it needs is not installed.
+        MissingExtra: the connector's library is not installed.
     """
 
     def refuse(why: str) -> InvalidArgument:
@@ -68,7 +68,7 @@ def connector_class(name: str, *, path: str) -> type[Connector[Any]]:
 
 
 def _missing(name: str, module: str, path: str) -> MissingExtra:
-    """Return the error for a connector whose library is missing; the extras are named after the other system."""
+    """Return the error for a connector whose library is missing. The extra is named after the other system."""
     own = name in OURS
     extra = f"connect-{name.rpartition('-')[0]}"
     remedy = install_command(extra) if own else f"pip install {module}"

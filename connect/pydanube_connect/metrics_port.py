@@ -1,4 +1,4 @@
-"""A port with `/metrics` and `/healthz` of the connectors of a process."""
+"""A port that serves `/metrics` and `/healthz` for the connectors of a process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_LINES: Final = 100
 
 @asynccontextmanager
 async def metrics_port(host: str, port: int, look: Callable[[], Sequence[Statistics]]) -> AsyncIterator[int]:
-    """Serve while the block runs; yield the port.
+    """Serve while the block runs. Yield the port.
 
     Raises:
-        PortInUse: another program has it.
+        PortInUse: the port cannot be opened.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -33,7 +33,7 @@ async def metrics_port(host: str, port: int, look: Callable[[], Sequence[Statist
                         break
                 writer.write(_answer(first, look()))
                 await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # a line without an end is a ValueError
+        except (TimeoutError, OSError, ValueError):  # `readline` raises ValueError if a line is too long
             pass
         finally:
             writer.close()

@@ -1,9 +1,9 @@
-"""Positions of a source, in a topic of its own: `connect-NAME-positions` beside the topic that it writes to.
+"""Store the positions of a source in its own topic, `connect-NAME-positions`, beside the topic that it writes to.
 
-Each message is the whole state: the position of each shard, and how many records of each partition were stored up to
-there. The last message counts. A crash between two states is repaired with the session of the named producer
-(`Producer.stored_before`): records that the session holds beyond the state's count are read again and not published
-again. The generation is part of the producers' names, so that a reset begins with sessions that hold nothing.
+Each message is the whole state: the position of each shard, and the number of records of each partition that were
+stored before it. The last message counts. After a crash between two states, the session of the named producer completes
+the state (`Producer.stored_before`): records that the session holds beyond the state's count are read again and not
+published again. The generation is part of the producers' names, so that the sessions after a reset are empty.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pydanube import Client, Producer, TopicNotFound
 from pydanube_core.errors import AlreadyExists, CorruptObject, InvalidArgument
 
 MOST_POSITION_CHARS: Final = 1_024
-#: what is kept of former states; the newest message is never deleted by a limit of bytes
+#: bytes of former states to keep. A limit of bytes never deletes the newest message.
 _RETENTION_BYTES: Final = 16 << 20
 
 
 class Positions:
-    """The state of one source; opened before the first batch."""
+    """The state of one source. Call `open` before the first batch."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
@@ -35,12 +35,12 @@ class Positions:
         self._changed = False
 
     async def open(self) -> None:
-        """Read the last state; a source without one begins a generation, which is durable when this returns."""
+        """Read the last state. A source without one begins a generation, which is durable when this returns."""
         try:
             described = await self._client.admin.topics.describe(self.topic)
             last = (described.next_offset or 0) - 1
         except TopicNotFound:
-            with suppress(AlreadyExists):  # another worker made it now
+            with suppress(AlreadyExists):  # another worker created it concurrently
                 await self._client.admin.topics.create(
                     self.topic, policies={"retention_bytes": _RETENTION_BYTES}
                 )
@@ -69,7 +69,7 @@ class Positions:
             ) from None  # fmt: skip
 
     def note(self, shard: str, position: str) -> None:
-        """Take a position that all records before it are stored for."""
+        """Set the position of a shard. All records before it are stored."""
         if len(position) > MOST_POSITION_CHARS:
             raise InvalidArgument(
                 f"a position has {MOST_POSITION_CHARS} characters at most, got {len(position)}",
@@ -79,20 +79,20 @@ class Positions:
         self._changed = True
 
     def stored(self, shard: str, topic: str, held: Mapping[int, int], partitions: int) -> list[int]:
-        """Return the counts of a shard's records by partition, to be raised as records are published.
+        """Return the counts of a shard's records by partition. The caller raises them as it publishes records.
 
-        `held`: what the session of its producer holds. Less than the state counts means that the session was lost, and
-        then nothing can be recognised.
+        `held` is the number of records in the session of the producer, by partition. If it is less than the count of
+        the state, the session was lost and no records can be recognised.
         """
         topics = self.counts.setdefault(shard, {})
         known = topics.get(topic, [])
-        if len(known) != partitions:  # the session of another number of partitions is another one
+        if len(known) != partitions:  # another number of partitions means another session
             known = [0] * partitions if not known else [held[at] for at in range(partitions)]
         topics[topic] = [min(count, held[at]) for at, count in enumerate(known)]
         return topics[topic]
 
     async def save(self) -> None:
-        """Store the state durably, if it has changed."""
+        """Store the state durably if it has changed."""
         if not self._changed:
             return
         assert self._producer is not None
@@ -101,7 +101,7 @@ class Positions:
         await self._producer.send(json.dumps(state, separators=(",", ":")).encode())
 
     async def close(self) -> None:
-        """Close the producer without a last state."""
+        """Close the producer without storing the state."""
         if self._producer is not None:
             await self._producer.aclose()
             self._producer = None

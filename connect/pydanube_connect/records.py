@@ -1,4 +1,4 @@
-"""Records and batches: what passes between a topic and another system."""
+"""Records and batches that move between a topic and another system."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.spelling import close_names
 
-#: The attribute of a message without a payload: a deletion of what its key names.
+#: Attribute of a message without a payload, which deletes the item of its key.
 NULL: Final = "danube-null"
-#: The attribute of a message that is delivered later than its neighbours.
+#: Attribute of a message that is delivered later than its neighbours.
 DELAYED: Final = "danube-delay-ms"
 
 
 class Place(NamedTuple):
-    """One partition of a topic; `partition` is None for a topic without partitions."""
+    """One partition of a topic. `partition` is None for a topic without partitions."""
 
     topic: str
     partition: int | None
@@ -26,18 +26,18 @@ class Place(NamedTuple):
 
 
 class Record:
-    """One message. A sink receives records with a place and an offset, a source makes them without.
+    """One message. A sink receives records with a place and an offset. A source makes records without them.
 
     Attributes:
-        value: the decoded payload: an object as a dict, text, a number, bytes where nothing decodes it. None is a
-            deletion of what `key` names. A source may give bytes, which are published as they are.
+        value: the decoded payload: an object as a dict, text, a number, or bytes if no decoder applies. None deletes
+            the item of `key`. A source may give bytes, which are published unchanged.
         key: the routing key.
-        attributes: text by text.
-        topic: of a source, the topic to publish to; None: that of the connector's file.
-        place: the partition it came from; None for records of a source.
-        offset: its offset there; -1 for records of a source.
-        time: when the broker stored it.
-        payload: the bytes of the message; empty for records of a source.
+        attributes: names and values, both text.
+        topic: the topic that a source publishes to. None: the topic of the connector's file.
+        place: the partition of the message. None for records of a source.
+        offset: the offset in that partition. -1 for records of a source.
+        time: when the broker stored the message.
+        payload: the bytes of the message. Empty for records of a source.
     """
 
     __slots__ = ("attributes", "key", "offset", "payload", "place", "time", "topic", "value")
@@ -46,7 +46,7 @@ class Record:
         self,
         value: Any = None,
         key: str | None = None,
-        attributes: Mapping[str, str] = {},  # never changed, and one dict a record would cost
+        attributes: Mapping[str, str] = {},  # never changed, because a dict per record is costly
         topic: str | None = None,
         place: Place | None = None,
         offset: int = -1,
@@ -67,7 +67,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """`topic/partition/offset`: the same for every delivery of the message, and of no other message."""
+        """`topic/partition/offset`, the same for every delivery of the message and unique to it."""
         assert self.place is not None, "records of a source have no place"
         return f"{self.place.topic}/{self.place.partition or 0}/{self.offset}"
 
@@ -75,7 +75,7 @@ class Record:
         """Return a field of the value.
 
         Raises:
-            Refused: the value is no object, or has no such field.
+            Refused: the value is not an object, or lacks the field.
         """
         value = self.value
         if isinstance(value, dict):
@@ -89,15 +89,15 @@ class Record:
 
 
 class Batch:
-    """Records that are written, or were read, together.
+    """Records that are read or written together.
 
     Attributes:
-        records: in order; of one partition in the order of offsets.
-        starts, ends: of a sink's batch, for each place the half-open range of offsets that it covers. Offsets without
-            a record in between hold nothing to write.
-        position: of a source's batch, where the source continues after it: at most 1 KiB of text. None: the source
-            cannot continue from a position.
-        shard: of a source's batch, the part of the source that the position belongs to.
+        records: the records in order. Records of one partition are in the order of offsets.
+        starts, ends: the half-open range of offsets that a sink's batch covers, by place. Offsets in the range without
+            a record have nothing to write.
+        position: where the source continues after its batch, at most 1 024 characters. None: the source cannot
+            continue from a position.
+        shard: the part of the source that the position belongs to.
     """
 
     __slots__ = ("ends", "position", "records", "shard", "starts")
@@ -125,12 +125,12 @@ class Batch:
 
 
 class RetryLater(Exception):
-    """The other system cannot take or give anything now; the batch is tried again.
+    """The other system is unavailable now. The runner tries the batch again.
 
     Args:
-        delay_s: the earliest time of the next attempt. None: by the back-off of the connector's file.
+        delay_s: seconds before the next attempt. None: the back-off of the connector's file.
         reason: shown as the connector's last error.
-        written: records that have been written; the next attempt has the others.
+        written: records that have been written. The next attempt omits them.
     """
 
     def __init__(
@@ -142,13 +142,13 @@ class RetryLater(Exception):
 
 
 class Refused(Exception):
-    """Some records can never be written. `on_error` decides: the connector stops, or makes dead letters of them.
+    """Some records can never be written. By `on_error` the connector stops or publishes them as dead letters.
 
     Args:
-        records: the refused ones. None: it is unknown which, so the batch is halved until the record is found;
-            nothing of the batch may then have been written.
-        reason: kept with the dead letter.
-        written: records that have been written; the next attempt has neither.
+        records: the refused records. None if the sink cannot identify them: the runner then halves the batch until it
+            finds the record. In this case no record of the batch may have been written.
+        reason: stored with the dead letter.
+        written: records that have been written. The next attempt omits these and the refused ones.
     """
 
     def __init__(

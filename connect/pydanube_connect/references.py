@@ -1,7 +1,7 @@
-"""Secrets of a connector's file: references that are resolved in the process that connects.
+"""Resolve references to secrets in a connector's file, in the process that connects.
 
-`${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without its last line end. They may
-stand inside a longer text. What they were resolved to is replaced in every error and log line of the connector.
+`${env:NAME}` is an environment variable. `${file:PATH}` is the content of a file without its last line end. A reference
+may be part of a longer text. Resolved values are redacted in every error and log line of the connector.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.secrets import REDACTED, without_secrets
 
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)\}")
-MOST_BYTES: Final = 65_536  # of a secret's file
-_SHORTEST: Final = 4  # a shorter value would be replaced inside innocent words
+MOST_BYTES: Final = 65_536  # maximum size of a secret's file
+_SHORTEST: Final = 4  # characters. Shorter values may be part of ordinary words
 
 
 class References:
-    """Resolves references and remembers their values, to keep them out of texts."""
+    """Resolves references and keeps their values, to redact them in texts."""
 
     def __init__(self) -> None:
         self._values: set[str] = set()
@@ -29,7 +29,7 @@ class References:
         """Return `tree` (of TOML) with its references resolved.
 
         Raises:
-            InvalidArgument: a reference names nothing; `field` is its place.
+            InvalidArgument: a reference cannot be resolved. `field` is its location.
         """
         match tree:
             case str():
@@ -47,7 +47,7 @@ class References:
                 return tree
 
     def clean(self, text: str) -> str:
-        """Return a text without the values of references, and without what looks like a secret."""
+        """Return a text without the values of references and without other apparent secrets."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, REDACTED)
         return without_secrets(text)

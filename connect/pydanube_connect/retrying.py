@@ -1,4 +1,4 @@
-"""How often and how long failed work is tried, and which failures end a connector at once."""
+"""Retry failed work: the waits, the maximum attempts, and the failures that no retry mends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube_connect.file import Delivery
 from pydanube_connect.records import RetryLater
 
 LONGEST_WAIT_S: Final = 60.0
-#: a target may ask for a longer wait; the connector then tries sooner
+#: seconds. The connector shortens a longer `RetryLater.delay_s` to this.
 LONGEST_ASKED_S: Final = 3_600.0
 
 
@@ -26,10 +26,10 @@ class Attempts:
     """The budget of consecutive failures.
 
     Args:
-        what: for the error, when the budget is used up.
-        delivery: number of retries and bound of the first wait.
-        stop: set when the connector ends: no further attempt is made.
-        failed: called with the reason of each failure that is tried again.
+        what: name of the work in the error that ends the retries.
+        delivery: maximum retries and bound of the first wait.
+        stop: set when the connector ends. No attempt follows.
+        failed: called with the reason of each failure that is retried.
     """
 
     def __init__(
@@ -43,15 +43,17 @@ class Attempts:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Begin a new budget."""
+        """Reset the budget."""
         self._failures = 0
 
     async def again(self, failure: Exception) -> None:
-        """Wait before another attempt, with exponential back-off and full jitter, or as long as `RetryLater` asks.
+        """Wait before another attempt.
+
+        The wait is the `delay_s` of a `RetryLater`, or else an exponential back-off with full jitter.
 
         Raises:
-            ClusterError: the failure itself where no retry mends it; `Unavailable` when the budget is used up.
-            Stopping: the connector was stopped meanwhile.
+            ClusterError: the failure itself if no retry mends it, or `Unavailable` if the budget is used up.
+            Stopping: the connector was stopped.
         """
         if isinstance(failure, ClusterError) and not failure.retryable:
             raise failure
@@ -74,7 +76,7 @@ class Attempts:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one line for people: what an exception says, with its type where the text alone is not ours."""
+    """Return an exception's text on one line, after its type unless pydanube wrote the text."""
     text = error.message if isinstance(error, ClusterError) else str(error)
     text = " ".join(text.split())[:500].rstrip(".")
     own = isinstance(error, ClusterError | RetryLater) or (isinstance(error, TimeoutError) and text)
@@ -82,7 +84,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def alone(error: BaseException) -> BaseException:
-    """Return the failure inside nested groups: the first of ours, else the first."""
+    """Return the failure inside nested groups: the first `ClusterError`, else the first exception."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     inner = [alone(each) for each in error.exceptions]

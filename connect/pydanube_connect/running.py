@@ -1,4 +1,4 @@
-"""Run connectors of files in this process, as `danube connect run` does; check them, and show what they would move."""
+"""Run, check and preview connectors of files in this process, as `danube connect run` does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_files(paths: Sequence[str]) -> list[Declared]:
     """Read and check all files before any of them runs.
 
     Raises:
-        ClusterError: of the first that has a mistake.
+        ClusterError: for the first file with a mistake.
     """
     found = [read_file(path) for path in paths]
     by_name: dict[str, str] = {}
@@ -41,16 +41,16 @@ def read_files(paths: Sequence[str]) -> list[Declared]:
 
 
 def runner_of(declared: Declared, client: Client, *, stop: anyio.Event, once: bool = False) -> Runner:
-    """Return the runner of a connector. Raises `InvalidArgument` where its settings contradict each other."""
+    """Return the runner of a connector. Raises `InvalidArgument` if its settings contradict each other."""
     make = SinkRunner if declared.is_sink else SourceRunner
     return make(declared, client, stop=stop, once=once)
 
 
 async def run_all(runners: Sequence[Runner]) -> list[tuple[Runner, ClusterError]]:
-    """Run connectors side by side; a failure of one leaves the others running.
+    """Run connectors concurrently. If one fails, the others continue.
 
     Returns:
-        Those that failed. The errors hold no resolved secret.
+        The failed runners with their errors. The errors contain no resolved secret.
     """
     failed: list[tuple[Runner, ClusterError]] = []
 
@@ -69,7 +69,7 @@ async def run_all(runners: Sequence[Runner]) -> list[tuple[Runner, ClusterError]
 
 
 def clean_error(error: BaseException, declared: Declared) -> ClusterError:
-    """Return an error to show, without secrets and without the exception that caused it."""
+    """Return an error that can be shown, without secrets and without its cause."""
     error = alone(error)
     if not isinstance(error, ClusterError):
         error = Unavailable(f"{declared.path}: {declared.name} failed: {reason_of(error)}")
@@ -83,10 +83,10 @@ def clean_error(error: BaseException, declared: Declared) -> ClusterError:
 
 
 async def check(declared: Declared, client: Client) -> list[str]:
-    """Reach both ends of a connector and move nothing; return what was found.
+    """Connect to both ends of a connector without moving records. Return the findings.
 
     Raises:
-        ClusterError: it could not run; without secrets.
+        ClusterError: the connector could not run. The error contains no secret.
     """
     connector = declared.make()
     shaper(declared.shape, path=declared.path)
@@ -114,10 +114,10 @@ async def check(declared: Declared, client: Client) -> list[str]:
 
 
 async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterator[str]:
-    """Yield the first records as they would be written; both ends stay as they are.
+    """Yield the first records as they would be written. Neither end is changed.
 
     Raises:
-        ClusterError: an end cannot be reached; without secrets.
+        ClusterError: an end cannot be reached. The error contains no secret.
     """
     try:
         if declared.is_sink:

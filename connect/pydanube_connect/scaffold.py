@@ -1,4 +1,4 @@
-"""`danube connect new`: a package with a connector, its settings, a test and a file that runs it."""
+"""`danube connect new`: create a package with a connector, its settings, a test and a file that runs it."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ on_error = "stop"            # or "dead_letter"
 
 
 def scaffold(kind: Literal["source", "sink"], name: str, folder: Path) -> list[Path]:
-    """Write the package `name` into `folder`; return its files.
+    """Write the package `name` into `folder`. Return its files.
 
     Raises:
-        InvalidArgument: the name is none of a Python package.
-        AlreadyExists: there is something of that name.
+        InvalidArgument: the name is not valid for a Python package.
+        AlreadyExists: `folder` already contains this name.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name):
         raise InvalidArgument(

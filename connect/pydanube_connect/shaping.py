@@ -1,4 +1,4 @@
-"""`[shape]` of a connector's file, compiled into functions over records."""
+"""Compile `[shape]` of a connector's file into functions over records."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ Function = Callable[[Sequence[Record]], Sequence[Record] | None]
 def shaper(
     shape: Shape, *, path: str
 ) -> Callable[[Sequence[Record]], tuple[list[Record], list[Refused]]] | None:
-    """Return a function from records to what they are shaped to, and the refusals; None where nothing is to do.
+    """Return a function that shapes records, or None if `shape` changes nothing.
 
-    The user's function runs last and has all records at once; an exception of it is raised.
+    The function returns the shaped records and the refusals. The user's function runs last, on all records together.
+    Its exceptions propagate.
 
     Raises:
-        InvalidArgument: `function` names none, or `topic` is no template.
+        InvalidArgument: `function` cannot be imported, or `topic` is not a valid template.
     """
     steps = [step for step in _steps(shape, path) if step is not None]
     function = _function(shape.function, path) if shape.function else None
@@ -67,7 +68,7 @@ def _steps(shape: Shape, path: str) -> list[Step | None]:
 
 
 def _object(record: Record) -> dict[str, Any] | None:
-    """Return the record's object; None for a deletion, which has none to shape."""
+    """Return the record's object, or None for a deletion, which has no object."""
     value = record.value
     if isinstance(value, dict):
         return value
@@ -85,7 +86,7 @@ def _masking(names: Sequence[str]) -> Step | None:
 
 
 def key_text(value: Any) -> str:
-    """Return a field's value as a key: text as it is, anything else as compact JSON."""
+    """Return a field's value as a key: text unchanged, any other value as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
@@ -149,7 +150,7 @@ def _renaming(names: dict[str, str]) -> Step | None:
 
 
 def _function(reference: str, path: str) -> Function:
-    """Return `module:function`; modules beside the connector's file are found too."""
+    """Import `module:function`. The folder of the connector's file is searched too."""
     module, colon, name = reference.partition(":")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:

@@ -1,7 +1,7 @@
 """Run a sink: read its topics with a subscription, decode, shape, write, acknowledge.
 
-Two tasks: one gathers and decodes the next batch while the other writes the current one. What is held is bounded: the
-consumer's credit, one batch that is gathered, one that waits, one that is written.
+One task gathers and decodes the next batch while another task writes the current one. Memory is bounded by the
+consumer's credit and three batches: one in gathering, one waiting, one in writing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pydanube_connect.statistics import State, Statistics
 from pydanube_connect.values import Readers
 from pydanube_connect.writing import Writer
 
-#: what was read is kept by this process for as long as it lives, however long the target is away
+#: seconds (7 days), the maximum for which unacknowledged messages are kept while the target is unavailable
 _KEPT_S: Final = 7 * 86_400.0
-_QUIET_S: Final = 0.5  # without a message this long, `--once` looks whether anything is left
+_QUIET_S: Final = 0.5  # seconds without a message before `--once` checks whether messages are left
 
 log = logging.getLogger("pydanube.connect")
 
 
 @dataclass(slots=True)
 class _Slice:
-    """Some messages of one delivery."""
+    """A range of the messages of one delivery."""
 
     delivered: Delivered
     low: int
@@ -66,7 +66,7 @@ class _Gathered:
 
 
 class SinkRunner:
-    """Runs one sink until `stop` is set or, with `once`, until its subscription has nothing left."""
+    """Runs one sink until `stop` is set. With `once`, it also ends when its subscription has no messages left."""
 
     def __init__(self, declared: Declared, client: Client, *, stop: anyio.Event, once: bool = False) -> None:
         self.declared = declared
@@ -80,8 +80,8 @@ class SinkRunner:
         self._seeks = 0
         self._sought: dict[
             Place, int
-        ] = {}  # the seek after which deliveries of a place count; 0: none was needed
-        self._rest: _Slice | None = None  # of a delivery that did not fit into its batch
+        ] = {}  # number of the seek after which deliveries of a place count. 0: no seek was needed
+        self._rest: _Slice | None = None  # the rest of a delivery that did not fit into its batch
         self.statistics = Statistics(
             connector=declared.name, kind="sink", type=declared.connector, guarantee=str(self.sink.guarantee)
         )
@@ -90,7 +90,7 @@ class SinkRunner:
         """Move records.
 
         Raises:
-            ClusterError: the connector cannot go on; what was not acknowledged is delivered again.
+            ClusterError: the connector cannot continue. Unacknowledged messages are delivered again.
         """
         declared = self.declared
         async with DeadLetters(self._client, declared.subscription) as letters:
@@ -174,7 +174,7 @@ class SinkRunner:
             tasks.cancel_scope.cancel()
 
     async def _fill(self, gathered: _Gathered, take: MemoryObjectReceiveStream[Delivered]) -> bool:
-        """Gather a batch. Return False when no delivery will follow."""
+        """Gather a batch. Return False if no delivery will follow."""
         terms = self.declared.delivery
         while gathered.messages < terms.batch_size and gathered.bytes < terms.batch_bytes:
             piece, self._rest = self._rest, None
@@ -201,10 +201,10 @@ class SinkRunner:
         return True
 
     async def _go_back(self, consumer: Consumer, writer: Writer) -> None:
-        """Seek where the target holds less of a place than the subscription has acknowledged.
+        """Seek back if the target's position of a place is behind the subscription's.
 
-        So it is after the target was restored from a backup. Offsets that do not come after the seek are not in the topic
-        any more.
+        This happens after the target was restored from a backup. Offsets that do not arrive after the seek are no longer
+        in the topic.
         """
         for (topic, partition), start in consumer.starts.items():
             place = Place(topic, partition)
@@ -218,7 +218,7 @@ class SinkRunner:
             one_of = topic if len(self.declared.topics) > 1 else None
             try:
                 await consumer.seek(f"offset:{position}", partition=partition, topic=one_of)
-            except InvalidArgument:  # the topic does not have it any more
+            except InvalidArgument:  # the topic no longer holds the offset
                 await consumer.seek("earliest", partition=partition, topic=one_of)
 
     async def _decode(self, piece: _Slice, gathered: _Gathered) -> None:
@@ -292,7 +292,7 @@ async def _hand_on(consumer: Consumer, deliveries: MemoryObjectSendStream[Delive
 
 
 def _cut(piece: _Slice, messages: int, bytes_left: int) -> tuple[_Slice, _Slice | None]:
-    """Return the part of a slice that fits into a batch, one message at least, and the rest."""
+    """Split a slice into the part that fits into a batch, at least one message, and the rest."""
     end = min(piece.high, piece.low + max(1, messages))
     size = 0
     for at in range(piece.low, end):
@@ -306,7 +306,7 @@ def _cut(piece: _Slice, messages: int, bytes_left: int) -> tuple[_Slice, _Slice 
 
 
 async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterator[str]:
-    """Yield the first records of a sink's topics as it would write them; nothing is acknowledged or written."""
+    """Yield the first records of a sink's topics as it would write them. No message is acknowledged or written."""
     runner = SinkRunner(declared, client, stop=anyio.Event(), once=True)
     left = count
     for topic in declared.topics:

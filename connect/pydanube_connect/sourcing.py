@@ -1,8 +1,8 @@
 """Run a source: read, shape, encode, publish, store the position, acknowledge to the other system.
 
-A session is the time between two failures: after each, everything is closed and opened again, and the source continues
-from its stored positions. For a deterministic source with positions that is exactly once: records that the session of
-its named producer holds already are recognised by their number and not published again (`positions.py`).
+A session lasts until the next failure. After a failure everything is closed and opened again, and the source continues
+from its stored positions. A deterministic source with positions is exactly once: the runner recognises by their number
+the records that the session of the named producer already holds, and does not publish them again (`positions.py`).
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ log = logging.getLogger("pydanube.connect")
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    """The producer of one shard on one topic."""
+    """The producer of one shard for one topic."""
 
     producer: Producer
     encode: Writer
     partitions: int
     router: Router
-    explicit: bool  # the partition is chosen here
+    explicit: bool  # the connector chooses the partition
     counts: (
         list[int] | None
-    )  # of records by partition, with those that are skipped; None: nothing is recognised
-    held: tuple[int, ...]  # what the session of the producer holds
+    )  # records by partition, including skipped ones. None: repeated records are not recognised
+    held: tuple[int, ...]  # records that the producer's session holds, by partition
 
     def partition(self, key: str | None, shard: int) -> int:
-        """Return the partition of a record: the same one each time it is read."""
+        """Return the partition of a record, which is the same on every read."""
         return shard % self.partitions if key is None else self.router.pick(key, None)
 
     async def send(
         self, payload: bytes, key: str | None, attributes: Mapping[str, str], partition: int | None
     ) -> PendingSend:
-        """Hand a record over, after those before it where the window is full. Raises `MessageTooLarge`."""
+        """Send a record. If the window is full, flush it first. Raises `MessageTooLarge`."""
         at = partition if self.explicit else None
         try:
             return self.producer.send_nowait(payload, key=key, attributes=attributes or None, partition=at)
@@ -67,7 +67,7 @@ class _Lane:
 
 
 class SourceRunner:
-    """Runs one source until `stop` is set or, with `once`, until it has nothing to read."""
+    """Runs one source until `stop` is set. With `once`, it also ends when the source has no records."""
 
     def __init__(self, declared: Declared, client: Client, *, stop: anyio.Event, once: bool = False) -> None:
         self.declared = declared
@@ -76,7 +76,7 @@ class SourceRunner:
         self._once = once
         self.source: Source[Any] = declared.make()
         self._shape = shaper(declared.shape, path=declared.path)
-        # A function of the user may give other records the second time
+        # The user's function may return different records on a second read
         self._exact = self.source.deterministic and declared.shape.function is None
         self._attempts = Attempts(declared.name, declared.delivery, stop, self._failed)
         guarantee = Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee
@@ -85,14 +85,14 @@ class SourceRunner:
         )
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._positions: Positions | None = None
-        self._unconfirmed: dict[str, Batch] = {}  # by shard, the newest whose position is not stored yet
+        self._unconfirmed: dict[str, Batch] = {}  # newest batch by shard, without a stored position
         self._saved_at = 0.0
 
     async def run(self) -> None:
         """Move records.
 
         Raises:
-            ClusterError: the connector cannot go on; it continues from its stored positions.
+            ClusterError: the connector cannot continue. The next run starts at the stored positions.
         """
         try:
             while True:
@@ -181,11 +181,11 @@ class SourceRunner:
         for record, handle in waiting:
             try:
                 await handle
-            except PayloadInvalid as error:  # the broker's own check of the schema
+            except PayloadInvalid as error:  # the broker validates by the schema too
                 refused_later.append((record, error.message))
         if refused_later:
             await self._refuse(refused_later, letters)
-        # Every record of the batch is durable in its topic here, or in the dead-letter topic
+        # From here every record of the batch is durable, in its topic or in the dead-letter topic
         self.statistics.wrote(len(waiting) - len(refused_later))
         if batch.position is None or self._positions is None:
             await self.source.stored(batch)
@@ -277,7 +277,7 @@ class SourceRunner:
         self.statistics.last_error = reason
 
     async def _confirm(self) -> None:
-        """Store the positions, then tell the source."""
+        """Store the positions, then acknowledge the batches to the source."""
         self._saved_at = time.monotonic()
         if self._positions is None:
             return
@@ -293,7 +293,7 @@ class SourceRunner:
 
 
 def _text_of(value: Any) -> bytes:
-    """Return what a dead letter shows of a value that could not be encoded."""
+    """Return the payload of a dead letter for a value that could not be encoded."""
     try:
         return json_payload(value)[:_MOST_LETTER_BYTES]
     except PayloadInvalid:
@@ -301,7 +301,7 @@ def _text_of(value: Any) -> bytes:
 
 
 def _decoded(records: Sequence[Record]) -> tuple[list[Record], list[Refused]]:
-    """Decode payloads, which are JSON, for a shape; return those that are, and refusals of the others."""
+    """Decode JSON payloads for a shape. Return the decoded records, and refusals of the invalid ones."""
     kept: list[Record] = []
     refusals: list[Refused] = []
     for record in records:

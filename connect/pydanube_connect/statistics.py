@@ -1,4 +1,4 @@
-"""What a connector has done so far, for people, `/metrics` and health checks."""
+"""Counters of a connector since its start, for people, `/metrics` and health checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Statistics:
     state: State = State.STARTING
     records: int = 0  # written to the other system, or published
     refused: int = 0  # records that could never be written
-    repeated: int = 0  # records that the other side had already
+    repeated: int = 0  # records that the other side already had
     batches: int = 0
     retries: int = 0
     last_error: str | None = None
@@ -58,7 +58,7 @@ class Statistics:
 
     @property
     def rate(self) -> float:
-        """Records a second over the last minute."""
+        """Records per second over the last minute."""
         now = time.monotonic()
         return sum(count for at, count in self._rates if at >= now - _RATE_WINDOW_S) / _RATE_WINDOW_S
 
@@ -95,6 +95,6 @@ def exposition(connectors: Iterable[Statistics]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _labels(one: Statistics) -> str:  # names and types have no character that would have to be escaped
+def _labels(one: Statistics) -> str:  # a name has no character that needs escaping
     kind = one.type.replace("\\", "\\\\").replace('"', '\\"')
     return f'connector="{one.connector}",type="{kind}"'

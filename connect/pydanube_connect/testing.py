@@ -5,8 +5,8 @@
         assert [record.value for record in outcome.written] == [{"id": 1}]
         assert outcome.refused[0].reason == "id is no number"
 
-`deliver` gives records to a sink through its file: settings, references, shaping, retries and refusals are the real
-ones. `collect` reads a source the same way.
+`deliver` writes records with the sink of a connector's file. Settings, references, shaping, retries and refusals work
+as in production. `collect` reads from a source the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydanube_connect.writing import Writer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRecord:
-    """A record that became a dead letter, and why."""
+    """A record that became a dead letter, and the reason."""
 
     record: Record
     reason: str
@@ -39,7 +39,7 @@ class RefusedRecord:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What became of the records."""
+    """The written and the refused records of `deliver`."""
 
     written: list[Record] = field(default_factory=list)
     refused: list[RefusedRecord] = field(default_factory=list)
@@ -57,12 +57,12 @@ async def deliver(
 
     Args:
         file: the connector's file, or its content as a dict.
-        values: each a value, or a `Record`; records without a place get one.
-        keys: those of the values.
-        first: offset of the first.
+        values: values or records. A record without a place gets one.
+        keys: the keys of the values, in the same order.
+        first: the offset of the first value.
 
     Raises:
-        ClusterError: what would stop the connector.
+        ClusterError: the error that would stop the connector.
     """
     made = _declared(file)
     sink = made.make()
@@ -98,7 +98,7 @@ async def deliver(
 async def collect(
     file: str | Path | Mapping[str, Any], count: int, *, positions: Mapping[str, str] | None = None
 ) -> list[Record]:
-    """Read `count` records with a source, acknowledging each batch; fewer where the source has no more."""
+    """Read `count` records with a source, or fewer if it has no more. Acknowledge each batch."""
     made = _declared(file)
     source = made.make()
     if not isinstance(source, Source):

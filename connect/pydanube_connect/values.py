@@ -1,4 +1,4 @@
-"""Decode payloads and encode values, by the schemas of the registry.
+"""Decode payloads and encode values with the schemas of the registry.
 
 A message without a schema holds JSON. A message with the attribute `danube-null` is a deletion: its value is None.
 """
@@ -17,19 +17,19 @@ from pydanube_core.errors import PayloadInvalid
 Reader = Callable[[bytes], Any]
 Writer = Callable[[Any], bytes]
 
-#: versions that a connector remembers; a topic that has more in use asks the registry again
+#: maximum schema versions in the cache. At this size it is emptied, and versions are fetched again.
 _KEPT: Final = 1_000
 
 
 class Readers:
-    """Readers of payloads by their schema; each version is fetched once."""
+    """Cache of payload readers by schema version."""
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
         self._readers: dict[SchemaRef, Reader] = {}
 
     async def prepare(self, refs: Iterable[SchemaRef | None]) -> None:
-        """Fetch the schemas that are not known yet. Raises `SchemaNotFound`."""
+        """Fetch the schemas that are not cached yet. Raises `SchemaNotFound`."""
         for ref in set(refs) - self._readers.keys() - {None}:
             assert ref is not None
             assert self._client is not None, "records with a schema come from a cluster"
@@ -46,7 +46,7 @@ def json_value(payload: bytes) -> Any:
     """Return the JSON value of a payload.
 
     Raises:
-        PayloadInvalid: it is no JSON.
+        PayloadInvalid: the payload is not JSON.
     """
     try:
         return from_json(payload, allow_inf_nan=False, cache_strings="keys")
@@ -61,10 +61,10 @@ def _reader(schema: Schema) -> Reader:
 
 
 def json_payload(value: Any) -> bytes:
-    """Return a value as JSON: decimals and times exact, as text; bytes in base64.
+    """Return a value as JSON. Decimals and times become exact texts, and bytes become base64.
 
     Raises:
-        PayloadInvalid: JSON has nothing for it.
+        PayloadInvalid: JSON cannot represent the value.
     """
     try:
         return to_json(value, bytes_mode="base64", inf_nan_mode="constants")
@@ -73,6 +73,6 @@ def json_payload(value: Any) -> bytes:
 
 
 def writer(schema: Schema | None) -> Writer:
-    """Return the function from values to payloads; bytes stay as they are."""
+    """Return a function from values to payloads. It returns bytes unchanged."""
     encode = json_payload if schema is None else serialiser(schema)
     return lambda value: value if isinstance(value, bytes) else encode(value)

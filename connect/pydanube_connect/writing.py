@@ -1,7 +1,8 @@
-"""Write batches with a sink: positions, refusals, retries. The messages come from the caller.
+"""Write batches with a sink, with positions, refusals and retries. The caller supplies the messages.
 
-States of a batch: as it was read → without the records that the target has already → without refused records, which
-are dead letters by then → written. A failed attempt leaves it where it was; the sink is closed and opened again.
+A batch passes four states: as it was read → without the records that the target already has → without refused records,
+which are dead letters by then → written. A failed attempt leaves the batch in its state. The sink is then closed and
+opened again.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from pydanube_connect.records import DELAYED, Batch, Place, Record, Refused
 from pydanube_connect.retrying import Attempts
 from pydanube_connect.statistics import State, Statistics
 
-#: how often a sink may find other positions than it was given, one time after the other
+#: maximum `Overtaken` errors of one batch that are retried without a wait
 _MOST_OVERTAKEN: Final = 10
 
 
 class Overtaken(Exception):
-    """The target holds other positions than `batch.starts`: another process wrote. Nothing of the batch was written."""
+    """The target's positions differ from `batch.starts`, because another process wrote. The batch was not written."""
 
 
 class RefusedRecords(Protocol):
-    """What becomes of refused records, durably."""
+    """Function that stores refused records durably."""
 
     def __call__(self, refused: Sequence[tuple[Record, str]], /) -> Awaitable[None]: ...
 
 
 class Writer:
-    """Writes the batches of one sink, one after the other."""
+    """Writes the batches of one sink in sequence."""
 
     def __init__(
         self,
@@ -49,12 +50,12 @@ class Writer:
         self._statistics = statistics
         self._dead_letters = dead_letters
         self._exact = sink.guarantee is Guarantee.EXACTLY_ONCE
-        self._known: dict[Place, int] = {}  # positions in the target; a place that it has none of is absent
+        self._known: dict[Place, int] = {}  # positions in the target, by place
         self._asked: set[Place] = set()
-        self._written: list[Record] = []  # halves of a batch, in this attempt
+        self._written: list[Record] = []  # records in the written halves of a batch, in this attempt
         self._attempts = Attempts(declared.name, declared.delivery, stop, failed)
         self._open = False
-        self._turn = anyio.Lock()  # of the two tasks that use the sink
+        self._turn = anyio.Lock()  # held by the task that uses the sink
 
     async def open(self) -> None:
         """Open the sink, with retries."""
@@ -68,13 +69,13 @@ class Writer:
         self._statistics.state = State.RUNNING
 
     async def close(self) -> None:
-        """Close the sink; it can be opened again."""
+        """Close the sink. `open` can open it again."""
         self._open = False
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             await self._sink.close()
 
     async def position(self, place: Place) -> int | None:
-        """Return the next offset of a place by the target, with retries; None where it holds no position."""
+        """Return the next offset that the target holds for a place, with retries. None if it holds no position."""
         while self._exact:
             async with self._turn:
                 try:
@@ -86,17 +87,17 @@ class Writer:
         return None
 
     async def _positions(self, places: Sequence[Place]) -> dict[Place, int]:
-        """Return the positions that the target holds of places; it is asked once."""
+        """Return the target's positions by place. Look up each place once, and again after a failure."""
         if self._exact and (new := [place for place in places if place not in self._asked]):
             await self._look_up(new)
         return {place: self._known[place] for place in places if place in self._known}
 
     async def write(self, batch: Batch) -> None:
-        """Write a batch; when this returns, each record is in the target, was there before, or is a dead letter.
+        """Write a batch. When this returns, the target or a dead-letter topic holds each record.
 
         Raises:
-            ClusterError: the connector stops: a record was refused and `on_error` is stop, or no retry helps any more.
-            Stopping: the connector was stopped; the batch is not written.
+            ClusterError: a record was refused and `on_error` is `stop`, or no further retry is possible.
+            Stopping: the connector was stopped before the batch was written.
         """
         async with self._turn:
             await self._write_all(list(batch.records), batch)
@@ -120,7 +121,7 @@ class Writer:
                     await self._again(error)
             except Exception as failure:
                 left = _without(self._unwritten(left), getattr(failure, "written", ()))
-                self._asked.clear()  # the attempt may have been stored although its answer was lost
+                self._asked.clear()  # the attempt may have succeeded although its answer was lost
                 await self._again(failure)
             else:
                 self._attempts.succeeded()
@@ -172,7 +173,7 @@ class Writer:
             await self._halve(records, batch)
 
     async def _halve(self, records: list[Record], batch: Batch) -> None:
-        """Write a batch in two halves, to find the record that was refused."""
+        """Write a batch in two halves to find the refused record."""
         middle = len(records) // 2
         first = records[:middle]
         ends = {record.place: record.offset + 1 for record in first if record.place is not None}
@@ -188,8 +189,10 @@ class Writer:
         return _without(records, written)
 
     async def _delayed(self, records: list[Record]) -> list[Record]:
-        """Refuse messages that are delivered out of the order of offsets: behind a position they could not be told from
-        what the target has."""
+        """Refuse delayed messages.
+
+        They arrive out of the order of offsets, so a position does not show whether the target has them.
+        """
         delayed = [record for record in records if DELAYED in record.attributes]
         if not delayed:
             return records
@@ -202,10 +205,10 @@ class Writer:
         )
 
     async def refuse(self, records: Sequence[tuple[Record, str]]) -> None:
-        """Make dead letters of records.
+        """Publish refused records as dead letters.
 
         Raises:
-            PayloadInvalid: `on_error` is stop.
+            PayloadInvalid: `on_error` is `stop`.
         """
         record, reason = records[0]
         reason = self._declared.references.clean(reason)

@@ -1,8 +1,8 @@
 """`delta-sink`: append records to a Delta Lake table, exactly once.
 
-A commit holds the data and, as application transactions, the position of each partition. It is made against the table
-version in which the positions were read, without a retry of the library: where another commit came first, the
-positions are read again.
+A commit contains the data and the position of each partition, as application transactions. It is based on the table
+version in which the positions were read. The library does not retry it. If another commit came first, the sink reads
+the positions again.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class DeltaSink(Sink[DeltaSinkSettings]):
         self._load()
 
     def _rows(self, values: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Return the rows by the types of the table, and of the values where it has no column.
+        """Return the rows with the types of the table. A new column has the type of its values.
 
         Raises:
             Refused: a value does not fit.
@@ -146,7 +146,7 @@ class DeltaSink(Sink[DeltaSinkSettings]):
 
 
 def _column(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
-    """Return values as a column; a conversion that would lose something raises `ArrowInvalid`."""
+    """Return values as a column. A lossy conversion raises `ArrowInvalid`."""
     if kind is not None and pa.types.is_nested(kind):
         return pa.array(values, type=kind)
     found = pa.array(values)

@@ -1,7 +1,7 @@
 """`http-sink`: write records to an HTTP API.
 
-One request a record is idempotent: `Idempotency-Key` is the record's topic, partition and offset. Requests of whole
-batches are at least once, because the next attempt may cut its batches elsewhere.
+With one record per request, delivery is idempotent: `Idempotency-Key` is the record's topic, partition and offset. With
+a batch per request, delivery is at least once, because a retry may divide the records into other batches.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pydanube_connect.http.templates import Fill, body_template, text_template
 from pydanube_connect.records import Batch, Record, Refused, RetryLater
 from pydanube_connect.values import json_payload
 
-#: statuses that another attempt may change
+#: HTTP statuses that a retry may change
 _LATER: Final = frozenset({408, 409, 423, 425, 429})
-#: statuses that are of the whole address, not of a record, unless the record is part of the address
+#: HTTP statuses that concern the address and so every record, unless the record is part of the address
 _ADDRESS: Final = frozenset({404, 405, 410, 501})
 _SHOWN_CHARS: Final = 200
 
@@ -139,7 +139,7 @@ class HttpSink(Sink[HttpSettings]):
                 outcomes.written.append(record)
             except Refused as refused:
                 outcomes.refused.append((record, refused.reason))
-            except (RetryLater, ClusterError) as error:  # those behind it wait, for their order
+            except (RetryLater, ClusterError) as error:  # the records behind it wait, to keep their order
                 outcomes.failure = outcomes.failure or error
                 return
 
@@ -196,11 +196,11 @@ class HttpSink(Sink[HttpSettings]):
     # -- judging answers -------------------------------------------------------------------------------------
 
     def _judge(self, answer: httpx.Response) -> str | None:
-        """Return why the record is refused; None where it is written.
+        """Return why the record is refused, or None if it was written.
 
         Raises:
-            RetryLater: another attempt may succeed.
-            ClusterError: no record would be taken.
+            RetryLater: a retry may succeed.
+            ClusterError: the API would refuse every record.
         """
         self._judge_address(answer)
         status = answer.status_code
@@ -261,7 +261,7 @@ class HttpSink(Sink[HttpSettings]):
 
 
 class _Outcomes:
-    """What became of the records of a batch."""
+    """Outcomes of the records of a batch."""
 
     def __init__(self) -> None:
         self.written: list[Record] = []
@@ -269,7 +269,7 @@ class _Outcomes:
         self.failure: RetryLater | ClusterError | None = None
 
     def judge(self) -> None:
-        """Raise for what is not written; refused records of another reason come with the next attempt."""
+        """Raise an error if a record was not written. The next attempt raises refusals with other reasons."""
         if self.refused:
             reason = self.refused[0][1]
             raise Refused(
@@ -282,7 +282,7 @@ class _Outcomes:
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """Return the seconds of `Retry-After`: a number, or a date (RFC 9110, 10.2.3)."""
+    """Return `Retry-After` in seconds, from a number or a date (RFC 9110, 10.2.3)."""
     given = answer.headers.get("retry-after", "")
     if given.isascii() and given.isdigit():
         return float(given[:9])

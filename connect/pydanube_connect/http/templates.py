@@ -1,7 +1,7 @@
-"""Templates of requests: `{field}` of a record in texts, and in the texts of a JSON body. Pure.
+"""Templates of requests: fill fields of a record into the `{field}` of texts and JSON bodies. Pure.
 
-`{$key}`, `{$topic}`, `{$partition}`, `{$offset}` and `{$value}` are facts of the record. In a body, a text that is one
-placeholder and nothing else becomes the value itself, with its type. `{{` is a brace.
+`{$key}`, `{$topic}`, `{$partition}`, `{$offset}` and `{$value}` are facts of the record. In a body, a text that
+consists of one placeholder becomes the value itself, with its type. `{{` is a literal brace.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Fill = Callable[[Record], Any]
 
 
 def text_template(text: str, *, in_url: bool = False) -> Fill | str:
-    """Return a function from a record to the text; the text itself where it has no placeholder.
+    """Return a function from a record to the text, or the text itself if it has no placeholder.
 
     Args:
-        in_url: values are percent-encoded.
+        in_url: whether values are percent-encoded.
 
     Raises:
         ValueError: a brace is not closed.
@@ -60,7 +60,7 @@ def body_template(tree: Any) -> Fill:
 
 
 def fact(record: Record, name: str) -> Any:
-    """Return what a placeholder names. Raises `Refused` where the record has no such field."""
+    """Return the value of a placeholder. Raises `Refused` if the record has no such field."""
     if not name.startswith("$"):
         return record.field(name)
     match name:

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, and its errors as ours."""
+"""Connect to PostgreSQL and translate its errors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _DATABASE: Final = re.compile(
 
 
 async def connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
-    """Return a connection.
+    """Connect to PostgreSQL.
 
     Raises:
         ClusterError: the credentials or the address are wrong.
-        RetryLater: the server does not answer now.
+        RetryLater: the server cannot be reached now.
     """
     try:
         return await psycopg.AsyncConnection.connect(
             dsn, **{"connect_timeout": CONNECT_S, "application_name": "danube-connect", **options}
         )
     except psycopg.Error as error:
-        raise _unconnected(error) from None  # its message may quote the dsn
+        raise _unconnected(error) from None  # the message of psycopg may quote the dsn
 
 
 def _unconnected(error: psycopg.Error) -> Exception:
@@ -42,7 +42,7 @@ def _unconnected(error: psycopg.Error) -> Exception:
 
 
 def permanent(error: psycopg.Error, what: str) -> ClusterError | None:
-    """Return the error of ours that no retry mends; None where one may."""
+    """Return the `ClusterError` of a failure that no retry mends. None if a retry may succeed."""
     text = error.diag.message_primary or str(error)
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return PermissionDenied(f"PostgreSQL refuses {what}: {text}. Grant it to the user of settings.dsn.")

@@ -1,7 +1,7 @@
 """Decode `pgoutput`, the plugin of PostgreSQL's logical replication, protocol version 1. Pure.
 
-Source of the format: PostgreSQL documentation, "Logical Replication Message Formats". Values are texts as PostgreSQL
-writes them; an unchanged value out of line (TOAST), which the server does not send, is `UNCHANGED`.
+Source of the format: PostgreSQL documentation, "Logical Replication Message Formats". Values are texts in PostgreSQL's
+notation. The server omits unchanged out-of-line values (TOAST). They are decoded as `UNCHANGED`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Toast(Enum):
-    """The mark of a value that was not sent because it did not change."""
+    """Marks a value that the server omitted because it did not change."""
 
     UNCHANGED = "unchanged"
 
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """A table as the following changes see it."""
+    """The definition of a table for the changes that follow."""
 
     oid: int
     schema: str
@@ -42,7 +42,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    final_lsn: int  # of the commit
+    final_lsn: int  # LSN of the commit
     committed_us: int  # microseconds since 2000-01-01
     xid: int
 
@@ -54,7 +54,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of one row: `old` is the whole row before, or its key columns, where the server sent it."""
+    """A change of one row. `old` is the previous row, or its key columns, if the server sent them."""
 
     kind: str  # insert, update, delete
     relation: int
@@ -112,10 +112,10 @@ class _Reader:
 
 
 def decode(data: bytes) -> Event | None:
-    """Return the event of a message; None for origins, types and messages of applications.
+    """Return the event of a message, or None for origins, types and messages of applications.
 
     Raises:
-        ValueError: the message does not have the form of the protocol.
+        ValueError: the message violates the protocol.
     """
     try:
         return _decode(_Reader(data))

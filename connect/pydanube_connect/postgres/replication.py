@@ -1,7 +1,7 @@
-"""A replication connection to PostgreSQL, over psycopg's libpq: read the stream, report what is stored.
+"""A replication connection to PostgreSQL over psycopg's libpq. It reads the stream and reports the stored position.
 
-psycopg has no replication protocol of its own; the three messages that it takes are here (PostgreSQL documentation,
-"Streaming Replication Protocol").
+psycopg does not implement the replication protocol. This module implements the three messages that it needs (PostgreSQL
+documentation, "Streaming Replication Protocol").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def time_of(us: int) -> datetime:
-    """Return a time of the protocol."""
+    """Return the datetime of a protocol timestamp in microseconds."""
     return EPOCH + timedelta(microseconds=us)
 
 
@@ -36,12 +36,12 @@ def lsn_of(text: str) -> int:
 
 
 class Replication:
-    """The stream of one slot; `open` first."""
+    """The stream of one slot. Call `open` first."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._connection: psycopg.AsyncConnection[Any] | None = None
-        self.stored_lsn = 0  # everything below is stored: the server may forget it
+        self.stored_lsn = 0  # everything below is stored, so the server may discard it
         self.seen_lsn = 0  # the server has sent everything below
 
     async def open(self) -> None:
@@ -58,7 +58,10 @@ class Replication:
         return self._connection.pgconn
 
     async def create_slot(self, slot: str) -> tuple[int, str]:
-        """Create a slot; return where it begins, and the name of a snapshot of what was before, valid until the stream starts."""
+        """Create a slot. Return its first LSN, and the name of a snapshot of the rows before it.
+
+        The snapshot is valid until the stream starts.
+        """
         text = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput").format(sql.Identifier(slot)).as_string()
         result = self._pg.exec_(text.encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
@@ -69,7 +72,7 @@ class Replication:
         return lsn_of(lsn.decode()), snapshot.decode()
 
     async def start(self, slot: str, lsn: int, publication: str) -> None:
-        """Start the stream behind `lsn`. Raises `RetryLater`, for example while another process has the slot."""
+        """Start the stream after `lsn`. Raises `RetryLater`, for example while another process uses the slot."""
         text = (
             sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})")
             .format(sql.Identifier(slot), sql.SQL(lsn_text(lsn)), sql.Literal(f'"{publication}"'))
@@ -81,7 +84,7 @@ class Replication:
         self.stored_lsn = self.seen_lsn = lsn
 
     async def messages(self, wait_s: float, most_bytes: int) -> list[bytes]:
-        """Return the messages of pgoutput that have arrived, waiting for the first; [] where none comes."""
+        """Return the pgoutput messages that have arrived. Wait for the first. Return [] if none arrives in time."""
         found: list[bytes] = []
         size = 0
         until = time.monotonic() + wait_s
@@ -115,7 +118,7 @@ class Replication:
         return None
 
     def report(self) -> None:
-        """Report to the server what is stored."""
+        """Report `stored_lsn` to the server."""
         now_us = (datetime.now(UTC) - EPOCH) // timedelta(microseconds=1)
         lsn = self.stored_lsn
         self._pg.put_copy_data(b"r" + struct.pack(">QQQqB", lsn, lsn, lsn, now_us, 0))

@@ -1,7 +1,7 @@
 """`postgres-sink`: insert, upsert and delete rows of a table, exactly once.
 
-The positions stand in the table `danube_positions` of the same database. A batch is one transaction: it moves the
-positions, where they are still those that the batch begins at, and writes the rows.
+The positions are in the table `danube_positions` of the same database. A batch is one transaction. It moves the
+positions, provided that they still equal the start of the batch, and writes the rows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         return [f"table {self.settings.table} has the columns {', '.join(self._types)}"]
 
     async def _look(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Read the table's columns and key; check that they suit the settings."""
+        """Read the table's columns and key, and check them against the settings."""
         settings = self.settings
         self._types = await columns_of(connection, self._table)
         if not self._types and not settings.evolve:
@@ -120,7 +120,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
                 await self._move_positions(self._connection, batch)
                 await self._write_rows(self._connection, batch.records)
         except (psycopg.DataError, psycopg.IntegrityError, psycopg.NotSupportedError) as error:
-            self._types = await columns_of(self._connection, self._table)  # what was added is rolled back
+            self._types = await columns_of(self._connection, self._table)  # added columns are rolled back
             raise Refused(None, _reason(error)) from None
         except psycopg.Error as error:
             if (known := permanent(error, f"writing to {self.settings.table}")) is not None:
@@ -128,7 +128,11 @@ class PostgresSink(Sink[PostgresSinkSettings]):
             raise
 
     async def _move_positions(self, connection: psycopg.AsyncConnection[Any], batch: Batch) -> None:
-        """Set the positions where they are those that the batch begins at; the rows stay locked until the commit."""
+        """Move the positions from the start of the batch to its end. Their rows stay locked until the commit.
+
+        Raises:
+            Overtaken: a position is not at the start of the batch.
+        """
         for place, end in sorted(batch.ends.items(), key=lambda each: _row(each[0])):
             start = batch.starts.get(place)
             if start is None:
@@ -172,7 +176,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
                 )
 
     def _key_of(self, record: Record) -> tuple[str, ...]:
-        """Return the key of a record as texts: fields of its value, or its key where it is a deletion."""
+        """Return the key of a record as texts: fields of its value, or the record key of a deletion."""
         if record.value is not None:
             return tuple(key_text(record.field(name)) for name in self._key)
         if record.key is None:
@@ -193,7 +197,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
     async def _fit(
         self, connection: psycopg.AsyncConnection[Any], values: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Make the table, or add columns, for fields that have none."""
+        """Create the table, or add columns for fields that have none."""
         if not {name for value in values for name in value} - self._types.keys():
             return
         missing = inferred(values, self._types)
@@ -227,7 +231,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         table: sql.Identifier,
         values: Sequence[Mapping[str, Any]],
     ) -> list[str]:
-        """Copy rows into a table; return its columns that they fill."""
+        """Copy rows into a table. Return the columns that they fill."""
         present = {name for value in values for name in value}
         columns = [name for name in self._types if name in present]
         if not columns:

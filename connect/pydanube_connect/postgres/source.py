@@ -1,7 +1,8 @@
-"""`postgres-source`: the rows of tables, then every change of them, in the order of commits.
+"""`postgres-source`: publish the rows of tables, then every change of them in commit order.
 
-A snapshot is at least once: cut off, it begins anew. The changes after it are exactly once: a position is the end of the
-last whole transaction and the number of records of the next one, and the slot keeps what is not stored yet.
+The snapshot is at least once, because an interrupted snapshot starts from the beginning. The changes after it are
+exactly once. A position is the end of the last whole transaction and the number of records of the next one. The slot
+keeps the changes that are not stored yet.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from pydanube_connect.postgres.tables import name_of, primary_key
 from pydanube_connect.records import Batch, Record
 
 _WAIT_S: Final = 1.0
-_CATCH_UP_S: Final = 10.0  # of one `read` that finds nothing of ours
+_CATCH_UP_S: Final = 10.0  # seconds that one `read` spends on changes of other tables
 _BATCH_BYTES: Final = 1 << 20
 _SNAPSHOT_ROWS: Final = 1_000
 _BOOL: Final = 16
 _INTEGERS: Final = frozenset({20, 21, 23, 26})
 _FLOATS: Final = frozenset({700, 701})
 _JSON: Final = frozenset({114, 3802})
-_STREAM: Final = ""  # the shard of changes
+_STREAM: Final = ""  # the shard of the changes
 
 
 class PostgresSourceSettings(Settings):
@@ -82,10 +83,10 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._relations: dict[int, Relation] = {}
         self._keys: dict[str, list[str]] = {}
         self._begin: Begin | None = None
-        self._whole = 0  # end of the last whole transaction
+        self._whole = 0  # LSN at the end of the last whole transaction
         self._count = 0  # records of the transaction after it
-        self._skip = 0  # of them, those that were stored before
-        self._target = 0  # where the server was when the stream began: `--once` reads up to there
+        self._skip = 0  # of these, the number that was stored before
+        self._target = 0  # the server's LSN when the stream began. `--once` reads up to it
         self._emitted: str | None = None
 
     async def open(self) -> None:
@@ -160,7 +161,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._replication = Replication(self.settings.dsn)
         await self._replication.open()
         if position is None:
-            if slot is not None:  # of a snapshot that was cut off
+            if slot is not None:  # left by an interrupted snapshot
                 await self._connection.execute("SELECT pg_drop_replication_slot(%s)", [self._slot])
             lsn, snapshot = await self._replication.create_slot(self._slot)
             self._snapshot = self._rows(lsn, snapshot)
@@ -181,10 +182,10 @@ class PostgresSource(Source[PostgresSourceSettings]):
     # -- the snapshot ----------------------------------------------------------------------------------------
 
     async def _rows(self, lsn: int, snapshot: str) -> AsyncIterator[Batch]:
-        """Yield the rows as they were where the slot begins, then the position of the first change."""
+        """Yield the rows as of the start of the slot, then the position of the first change."""
         assert self._connection is not None
         connection = self._connection
-        shard = f"snapshot-{lsn:x}"  # each attempt has a producer of its own: its rows are recognised as nothing else's
+        shard = f"snapshot-{lsn:x}"  # each attempt has its own producer, so its rows never count as repeated
         for table in self._tables if self.settings.snapshot else ():
             async with connection.transaction():
                 await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -235,7 +236,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
                 return None
 
     def _idle(self, replication: Replication, *, quiet: bool) -> None:
-        """Let the server forget changes that concern no table of ours: a quiet database does not fill its disk."""
+        """Let the server discard changes of other tables, so that they do not fill the disk of a quiet database."""
         if not self._count and self._emitted is None:
             seen = replication.seen_lsn if quiet and self._begin is None else 0
             replication.stored_lsn = max(replication.stored_lsn, self._whole, seen)
@@ -279,7 +280,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
         )
 
     def _counted(self, record: Record) -> Record | None:
-        """Count a record of the transaction; None where it was stored before."""
+        """Count a record of the transaction. Return None if it was stored before."""
         self._count += 1
         return record if self._count > self._skip else None
 
@@ -336,7 +337,7 @@ def _object(columns: Any, values: Values) -> dict[str, Any]:
 
 
 def _value_of(oid: int, text: Any) -> Any:
-    """Return a value as JSON has it; what JSON cannot hold exactly stays text."""
+    """Return a column's text as a JSON value. Text that JSON cannot represent exactly is returned unchanged."""
     if text is None:
         return None
     if oid == _BOOL:

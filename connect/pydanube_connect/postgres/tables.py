@@ -1,4 +1,4 @@
-"""Tables of a PostgreSQL sink: their columns, made and widened by what records hold."""
+"""Tables of a PostgreSQL sink: their columns, and the column types of new fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg import sql
 from pydantic_core import to_json
 from pydanube_core.errors import InvalidArgument
 
-#: columns of a PostgreSQL table
+#: maximum columns of a PostgreSQL table
 MOST_COLUMNS: Final = 1_600
 _LARGEST: Final = 1 << 63
 
@@ -28,7 +28,7 @@ def name_of(table: str) -> sql.Identifier:
 
 
 async def columns_of(connection: psycopg.AsyncConnection[Any], table: sql.Identifier) -> dict[str, str]:
-    """Return name → type of a table's columns; empty where there is no such table."""
+    """Return name → type of a table's columns. Empty if the table does not exist."""
     cursor = await connection.execute(
         "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
         "AND NOT attisdropped AND attgenerated = ''",
@@ -38,7 +38,7 @@ async def columns_of(connection: psycopg.AsyncConnection[Any], table: sql.Identi
 
 
 async def primary_key(connection: psycopg.AsyncConnection[Any], table: sql.Identifier) -> list[str]:
-    """Return the columns of the primary key in their order."""
+    """Return the columns of the primary key in key order."""
     cursor = await connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, at) JOIN pg_attribute a "
         "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY at",
@@ -48,7 +48,7 @@ async def primary_key(connection: psycopg.AsyncConnection[Any], table: sql.Ident
 
 
 def inferred(values: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, str]:
-    """Return name → type of the fields that `known` does not have, by the values of a batch."""
+    """Return name → type of the fields that `known` lacks, inferred from the values of a batch."""
     found: dict[str, str | None] = {}
     for value in values:
         for name, field in value.items():
@@ -85,7 +85,7 @@ def _wider(first: str | None, second: str | None) -> str | None:
 
 
 def converters(columns: Sequence[str], types: Mapping[str, str]) -> list[Convert | None]:
-    """Return for each column the function from a JSON value to what COPY takes; None: it takes the value as it is."""
+    """Return a function per column that converts a JSON value for COPY. None: COPY takes the value unchanged."""
     return [_converter(types[name]) for name in columns]
 
 

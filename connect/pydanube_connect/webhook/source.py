@@ -1,7 +1,8 @@
-"""`webhook-source`: an HTTP port that takes requests of other systems.
+"""`webhook-source`: an HTTP port that publishes the requests of other systems.
 
-A request is answered with 2xx after its records are durable in the topic, and with 503 where that fails: the sender
-tries again. So it is at least once. What waits is bounded; beyond it senders get 503 with `Retry-After`.
+The source answers 2xx after the records of a request are durable in the topic. If publishing fails, it answers 503 and
+the sender tries again. Delivery is therefore at least once. The number and the bytes of waiting requests are bounded.
+Further requests get 503 with `Retry-After`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pydanube_core.errors import PortInUse
 from pydanube_connect.connector import Settings, Source
 from pydanube_connect.records import Batch, Record
 
-_WAIT_S: Final = 1.0  # of one `read`
+_WAIT_S: Final = 1.0  # seconds that one `read` waits for a request
 _BATCH_REQUESTS: Final = 1_000
-_CLOSE_S: Final = 5  # for answers that are being written
+_CLOSE_S: Final = 5  # seconds that open responses have at shutdown
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -67,14 +68,14 @@ class _Request:
 
 
 class WebhookSource(Source[WebhookSettings]):
-    """Takes requests."""
+    """Publishes the requests that its port receives."""
 
     def __init__(self, settings: WebhookSettings, *, name: str) -> None:
         super().__init__(settings, name=name)
         self._server: uvicorn.Server | None = None
         self._socket: socket.socket | None = None
         self._new: deque[_Request] = deque()
-        self._taken: dict[int, list[_Request]] = {}  # by the id of their batch
+        self._taken: dict[int, list[_Request]] = {}  # requests by the id of their batch
         self._waiting = self._waiting_bytes = 0
         self._arrived = anyio.Event()
         token = settings.token.get_secret_value() if settings.token is not None else ""
@@ -84,7 +85,7 @@ class WebhookSource(Source[WebhookSettings]):
 
     @property
     def port(self) -> int:
-        """The port that it listens on; 0 while it does not."""
+        """The listening port, or 0 while the source does not listen."""
         listening = self._socket is not None and self._server is not None and self._server.started
         return int(self._socket.getsockname()[1]) if self._socket is not None and listening else 0
 
@@ -155,7 +156,7 @@ class WebhookSource(Source[WebhookSettings]):
         await send({"type": "http.response.body", "body": b""})
 
     async def _handle(self, scope: Scope, receive: Receive) -> int:
-        """Return the status of a request, after its records are stored."""
+        """Store the records of a request, then return its HTTP status."""
         if scope["path"] != self.settings.path:
             return 404
         if scope["method"] not in ("POST", "PUT"):
@@ -202,7 +203,7 @@ class WebhookSource(Source[WebhookSettings]):
         return await request.answer
 
     def _records(self, body: bytes, headers: dict[bytes, bytes]) -> list[Record] | None:
-        """Return the records of a request; None where its body does not have the form that `split` says."""
+        """Return the records of a request, or None if its body does not have the form of `split`."""
         key = headers.get(self._key_header) if self._key_header else None
         attributes = {
             name: headers[raw].decode("latin-1") for raw, name in self._kept.items() if raw in headers
