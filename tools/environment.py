@@ -32,11 +32,12 @@ INSTALLING: Final = VENV / ".installing"
 TOOLS: Final = ROOT / ".tools"
 LOG: Final = TOOLS / "install.log"
 
-EXTRAS: Final = {"run": "broker,mcp", "dev": "dev"}
+# run: the broker and each command that the README shows.
+EXTRAS: Final = {"run": "broker,mcp,tui,cluster,security", "dev": "dev"}
 # The compiler of the protos, in dev, needs protobuf 6. Without this `make test` would take version 7 away from
 # under a broker that `make run` has started.
 ALSO: Final = ("protobuf<7",)
-# A level also satisfies the levels listed: dev holds broker and mcp.
+# A level also satisfies the levels listed: dev holds what run has.
 SATISFIES: Final = {"run": ("run",), "dev": ("dev", "run")}
 # Settings of the user's which would send packages elsewhere than into .venv. Mirrors and certificates stay.
 UNWANTED: Final = (

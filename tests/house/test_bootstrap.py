@@ -64,7 +64,7 @@ def run(command: list[str | Path], path: Path, **variables: str) -> subprocess.C
 def stamp_of(clone: Path) -> str:
     with (clone / "pyproject.toml").open("rb") as file:
         sums = subprocess.run(["cksum"], stdin=file, capture_output=True, text=True, check=True).stdout
-    return f"3 {sums.strip()} {clone.resolve()}"
+    return f"4 {sums.strip()} {clone.resolve()}"
 
 
 def finish(clone: Path, level: str) -> None:
@@ -241,4 +241,7 @@ def test_pip_is_asked_when_uv_fails(fake_pip: Path, clone: Path, programs: Path,
     calls = tmp_path / "calls"
     done = run([clone / "tools" / "bootstrap", "run"], programs, CALLS=str(calls), PYTHON=sys.executable)
     assert done.returncode == 0, done.stderr
-    assert calls.read_text(encoding="utf-8").splitlines() == ["pip", f"{clone.resolve()}[broker,mcp]"]
+    assert calls.read_text(encoding="utf-8").splitlines() == [
+        "pip",
+        f"{clone.resolve()}[broker,mcp,tui,cluster,security]",
+    ]

@@ -60,6 +60,7 @@ def test_our_own_services_have_the_kinds_of_their_protos() -> None:
         "/danube.stream.Stream/Match": Kind.UNARY,
         "/danube.stream.Stream/Publish": Kind.BIDIRECTIONAL,
         "/danube.stream.Stream/Consume": Kind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Copy": Kind.BIDIRECTIONAL,
     }
     assert METHODS["/danube.ops.Ops/Call"].kind is Kind.UNARY
 
