@@ -19,6 +19,9 @@ class State:
     def __init__(self) -> None:
         self.items: dict[str, bytes] = {}
 
+    def clock_apart_ms(self) -> tuple[int, int]:
+        return 0, 0
+
     async def read_state(self, key: str) -> StateItem | None:
         return None if key not in self.items else StateItem(key=key, value=self.items[key], revision=1)
 

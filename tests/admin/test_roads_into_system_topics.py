@@ -302,6 +302,7 @@ def test_only_the_writer_of_the_audit_says_that_it_is_the_broker() -> None:
 NO_ROADS: Final = {
     "/danube.stream.Stream/Consume": "reads; its dead letters are walked",
     "/danube.stream.Stream/Match": "names",
+    "/danube.stream.Stream/Copy": "brokers of the cluster only, by its secret: a topic as it is to its next owner",
     "/danube.ConsumerService/Subscribe": "reads",
     "/danube.ConsumerService/ReceiveMessages": "reads",
     "/danube.ConsumerService/Ack": "moves a cursor",

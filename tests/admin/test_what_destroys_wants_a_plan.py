@@ -96,7 +96,7 @@ async def test_every_policy_that_would_lose_messages_wants_a_plan_that_counts_th
         for number in range(len(table)):
             await cluster.publish(f"/n{number}/t", b"y")  # of each partition: what retention by bytes keeps
         await cluster.seal()
-        monkeypatch.setattr(retention, "now_ms", lambda: now_ms() + 3_600_000)  # an hour later
+        monkeypatch.setattr(retention, "earliest_ms", lambda: now_ms() + 3_600_000)  # an hour later
         for number, row in enumerate(table):
             await walk(cluster, row, number)
 

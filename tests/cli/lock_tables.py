@@ -24,6 +24,7 @@ CUT: Final = frozenset(
     {"topics.list", "namespaces.list", "subscriptions.list"}
 )  # each caller sees his own, where nothing is named
 MACHINE: Final = "machine"  # to the operator on the machine
+BROKERS: Final = "brokers"  # to the cluster's brokers, by its secret
 
 #: operation → permission; where it is needed follows from the arguments
 OPERATIONS: Final = {
@@ -181,6 +182,7 @@ METHODS: Final = {
     "danube.stream.Stream/Consume": _of(
         "data:consume", TOPIC, open=stream_pb.OpenConsumer(topic=TOPIC, subscription="s")
     ),
+    "danube.stream.Stream/Copy": _of(BROKERS, TOPIC),
     # operations: each of them, by the table above
     "danube.ops.Ops/Call": _of(KNOWN, operation="security.whoami"),
     # schemas have no namespace: whoever is known reads them
@@ -271,7 +273,7 @@ def may(who: str, permission: str, place: str) -> bool:
     """Whether he may. `place`: a topic, a namespace, "" the cluster."""
     if permission == OPEN:
         return True
-    if who in UNKNOWN or permission == MACHINE:
+    if who in UNKNOWN or permission in (MACHINE, BROKERS):
         return False
     if permission == KNOWN or who == "admin":
         return True

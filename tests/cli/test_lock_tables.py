@@ -279,6 +279,11 @@ async def test_every_method_is_open_to_those_who_may_and_to_nobody_else(faces: F
             for who in tables.CALLERS:
                 request = {"api_key": faces.locked.tokens["admin"]} if line is AUTHENTICATE else line.request
                 code = await faces.method(who, url, method, request)
+                if line.permission == tables.BROKERS:  # a credential of a user does not count there
+                    wrong += (
+                        [] if code == "PERMISSION_DENIED" else [f"{method.path} by {who}: {code or 'done'}"]
+                    )
+                    continue
                 wrong += wrongs(method.path, who, code, may=tables.may(who, line.permission, line.place))
         if method.name.startswith(("Delete", "Unsubscribe")):
             await be_there(faces)

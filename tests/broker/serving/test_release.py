@@ -101,7 +101,9 @@ async def test_the_last_of_several_goes_on_alone_and_may_come_again(cluster: Sev
             assert (await anext(reader)).payload == b"of two"
         await broker.registry.restore("c1")
         await broker.registry.create(TopicName.parse("new"), partitions=0, dispatch_strategy="reliable")
-        assert ids_of(broker)["/default/new"] > max(found.values()), "no id is given out twice"
+        assert ids_of(broker)["/default/new"] > max(each for each in found.values() if not each >> 40), (
+            "no id is given out twice"
+        )
         async with connect(broker.broker_url) as client, client.producer("t") as producer:
             await producer.send(b"after")
         assert await broker.port.flush_objects("t") == len(TAIL) + 1
