@@ -98,4 +98,4 @@ def test_what_is_remembered_is_bounded() -> None:
 def test_after_a_removal_copies_that_may_be_lost_are_made_again() -> None:
     state = LogState(7, opened=True)
     noted(state, (0, 2))
-    assert copies(rebuilt_state(state, begin=0, starts={})) == []
+    assert copies(rebuilt_state(state, begin=0, end=10, starts={})) == []
