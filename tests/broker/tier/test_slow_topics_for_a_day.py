@@ -202,8 +202,9 @@ def a_day(
 ) -> tuple[dict[int, list[Any]], dict[int, int], int]:
     """Run it; returns the catalog's entries and the messages of each topic, and how many objects were ever written."""
     loop = VirtualLoop()
-    for module in (flushing, tier, upkeep):
+    for module in (flushing, tier):
         monkeypatch.setattr(module, "now_ms", loop.wall_ms)
+    monkeypatch.setattr(upkeep, "earliest_ms", loop.wall_ms)
     for module in (collecting, tier):
         monkeypatch.setattr(module, "BootClock", lambda: SimpleNamespace(now_ms=loop.wall_ms))
     monkeypatch.setattr(tier, "OBJECTS_PER_S", objects_per_s)
