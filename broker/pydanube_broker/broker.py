@@ -194,6 +194,7 @@ class Broker(BrokerParts):
         """Make the services and bind the ports; calls are answered once the servers start."""
         settings, stack = self.settings, self._stack
         self.registry = Registry(self.hub, self.engine, store, settings)
+        self.registry.catalog.raises_format = self._upgrade
         self.admin_state = AdminState(store)
         self.locks = await open_locks(
             settings.auth,
@@ -489,6 +490,9 @@ class Broker(BrokerParts):
             await self.registry.deleted.forget(
                 CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
             )
+            await self.registry.catalog.sweep(self.ownership.office.leadership.guard)
+        else:
+            self.registry.catalog.index.dropped.clear()  # a new leader looks at everything
 
     def _journal_trouble(self) -> Reason | None:
         return Reason(code=trouble[0], message=trouble[1]) if (trouble := self.journal.trouble()) else None

@@ -44,7 +44,7 @@ from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, PartitionedRecord, TopicRecord
 from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.cluster_recovery import journal_of
 from pydanube_broker.data_dir import DataDir
@@ -261,9 +261,11 @@ class _Release:
                 retryable=False,
             )
         topics, _ = await read_all(self._etcd, keys.TOPICS)
+        wholes, _ = await read_all(self._etcd, keys.PARTITIONED)
+        parts = [part for item in wholes for part in PartitionedRecord.of(item).parts()]
         stored_nowhere = {
             record.topic_id
-            for record in map(TopicRecord.of, topics)
+            for record in (*map(TopicRecord.of, topics), *parts)
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE
         }
         items, _ = await read_all(self._etcd, keys.ASSIGNMENTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -14,11 +14,11 @@ from pydanube_admin.engine import change_records
 from pydanube_admin.engine.change_records import IMAGES
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_admin.registry import OPERATIONS
-from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.cluster.tombstone_records import TopicTombstone
+from pydanube_broker.cluster import keys
 from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot, encode_snapshot
 from pydanube_core.errors import ClusterError, DiskFull
 from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Guard, Put, Write
 
 from tests.admin.real_broker import Administered, administered
 
@@ -386,25 +386,24 @@ async def test_of_two_undos_at_once_one_is_made(cluster: Administered) -> None:
     assert (await cluster("topics.describe", topic="clicks"))["partitions"] > 0
 
 
-async def test_an_undo_that_the_disk_stopped_half_way_serves_what_is_back_and_goes_on(
+async def test_an_undo_that_the_disk_refuses_has_no_effect_and_can_be_repeated(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = cluster.broker.registry
     before = await cluster.payloads("clicks")
     deleted = await cluster.apply("topics.delete", topic="clicks")
-    restore = registry.catalog.restore_topic
+    store: Any = registry.catalog._store
+    transact = store.transact
 
-    async def until_full(tombstone: TopicTombstone) -> TopicRecord:
-        if registry.catalog.index.partitions(TopicName.parse("clicks")):
+    async def full(writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Any:
+        if any(write.key in keys.PARTITIONED for write in writes if isinstance(write, Put)):
             raise DiskFull("no room")
-        return await restore(tombstone)
+        return await transact(writes, guards=guards)
 
-    monkeypatch.setattr(registry.catalog, "restore_topic", until_full)
-    refused = await cluster.refused("changes.undo", call_id=deleted["call_id"])
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "transact", full)
+        refused = await cluster.refused("changes.undo", call_id=deleted["call_id"])
     assert refused.code == "DISK_FULL"
-    (part,) = registry.catalog.index.partitions(TopicName.parse("clicks"))
-    assert registry.find(part.topic) is not None
-    await registry.deleted.give_up()
-    monkeypatch.undo()
+    assert not registry.catalog.index.partitions(TopicName.parse("clicks"))
     await cluster("changes.undo", call_id=deleted["call_id"])
     assert await cluster.payloads("clicks") == before

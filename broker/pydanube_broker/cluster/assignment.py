@@ -190,14 +190,29 @@ class Assigner:
         Topics that were deleted meanwhile are left out.
         """
         made: list[Assignment] = []
+        failures: list[ClusterError] = []
         counted = await self._counters(topics)
-        for start in range(0, len(counted), _FIRST_A_TRANSACTION):
-            batch = counted[start : start + _FIRST_A_TRANSACTION]
-            try:
-                made += await self._transact(batch, broker_id, incarnation, first=True)
-            except GuardFailed:
-                for topic, _ in batch:
-                    made += await self._first_of_one(topic, broker_id, incarnation)
+        limiter = anyio.CapacityLimiter(_BATCHES_IN_FLIGHT)
+
+        async def assign(batch: list[tuple[TopicRecord, EpochCounter]]) -> None:
+            async with limiter:
+                try:
+                    try:
+                        found = await self._transact(batch, broker_id, incarnation, first=True)
+                    except GuardFailed:
+                        found = []
+                        for topic, _ in batch:
+                            found += await self._first_of_one(topic, broker_id, incarnation)
+                except ClusterError as error:
+                    failures.append(error)
+                else:
+                    made.extend(found)
+
+        async with anyio.create_task_group() as group:
+            for start in range(0, len(counted), _FIRST_A_TRANSACTION):
+                group.start_soon(assign, counted[start : start + _FIRST_A_TRANSACTION])
+        if failures:
+            raise failures[0]
         return made
 
     async def _first_of_one(
@@ -209,7 +224,7 @@ class Assigner:
                 counted = await self._counters([topic])
                 return await self._transact(counted, broker_id, incarnation, first=True)
             except GuardFailed as error:
-                if error.guard.key == keys.topic_key(topic.topic):
+                if error.guard.key == topic.key:
                     return []  # deleted, or changed: whoever asks for it next assigns it
                 item = await self._store.get(key)
                 if item is not None:
@@ -255,9 +270,7 @@ class Assigner:
                         topic, broker_id, incarnation=incarnation, take_over=take_over
                     )
                 except GuardFailed as error:
-                    is_deleted = (
-                        error.guard.key == keys.topic_key(topic.topic) and error.actual_revision is None
-                    )
+                    is_deleted = error.guard.key == topic.key and error.actual_revision is None
                     if not is_deleted:
                         failures.append(error)
                 except Conflict as error:
@@ -313,7 +326,9 @@ class Assigner:
                 sealed_epoch=0 if before is None else before.sealed_epoch,
                 moved=0 if before is None else before.moved,
             )
-            guards += [counter.guard, ModRevision(keys.topic_key(topic.topic), topic.revision)]
+            guards.append(counter.guard)
+            if not topic.is_named_by_parent:  # an assignment of a partition that is gone is swept
+                guards.append(topic.guard)
             if first:
                 guards.append(Absent(keys.assignment_key(topic.topic_id)))
             writes += [

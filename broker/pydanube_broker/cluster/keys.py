@@ -5,12 +5,13 @@
 | watched | `/members/<broker>` | `MemberRecord` | with its lease, if it has one |
 | watched | `/leader/current` | `LeaderRecord` | with the leader's lease, if it has one |
 | watched | `/assignments/<topic id>` | `Assignment` | with the topic, and its tombstone |
+| watched | `/registry/format` | `FormatRecord` | for ever, once it is written |
 | watched | `/registry/namespaces/<ns>` | `NamespaceSpec` | until deleted |
-| watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id | until deleted |
-| watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` | longer than its partitions |
+| watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id; in format 1 also partitions | until deleted |
+| watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` with the partitions' ids | until deleted |
 | watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
 | watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
-| watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` | longer than its partitions' |
+| watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` with the partitions' ids | until its grace ends |
 | watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
 | watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion took comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
@@ -43,6 +44,7 @@ _SUBSCRIPTIONS: Final = "/registry/subscriptions/"
 _EPOCHS: Final = "/epochs/"
 
 LEADER: Final = "/leader/current"
+FORMAT: Final = "/registry/format"
 RELAY_SECRET: Final = "/relay/secret"
 ID_BLOCKS: Final = "/ids/blocks"
 MEMBERS: Final = KeyRange.prefix("/members/")

@@ -35,7 +35,7 @@ class NamespaceOperations(RegistryWriter):
     ) -> NamespaceRecord:
         """Create a namespace. Raises `InvalidName`, `AlreadyExists`. `created_at_ms`: that of a deleted one which is restored."""
         name = check_namespace(namespace)
-        return await self._retry(
+        return await self.again(
             self._create_namespace, name, policies or {}, must_be_new=True, created_at_ms=created_at_ms
         )
 
@@ -50,7 +50,7 @@ class NamespaceOperations(RegistryWriter):
             await self._put_namespace(former, replace(former.spec, policies=dict(policies)))
             return self.index.namespace(name)
 
-        return await self._retry(attempt)
+        return await self.again(attempt)
 
     async def delete_namespace(self, namespace: str) -> None:
         """Delete an empty namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`, or refuses the built-in ones."""
@@ -67,8 +67,8 @@ class NamespaceOperations(RegistryWriter):
             if former.spec.stage is not Stage.DELETING:
                 await self._put_namespace(former, replace(former.spec, stage=Stage.DELETING))
 
-        await self._retry(mark)
-        if not await self._retry(self._settle_namespace, name):
+        await self.again(mark)
+        if not await self.again(self._settle_namespace, name):
             raise NamespaceNotEmpty(
                 f"namespace {name} got a topic meanwhile; delete it first", field="namespace", value=name
             )
@@ -88,12 +88,12 @@ class NamespaceOperations(RegistryWriter):
             key = keys.namespace_key(name)
             made_ms = self._wall_ms() if created_at_ms is None else created_at_ms
             spec = NamespaceSpec(name=name, created_at_ms=made_ms, policies=dict(policies))
-            await self._change([Put(key, spec.to_json())], [Absent(key)])
+            await self.change([Put(key, spec.to_json())], [Absent(key)])
         return self.index.namespace(name)
 
     async def _put_namespace(self, former: NamespaceRecord, spec: NamespaceSpec) -> None:
         key = keys.namespace_key(former.name)
-        await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+        await self.change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
 
     async def _settle_namespace(self, name: str) -> bool:
         """Finish a deletion: True if the namespace is gone, False if it was not empty and is usable again.
@@ -109,5 +109,5 @@ class NamespaceOperations(RegistryWriter):
             await self._put_namespace(namespace, replace(namespace.spec, stage=Stage.READY))
             return False
         key = keys.namespace_key(name)
-        await self._change([Delete(key)], [ModRevision(key, namespace.revision)])
+        await self.change([Delete(key)], [ModRevision(key, namespace.revision)])
         return True

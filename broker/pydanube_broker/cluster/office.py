@@ -43,6 +43,8 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.feed import Feed
+from pydanube_broker.cluster.format_gate import holding_up, refuse_older_builds
+from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
 from pydanube_broker.cluster.move_record import Stage
@@ -102,6 +104,8 @@ class Office:
             state=BrokerState.STARTING if several else BrokerState.ACTIVE,
         )
         self._election: Election | None = None
+        self._format_raised = False  # by this broker, as the leader
+        self._waited_for: set[BrokerId] = set()  # brokers of older builds
         self._assigner = Assigner(store, aside=catalog.aside)
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
@@ -348,7 +352,11 @@ class Office:
         self._election = await stack.enter_async_context(Election(self._store, self.membership.registration))
         assert self.leads(), "nobody else can open the store"
         await self.catalog.resume()
-        topics, former = self.catalog.index.topics(), await self._assigner.assignments()
+        if self.catalog.raises_format:
+            await self._raise_format()
+        former = await self._assigner.assignments()
+        await self.catalog.sweep(self.leadership.guard, former)
+        topics = self.catalog.index.topics()
         self._check(topics, former)
         own, (members, _) = keys.member_key(self._me), await read_all(self._store, keys.MEMBERS)
         left = [item.key for item in members if item.key != own]
@@ -411,6 +419,10 @@ class Office:
                 try:
                     if swept < 0:
                         await self.catalog.resume()
+                        await self.catalog.sweep(self.leadership.guard, self._places)
+                        self._format_raised = False
+                    if not self._format_raised:
+                        await self._raise_format()
                     changed = self._changes + self.catalog.index.changes
                     # Else all have owners still: a look at ten thousand topics would find nothing
                     if before or changed != swept:
@@ -418,6 +430,33 @@ class Office:
                 except ClusterError as error:  # the next look is near
                     log.warning("sweep_failed", extra={"code": error.code})
                 await anyio.sleep(SWEEP_S)
+
+    async def _raise_format(self) -> None:
+        """Raise the metadata to this build's format, once every broker that may read them announces it."""
+        if await self._holding_up():
+            return
+        await refuse_older_builds(self._store)
+        if await self._holding_up():  # one that started before that
+            return
+        await FormatStep(self.catalog, self.leadership.guard).take()
+        self._format_raised = True
+
+    async def _holding_up(self) -> set[BrokerId]:
+        """Return the brokers of older builds, as the store has them now."""
+        if not self._several:
+            return set()
+        items, _ = await read_all(self._store, keys.MEMBERS)
+        removed, _ = await read_all(self._store, keys.REMOVED)
+        members = {
+            BrokerId(keys.number_in_key(item.key)): MemberRecord.from_json(item.value, key=item.key)
+            for item in items
+        }
+        owners = {each.broker_id for each in self._places.values() if not each.topic.is_audit}
+        found = holding_up(members, owners, {BrokerId(keys.number_in_key(each.key)) for each in removed})
+        if found != self._waited_for:
+            self._waited_for = found
+            log.info("metadata_format_waits", extra={"broker_ids": sorted(map(str, found))})
+        return found
 
     async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
         """Assign topics that had no serving owner in this look and the last one; return those without one now."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import KeyValue, Revision
+from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 
 MAX_PARTITIONS: Final = 1000  # each is a transaction at creation and a topic afterwards
 SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
@@ -90,6 +90,9 @@ class PartitionedSpec(JsonRecord):
 
     `partitions` is one past the highest index. `declared` is False where official clients made the partitions one
     by one, without ever naming their number. `identity` as in `TopicSpec`.
+
+    `ids` are the topic ids of the partitions by index, None for a gap: this record is the whole topic (metadata format
+    2). In format 1 it is absent, and each partition has a record of its own.
     """
 
     name: str
@@ -99,8 +102,17 @@ class PartitionedSpec(JsonRecord):
     stage: Stage
     settings: TopicSettings
     identity: int | None = None
+    ids: Annotated[tuple[int | None, ...] | None, UNLESS_DEFAULT] = None
 
     def __post_init__(self) -> None:
+        if self.ids is not None:
+            present = [each for each in self.ids if each is not None]
+            if len(self.ids) != self.partitions or self.ids[-1] is None or len(set(present)) < len(present):
+                raise InvalidArgument(
+                    f"{self.name}: {self.partitions} partitions and {len(present)} ids do not match",
+                    field="ids",
+                    value=len(self.ids),
+                )
         if not 1 <= self.partitions <= MAX_PARTITIONS:
             raise InvalidArgument(
                 f"{self.name}: a topic has 1 to {MAX_PARTITIONS} partitions, not {self.partitions}",
@@ -150,10 +162,13 @@ class SubscriptionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
+    """A topic with a log. `key` holds it: its own, or that of the partitioned topic which names it."""
+
     topic_id: TopicId
     revision: Revision
     topic: TopicName
     spec: TopicSpec
+    key: str
 
     @classmethod
     def of(cls, item: KeyValue) -> TopicRecord:
@@ -163,7 +178,18 @@ class TopicRecord:
             revision=item.mod_revision,
             topic=keys.topic_of_key(item.key),
             spec=spec,
+            key=item.key,
         )
+
+    @property
+    def guard(self) -> Guard:
+        """Return the guard that the record is unchanged."""
+        return ModRevision(self.key, self.revision)
+
+    @property
+    def is_named_by_parent(self) -> bool:
+        """Return whether the partitioned topic's record names it, so that it has none of its own."""
+        return self.key in keys.PARTITIONED
 
     @property
     def name(self) -> str:
@@ -216,6 +242,52 @@ class PartitionedRecord:
     @property
     def name(self) -> str:
         return str(self.topic)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the record names its partitions (format 2)."""
+        return self.spec.ids is not None
+
+    def part(self, index: int, topic_id: int) -> TopicRecord:
+        """Return the record of a partition that this record names."""
+        spec = named_part(self.spec, index, topic_id)
+        return TopicRecord(
+            topic_id=TopicId(topic_id),
+            revision=self.revision,
+            topic=self.topic.part(index),
+            spec=spec,
+            key=keys.partitioned_key(self.topic),
+        )
+
+    def parts(self) -> list[TopicRecord]:
+        """Return the partitions that the record names, by index; none in format 1."""
+        return [
+            self.part(index, topic_id)
+            for index, topic_id in enumerate(self.spec.ids or ())
+            if topic_id is not None
+        ]
+
+
+def named_part(spec: PartitionedSpec, index: int, topic_id: int) -> TopicSpec:
+    """Return the spec of a partition that the spec of a whole topic names."""
+    return TopicSpec(
+        name=str(TopicName.parse(spec.name).part(index)),
+        created_at_ms=spec.created_at_ms,
+        partition=index,
+        settings=spec.settings,
+        identity=topic_id,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatRecord(JsonRecord):
+    """The format of the metadata, once it is above 1. No build writes partitions of format 1 from then on.
+
+    `converted`: whether no record of format 1 is left.
+    """
+
+    metadata_format: int
+    converted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

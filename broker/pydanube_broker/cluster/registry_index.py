@@ -29,6 +29,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
     MAX_PARTITIONS,
+    FormatRecord,
     NamespaceRecord,
     PartitionedRecord,
     Stage,
@@ -45,6 +46,9 @@ class RegistryIndex:
 
     def __init__(self) -> None:
         self.changes = 0  # that were taken in
+        self.format = FormatRecord(metadata_format=1)
+        self.dropped: set[TopicId] = set()  # partitions that a whole topic's record named, for the sweep
+        self.changed_parts: set[TopicName] = set()  # by records of whole topics, until they are passed on
         self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
         self._revisions: dict[str, Revision] = {}  # key → last change
         self._namespaces: dict[str, NamespaceRecord] = {}
@@ -64,20 +68,8 @@ class RegistryIndex:
             return
         if item.key in keys.TOPICS:
             topic = TopicRecord.of(item)
-            former = self._topics.get(topic.topic)
-            is_new = former is None or former.topic_id != topic.topic_id
-            if former is not None and is_new:  # deleted and made anew while we looked away
-                self._names.pop(former.topic_id, None)
-                self._unlist(former, self._subscriptions.get(former.topic_id, _NOTHING))
-            if former is None and not topic.partition:  # the first stands for all
-                self.spelled.add(str(topic.topic.base))
-            self._topics[topic.topic] = topic
-            self._names[topic.topic_id] = topic.topic
-            if is_new:
-                for name in self._subscriptions.get(topic.topic_id, _NOTHING):
-                    self._list(topic, name)
-            if topic.partition is not None:
-                self._parts.setdefault(topic.topic.base, {})[topic.partition] = topic.topic
+            if topic.partition is None or not self.is_left_over(topic.topic):
+                self._add(topic)
         elif item.key in keys.SUBSCRIPTIONS:
             subscription = SubscriptionRecord.of(item)
             beside = self._subscriptions.setdefault(subscription.topic_id, {})
@@ -88,13 +80,78 @@ class RegistryIndex:
         elif item.key in keys.PARTITIONED:
             parent = PartitionedRecord.of(item)
             self._partitioned[parent.topic] = parent
+            if parent.is_whole:
+                self._set_parts(parent)
         elif item.key in keys.NAMESPACES:
             namespace = NamespaceRecord.of(item)
             self._namespaces[namespace.name] = namespace
+        elif item.key == keys.FORMAT:
+            self.format = FormatRecord.from_json(item.value, key=item.key)
         else:
             return
         self._revisions[item.key] = item.mod_revision
         self.changes += 1
+
+    def is_left_over(self, part: TopicName) -> bool:
+        """Return whether a record of a partition is left of a topic that was converted to format 2, and counts no more."""
+        parent = self._partitioned.get(part.base)
+        return parent.is_whole if parent is not None else self.format.metadata_format > 1
+
+    def _add(self, topic: TopicRecord) -> None:
+        former = self._topics.get(topic.topic)
+        is_new = former is None or former.topic_id != topic.topic_id
+        if former is not None and is_new:  # deleted and made anew while we looked away
+            self._names.pop(former.topic_id, None)
+            self._unlist(former, self._subscriptions.get(former.topic_id, _NOTHING))
+        if former is None and not topic.partition:  # the first stands for all
+            self.spelled.add(str(topic.topic.base))
+        self._topics[topic.topic] = topic
+        self._names[topic.topic_id] = topic.topic
+        if is_new:
+            for name in self._subscriptions.get(topic.topic_id, _NOTHING):
+                self._list(topic, name)
+        if topic.partition is not None:
+            self._parts.setdefault(topic.topic.base, {})[topic.partition] = topic.topic
+
+    def _drop(self, name: TopicName) -> None:
+        topic = self._topics.pop(name)
+        self._names.pop(topic.topic_id, None)
+        self._unlist(topic, self._subscriptions.get(topic.topic_id, _NOTHING))
+        if not topic.partition:
+            self.spelled.discard(str(topic.topic.base))
+        if topic.partition is not None:
+            parts = self._parts[topic.topic.base]
+            del parts[topic.partition]
+            if not parts:
+                del self._parts[topic.topic.base]
+
+    def _set_parts(self, parent: PartitionedRecord) -> None:
+        """Replace the partitions of a topic by those that its record names; unchanged ones keep their records."""
+        known = self._parts.get(parent.topic, {})
+        for index in [each for each in known if each >= len(parent.spec.ids or ())]:
+            self._drop_named(known[index])
+        for index, topic_id in enumerate(parent.spec.ids or ()):
+            name = known.get(index)
+            former = None if name is None else self._topics[name]
+            if topic_id is None:
+                if former is not None:
+                    self._drop_named(former.topic)
+            elif (
+                former is None
+                or former.topic_id != topic_id
+                or former.key in keys.TOPICS
+                or former.settings != parent.spec.settings
+            ):
+                if former is not None and former.topic_id != topic_id:
+                    self._drop_named(former.topic)
+                part = parent.part(index, topic_id)
+                self._add(part)
+                self.changed_parts.add(part.topic)
+
+    def _drop_named(self, name: TopicName) -> None:
+        self.dropped.add(self._topics[name].topic_id)
+        self.changed_parts.add(name)
+        self._drop(name)
 
     def remove(self, key: str, revision: Revision) -> None:
         """Take out a key that was deleted at that revision."""
@@ -104,16 +161,9 @@ class RegistryIndex:
             return
         self.changes += 1
         if key in keys.TOPICS:
-            topic = self._topics.pop(keys.topic_of_key(key))
-            self._names.pop(topic.topic_id, None)
-            self._unlist(topic, self._subscriptions.get(topic.topic_id, _NOTHING))
-            if not topic.partition:
-                self.spelled.discard(str(topic.topic.base))
-            if topic.partition is not None:
-                parts = self._parts[topic.topic.base]
-                del parts[topic.partition]
-                if not parts:
-                    del self._parts[topic.topic.base]
+            topic = self._topics.get(keys.topic_of_key(key))
+            if topic is not None and topic.key == key:
+                self._drop(topic.topic)
         elif key in keys.SUBSCRIPTIONS:
             topic_id, name = keys.subscription_of_key(key)
             subscriptions = self._subscriptions.get(topic_id, {})
@@ -124,7 +174,12 @@ class RegistryIndex:
             if not subscriptions:
                 self._subscriptions.pop(topic_id, None)
         elif key in keys.PARTITIONED:
-            del self._partitioned[keys.topic_of_key(key)]
+            parent = self._partitioned.pop(keys.topic_of_key(key))
+            if parent.is_whole:
+                for part in list(self._parts.get(parent.topic, {}).values()):
+                    self._drop_named(part)
+        elif key == keys.FORMAT:
+            self.format = FormatRecord(metadata_format=1)
         else:
             del self._namespaces[keys.namespace_of_key(key)]
 
@@ -195,6 +250,17 @@ class RegistryIndex:
         """The partitions of a topic that exist, by index; empty for a plain or unknown one."""
         parts = self._parts.get(base, {})
         return [self._topics[parts[index]] for index in sorted(parts)]
+
+    def subscriptions_of_parts(self, base: TopicName) -> dict[str, SubscriptionRecord]:
+        """Return the subscriptions that any partition of a topic has, by name. O(partitions)."""
+        found: dict[str, SubscriptionRecord] = {}
+        for name in self._parts.get(base, {}).values():
+            found |= self._subscriptions.get(self._topics[name].topic_id, _NOTHING)
+        return found
+
+    def subscribed_ids(self) -> set[TopicId]:
+        """Return the ids of topics with subscriptions, also of those that do not exist. O(topics)."""
+        return set(self._subscriptions)
 
     def namespace(self, name: str) -> NamespaceRecord:
         """Return the record of a namespace. Raises `NamespaceNotFound`."""

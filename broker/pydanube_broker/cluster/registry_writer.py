@@ -15,6 +15,7 @@ import anyio
 from pydanube_core.errors import StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
+    Absent,
     DeleteRange,
     Event,
     EventKind,
@@ -30,6 +31,7 @@ from pydanube_storage.metadata import (
 )
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
@@ -38,6 +40,7 @@ from pydanube_broker.records.set_aside import Aside
 
 P = ParamSpec("P")
 T = TypeVar("T")
+WHOLE: Final = 2  # the metadata format in which a partitioned topic is one record
 _ATTEMPTS: Final = 5
 _STORE_S: Final = 10.0
 
@@ -52,6 +55,7 @@ class RegistryWriter:
         self._wall_ms = wall_ms
         self._feed = Feed(store, keys.WATCHED, read=self._read, take=self._take)
         self.on_change: Callable[[str], None] = lambda key: None  # told each key that the index has taken in
+        self.finishing = False  # whether the step to format 2 finishes interrupted changes of format 1
         self.unsettled: set[str] = set()  # keys of changes of which nobody knows whether they happened
 
     def _topic_by_id(self, topic_id: TopicId) -> TopicRecord:
@@ -65,8 +69,10 @@ class RegistryWriter:
     def _as_known(self, record: TopicRecord | PartitionedRecord | SubscriptionRecord) -> Guard:
         """Return the guard that the record is still at the revision which the index knows."""
         match record:
+            case TopicRecord() if record.is_named_by_parent:  # which may be newer than its record
+                return ModRevision(record.key, self.index.revision(record.key) or record.revision)
             case TopicRecord():
-                key = keys.topic_key(record.topic)
+                return record.guard
             case PartitionedRecord():
                 key = keys.partitioned_key(record.topic)
             case SubscriptionRecord():
@@ -84,12 +90,12 @@ class RegistryWriter:
     ) -> None:
         """Change fields of a partitioned topic's record as the index has it, and write `more`, in one transaction."""
         put = Put(keys.partitioned_key(parent.topic), replace(parent.spec, **changes).to_json())
-        await self._change([put, *more], [self._as_known(parent), *guards])
+        await self.change([put, *more], [self._as_known(parent), *guards], whole=parent.is_whole)
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` if a deleted subscription of that name is just being restored."""
 
-    async def _retry(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def again(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an attempt; if the index was outdated, refresh it and run the attempt again."""
         for _ in range(_ATTEMPTS - 1):
             try:
@@ -107,17 +113,13 @@ class RegistryWriter:
         """Wait until the index has an assigned topic, or its deletion. Raises `StoreUnavailable`."""
         if self.index.topic_by_id(topic_id) is not None:
             return
-        key = keys.topic_tombstone_key(topic_id)
-        page = await self._store.range(keys.only(key), limit=1)
-        if not page.items and await self._store.get(keys.assignment_key(topic_id)) is None:
+        key = keys.assignment_key(topic_id)
+        item = await self._store.get(key)
+        if item is None:
             return  # it went with the topic, which was deleted for good: no record will come
-
-        def is_known() -> bool:
-            deleted = any(self._has(key, tombstone.mod_revision) for tombstone in page.items)
-            return deleted or self.index.topic_by_id(topic_id) is not None
-
-        with anyio.move_on_after(_STORE_S):
-            await self._feed.until(page.revision, is_known, at_latest=True)
+        topic = Assignment.of(key, item.value).topic
+        await self.look_for(topic)
+        await self.look_for(topic.base)
 
     async def _refresh(self, key: str) -> None:
         """Bring the index up to date with the store about a key. Raises `StoreUnavailable`."""
@@ -133,12 +135,16 @@ class RegistryWriter:
             return
         raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
 
-    async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
+    async def change(self, writes: Sequence[Write], guards: Sequence[Guard], *, whole: bool = False) -> None:
         """Run one transaction, and return when the index has it. Not cancelled once begun, so that its outcome is known.
+
+        `whole`: it writes partitioned topics in format 2. One of format 1 fails once the metadata has format 2.
 
         Where it cannot be known yet, the keys are `unsettled`, and `resolve_unknown` looks again.
         """
         keys_changed = {write.key for write in writes if not isinstance(write, DeleteRange)}
+        if not whole and not self.finishing and any(map(_is_of_partitions, keys_changed)):
+            guards = [*guards, Absent(keys.FORMAT)]
         with anyio.move_on_after(_STORE_S, shield=True):
             try:
                 revision = await self._store.transact(writes, guards=guards)
@@ -199,18 +205,25 @@ class RegistryWriter:
     def _revision_of(self, key: str) -> Revision | None:
         return self.index.revision(key)
 
+    def _pass_on(self, key: str) -> None:
+        """Pass on that a key has changed, and each partition that changed with the record of its whole topic."""
+        self.on_change(key)
+        changed, self.index.changed_parts = self.index.changed_parts, set()
+        for part in changed:
+            self.on_change(keys.topic_key(part))
+
     async def _read(self) -> Revision:
         """Read all followed keys, and remove from the index those that are gone."""
         items, revision = await read_all(self._store, keys.REGISTRY)
         items += (await read_all(self._store, keys.TOMBSTONES))[0]
-        for key in self._known_keys() - {item.key for item in items}:
+        for key in self.known_keys() - {item.key for item in items}:
             self._remove(key, revision)
-            self.on_change(key)
+            self._pass_on(key)
         for item in items:
             is_new = self._revision_of(item.key) != item.mod_revision
             self._put(item)
             if is_new:
-                self.on_change(item.key)
+                self._pass_on(item.key)
         return revision
 
     def _take(self, event: Event) -> None:
@@ -220,9 +233,9 @@ class RegistryWriter:
             self._put(event.key_value)
         else:
             self._remove(event.key, event.revision)
-        self.on_change(event.key)
+        self._pass_on(event.key)
 
-    def _known_keys(self) -> set[str]:
+    def known_keys(self) -> set[str]:
         return self.index.known_keys()
 
     def _put(self, item: KeyValue) -> None:
@@ -231,3 +244,12 @@ class RegistryWriter:
 
     def _remove(self, key: str, revision: Revision) -> None:
         self.index.remove(key, revision)
+
+
+def _is_of_partitions(key: str) -> bool:
+    """Return whether a key is written only in format 1, or otherwise there."""
+    return (
+        key in keys.PARTITIONED
+        or key in keys.PARENT_TOMBSTONES
+        or (key in keys.TOPICS and keys.topic_of_key(key).partition is not None)
+    )

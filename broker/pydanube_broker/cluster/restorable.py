@@ -15,7 +15,7 @@ from pydanube_storage.metadata import Guard, KeyValue, MetadataStore, ModRevisio
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.records import TopicRecord, named_part
 from pydanube_broker.cluster.registry_writer import RegistryWriter
 from pydanube_broker.cluster.tombstone_records import (
     ParentTombstone,
@@ -35,6 +35,7 @@ class Restorable(RegistryWriter):
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
         super().__init__(store, wall_ms=wall_ms)
         self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
+        self._in_wholes: set[int] = set()  # partitions that the tombstone of a whole topic names
         self._verdicts: dict[str, bool] = {}  # call id of a deletion → whether it comes back, or goes
         self.restorable_topics: dict[TopicId, TopicTombstone] = {}
         self.restorable_parents: dict[TopicId, ParentTombstone] = {}
@@ -43,8 +44,8 @@ class Restorable(RegistryWriter):
     def _revision_of(self, key: str) -> Revision | None:
         return self._tombstones.get(key) if key in keys.TOMBSTONES else super()._revision_of(key)
 
-    def _known_keys(self) -> set[str]:
-        return super()._known_keys() | self._tombstones.keys()
+    def known_keys(self) -> set[str]:
+        return super().known_keys() | self._tombstones.keys()
 
     def _put(self, item: KeyValue) -> None:
         if item.key not in keys.TOMBSTONES:
@@ -57,10 +58,16 @@ class Restorable(RegistryWriter):
     def _put_tombstone(self, item: KeyValue) -> None:
         if item.key in keys.TOPIC_TOMBSTONES:
             topic = TopicTombstone.from_json(item.value, key=item.key)
-            self.restorable_topics[TopicId(topic.topic_id)] = topic
+            record = self.index.topic_by_id(TopicId(topic.topic_id))
+            is_live = record is not None and record.is_named_by_parent
+            if topic.topic_id not in self._in_wholes and not is_live:  # else left of what was converted
+                self.restorable_topics[TopicId(topic.topic_id)] = topic
         elif item.key in keys.PARENT_TOMBSTONES:
             parent = ParentTombstone.from_json(item.value, key=item.key)
             self.restorable_parents[TopicId(parent.parent_id)] = parent
+            named = _named_by(parent)
+            self.restorable_topics |= named
+            self._in_wholes |= named.keys()
         elif item.key in keys.VERDICTS:
             verdict = Verdict.from_json(item.value, key=item.key)
             self._verdicts[keys.call_of_verdict(item.key)] = verdict.comes_back
@@ -74,19 +81,36 @@ class Restorable(RegistryWriter):
         elif revision > self._tombstones.get(key, revision):
             del self._tombstones[key]
             if key in keys.TOPIC_TOMBSTONES:
-                self.restorable_topics.pop(TopicId(keys.number_in_key(key)), None)
+                topic_id = TopicId(keys.number_in_key(key))
+                if topic_id not in self._in_wholes:
+                    self.restorable_topics.pop(topic_id, None)
             elif key in keys.PARENT_TOMBSTONES:
-                self.restorable_parents.pop(TopicId(keys.number_in_key(key)), None)
+                parent = self.restorable_parents.pop(TopicId(keys.number_in_key(key)), None)
+                for topic_id in {} if parent is None else _named_by(parent):
+                    self.restorable_topics.pop(topic_id, None)
+                    self._in_wholes.discard(topic_id)
+                    self.index.dropped.add(topic_id)
+                    self.on_change(keys.topic_tombstone_key(topic_id))
             elif key in keys.VERDICTS:
                 self._verdicts.pop(keys.call_of_verdict(key), None)
             else:
                 self.restorable_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
+
+    def is_named(self, topic_id: TopicId) -> bool:
+        """Return whether the tombstone of a whole topic names a partition."""
+        return topic_id in self._in_wholes
+
+    def lies_there(self, key: str) -> Guard:
+        """Return the guard that a tombstone is unchanged."""
+        return ModRevision(key, self._tombstones.get(key, Revision(0)))
 
     def kept(self, topic_id: int) -> bool:
         """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
         return (
             topic_id in self.restorable_topics
             or self.aside.any_in(keys.TOPICS)
+            or self.aside.any_in(keys.PARTITIONED)
+            or self.aside.any_in(keys.PARENT_TOMBSTONES)
             or keys.topic_tombstone_key(TopicId(topic_id)) in self.aside.found
         )
 
@@ -149,7 +173,13 @@ class Restorable(RegistryWriter):
         if tombstone is None:
             return None
         name = TopicName.parse(tombstone.name)
-        return TopicRecord(topic_id=topic_id, revision=Revision(0), topic=name, spec=tombstone.spec)
+        return TopicRecord(
+            topic_id=topic_id,
+            revision=Revision(0),
+            topic=name,
+            spec=tombstone.spec,
+            key=keys.topic_tombstone_key(topic_id),
+        )
 
     def _over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
         """Return those whose grace is over, or was ended by a decision."""
@@ -159,6 +189,18 @@ class Restorable(RegistryWriter):
             if one.until_ms <= now_ms or self._verdicts.get(one.call_id) is False
         ]
 
-    def _lies_there(self, key: str) -> Guard:
-        """Return the guard that the tombstone is unchanged."""
-        return ModRevision(key, self._tombstones.get(key, Revision(0)))
+
+def _named_by(parent: ParentTombstone) -> dict[TopicId, TopicTombstone]:
+    """Return the tombstones of the partitions that the tombstone of a whole topic names."""
+    return {
+        TopicId(topic_id): TopicTombstone(
+            name=(spec := named_part(parent.spec, index, topic_id)).name,
+            topic_id=topic_id,
+            parent_id=parent.parent_id,
+            spec=spec,
+            call_id=parent.call_id,
+            until_ms=parent.until_ms,
+        )
+        for index, topic_id in enumerate(parent.spec.ids or ())
+        if topic_id is not None
+    }

@@ -13,7 +13,13 @@ from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRev
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.cluster.records import SubscriptionRecord, SubscriptionSpec
+from pydanube_broker.cluster.records import (
+    PartitionedSpec,
+    SubscriptionRecord,
+    SubscriptionSpec,
+    TopicRecord,
+    TopicSpec,
+)
 from pydanube_broker.cluster.registry_writer import RegistryWriter
 
 # Of a topic: options of subscriptions that are not there yet, by name; the first of that name takes them.
@@ -53,16 +59,32 @@ class SubscriptionOperations(RegistryWriter):
                 created_at_ms=self._wall_ms(),
                 options=own,
             )
-            key, topic_key = keys.subscription_key(topic_id, name), keys.topic_key(topic.topic)
-            guards: list[Guard] = [Absent(key), ModRevision(topic_key, topic.revision)]
+            key = keys.subscription_key(topic_id, name)
+            guards: list[Guard] = [Absent(key)]
             writes: list[Write] = [Put(key, spec.to_json())]
-            if len(kept) < len(topic.settings.options.get(KEPT_OPTIONS, {})):  # used now, and not again
-                settings = replace(topic.settings, options={**topic.settings.options, KEPT_OPTIONS: kept})
-                writes.append(Put(topic_key, replace(topic.spec, settings=settings).to_json()))
-            await self._change(writes, guards)
+            is_kept = len(kept) < len(topic.settings.options.get(KEPT_OPTIONS, {}))
+            if is_kept or not topic.is_named_by_parent:  # a subscription of a partition that is gone is swept
+                guards.append(self._as_known(topic))
+            if is_kept:
+                writes.append(self._without_kept(topic, name, kept))
+            await self.change(writes, guards, whole=topic.is_named_by_parent)
             return self.index.subscription(topic, name)
 
-        return await self._retry(attempt)
+        return await self.again(attempt)
+
+    def _without_kept(self, topic: TopicRecord, name: str, kept: Mapping[str, Any]) -> Write:
+        """Return the write by which kept options are used once: of a whole topic with its last partition's subscription."""
+        parent = self.index.partitioned(topic.topic.base) if topic.is_named_by_parent else None
+        spec: TopicSpec | PartitionedSpec = topic.spec if parent is None else parent.spec
+        lacking = [
+            part
+            for part in self.index.partitions(topic.topic.base)
+            if part.topic_id != topic.topic_id and self.index.find_subscription(part.topic_id, name) is None
+        ]
+        if parent is None or not lacking:
+            options = {**spec.settings.options, KEPT_OPTIONS: kept}
+            spec = replace(spec, settings=replace(spec.settings, options=options))
+        return Put(topic.key, spec.to_json())  # also where it stays: two that are created at once look again
 
     async def ensure_subscription(
         self,
@@ -95,10 +117,10 @@ class SubscriptionOperations(RegistryWriter):
             former = self.index.subscription(topic, subscription)
             key = keys.subscription_key(topic_id, subscription)
             spec = replace(former.spec, options=dict(options))
-            await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+            await self.change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
             return self.index.subscription(topic, subscription)
 
-        return await self._retry(attempt)
+        return await self.again(attempt)
 
     async def delete_subscription(self, topic_id: TopicId, subscription: str) -> SubscriptionRecord:
         """Delete a subscription in the store. Raises `TopicNotFound`, `SubscriptionNotFound`."""
@@ -107,7 +129,7 @@ class SubscriptionOperations(RegistryWriter):
             former = self.index.subscription(self._topic_by_id(topic_id), subscription)
             key = keys.subscription_key(topic_id, subscription)
             clients = DeleteRange(keys.consumer_clients_range(topic_id, subscription))
-            await self._change([Delete(key), clients], [ModRevision(key, former.revision)])
+            await self.change([Delete(key), clients], [ModRevision(key, former.revision)])
             return former
 
-        return await self._retry(attempt)
+        return await self.again(attempt)

@@ -58,9 +58,11 @@ def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
     )
 
 
-def name_reused(name: str) -> NameReused:
+def name_reused(name: str, stands: str = "") -> NameReused:
+    """`stands`: which kind of topic has the name."""
     return NameReused(
-        f"{name} is the name of another topic now: delete or rename that one's use first, then undo again",
+        f"{name} is the name of another topic now{stands and f', {stands}'}: delete or rename that one's use first, "
+        "then undo again",
         field="topic",
         value=name,
     )

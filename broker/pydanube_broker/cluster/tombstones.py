@@ -70,9 +70,13 @@ class Tombstones(Restorable):
         follows it there.
         """
         for topic_id, topic in list(self.restorable_topics.items()):
-            if topic.until_ms > until_ms:
+            if topic.until_ms > until_ms and not self.is_named(TopicId(topic.topic_id)):
                 key, shorter = keys.topic_tombstone_key(topic_id), replace(topic, until_ms=until_ms)
                 await self._replace_tombstone(key, shorter)
+        for parent_id, parent in list(self.restorable_parents.items()):
+            if parent.until_ms > until_ms and parent.spec.ids is not None:
+                key = keys.parent_tombstone_key(parent_id)
+                await self._replace_tombstone(key, replace(parent, until_ms=until_ms))
         for number, one in list(self.restorable_subscriptions.items()):
             if one.until_ms > until_ms:
                 key = keys.subscription_tombstone_key(TopicId(one.topic_id), number)
@@ -81,7 +85,7 @@ class Tombstones(Restorable):
     async def _replace_tombstone(self, key: str, tombstone: JsonRecord) -> None:
         """Write a tombstone again, unless it was restored or forgotten meanwhile."""
         with contextlib.suppress(GuardFailed):
-            await self._change([Put(key, tombstone.to_json())], [self._lies_there(key)])
+            await self.change([Put(key, tombstone.to_json())], [self.lies_there(key)], whole=True)
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
         """Record whether a deletion is restored; return whether this decision is the one in effect. `key`: one of its tombstones."""
@@ -89,7 +93,7 @@ class Tombstones(Restorable):
             mark = keys.verdict_key(call_id)
             verdict = Put(mark, Verdict(comes_back=comes_back).to_json())
             try:
-                await self._change([verdict], [Absent(mark), self._lies_there(key)])
+                await self.change([verdict], [Absent(mark), self.lies_there(key)])
             except GuardFailed as error:
                 await self._refresh(error.guard.key)
         return self._verdicts.get(call_id) is comes_back
@@ -112,7 +116,7 @@ class Tombstones(Restorable):
 
     async def _carried_out(self, call_id: str) -> None:
         with contextlib.suppress(Retryable):  # the next start, or sweep, takes it away
-            await self._change([Delete(keys.verdict_key(call_id))], [])
+            await self.change([Delete(keys.verdict_key(call_id))], [])
 
     # Topics
 
@@ -131,7 +135,7 @@ class Tombstones(Restorable):
                 call_id=grace.call_id,
                 until_ms=grace.until_ms,
             )
-            await self._change(
+            await self.change(
                 [  # the tombstone first: whoever sees the topic gone knows that it is kept
                     Put(keys.topic_tombstone_key(former.topic_id), tombstone.to_json()),
                     Delete(keys.topic_key(topic)),
@@ -140,7 +144,7 @@ class Tombstones(Restorable):
             )
             return former
 
-        return await self._retry(attempt)
+        return await self.again(attempt)
 
     async def restore_topics(self, call_id: str) -> list[TopicRecord]:
         """Restore what one deletion took: a topic, or a partitioned one with all its parts. Idempotent.
@@ -159,7 +163,7 @@ class Tombstones(Restorable):
                 async with self._coming_back(call_id, key, TopicNotFound):
                     return await self._restore_partitioned(parent, call_id)
         for topic in mine:
-            return [await self._retry(self.restore_topic, topic)]
+            return [await self.again(self.restore_topic, topic)]
         raise not_kept(TopicNotFound, call_id)
 
     async def restore_topic(self, tombstone: TopicTombstone) -> TopicRecord:
@@ -167,7 +171,7 @@ class Tombstones(Restorable):
         key, tombstone_key = keys.topic_key(name), keys.topic_tombstone_key(topic_id)
         if topic_id not in self.restorable_topics or self._verdicts.get(tombstone.call_id) is False:
             raise not_kept(TopicNotFound, tombstone.call_id)
-        guards = [Absent(key), self._lies_there(tombstone_key), self._namespace_is(name.namespace)]
+        guards = [Absent(key), self.lies_there(tombstone_key), self._namespace_is(name.namespace)]
         parent = self.index.partitioned(name.base)
         if tombstone.parent_id is None:
             guards.append(Absent(keys.partitioned_key(name)))
@@ -177,7 +181,7 @@ class Tombstones(Restorable):
             guards.append(self._as_known(parent))
         spec = replace(tombstone.spec, identity=topic_id)
         try:
-            await self._change([Put(key, spec.to_json()), Delete(tombstone_key)], guards)
+            await self.change([Put(key, spec.to_json()), Delete(tombstone_key)], guards)
         except GuardFailed as error:
             if error.guard.key not in (key, keys.partitioned_key(name)):
                 raise
@@ -192,7 +196,7 @@ class Tombstones(Restorable):
         if known is None:
             spec = replace(tombstone.spec, stage=Stage.RESTORING, identity=tombstone.parent_id)
             try:
-                await self._change(
+                await self.change(
                     [Put(key, spec.to_json())],
                     [Absent(key), Absent(keys.topic_key(name)), self._namespace_is(name.namespace)],
                 )
@@ -221,7 +225,7 @@ class Tombstones(Restorable):
             if self._verdicts.get(part.call_id) is False:
                 continue  # of an earlier deletion, whose grace has ended
             if self.index.find_topic(TopicName.parse(part.name)) is None:
-                await self._retry(self.restore_topic, part)
+                await self.again(self.restore_topic, part)
             else:
                 stranded.append(part)
         gone = Delete(keys.parent_tombstone_key(parent.parent_id))
@@ -238,7 +242,7 @@ class Tombstones(Restorable):
         """
         gone: list[TopicId] = []
         for topic_id, tombstone in self._over(self.restorable_topics, now_ms):
-            if among is not None and topic_id not in among:
+            if self.is_named(topic_id) or (among is not None and topic_id not in among):
                 continue
             key = keys.topic_tombstone_key(topic_id)
             writes: list[Write] = [
@@ -263,13 +267,13 @@ class Tombstones(Restorable):
 
     async def _forget(self, writes: Sequence[Write], key: str, call_id: str, *, several: bool) -> bool:
         """Delete a tombstone for good; False if it was or is being restored. `several`: its deletion has other tombstones."""
-        guards = [self._lies_there(key)]
+        guards = [self.lies_there(key)]
         if not several:
             guards.append(Absent(keys.verdict_key(call_id)))
         elif not await self._decide(call_id, key, comes_back=False):
             return False
         try:
-            await self._change(writes, guards)
+            await self.change(writes, guards)
         except GuardFailed:
             return False
         return True
@@ -301,12 +305,12 @@ class Tombstones(Restorable):
             )
             key = keys.subscription_key(topic_id, subscription)
             tombstone_key = keys.subscription_tombstone_key(topic_id, former.subscription_id)
-            await self._change(
+            await self.change(
                 [Put(tombstone_key, tombstone.to_json()), Delete(key)], [self._as_known(former)]
             )
             return former
 
-        return await self._retry(attempt)
+        return await self.again(attempt)
 
     async def restore_subscriptions(self, call_id: str) -> list[SubscriptionRecord]:
         """Restore the subscriptions that one deletion took, on every partition. Idempotent.
@@ -328,7 +332,7 @@ class Tombstones(Restorable):
             TopicId(mine[0].topic_id), SubscriptionId(mine[0].subscription_id)
         )
         async with self._coming_back(call_id, first, SubscriptionNotFound):
-            return [await self._retry(self._restore_subscription, one) for one in mine]
+            return [await self.again(self._restore_subscription, one) for one in mine]
 
     async def _restore_subscription(self, tombstone: SubscriptionTombstone) -> SubscriptionRecord:
         topic_id, number = TopicId(tombstone.topic_id), SubscriptionId(tombstone.subscription_id)
@@ -339,9 +343,9 @@ class Tombstones(Restorable):
             raise not_kept(SubscriptionNotFound, tombstone.call_id)
         spec = replace(tombstone.spec, identity=number)
         try:
-            await self._change(
+            await self.change(
                 [Put(key, spec.to_json()), Delete(tombstone_key)],
-                [Absent(key), self._lies_there(tombstone_key), self._as_known(topic)],
+                [Absent(key), self.lies_there(tombstone_key), self._as_known(topic)],
             )
         except GuardFailed as error:
             if error.guard.key != key:

@@ -1,7 +1,8 @@
 """Namespaces, topics and subscriptions: every change is a guarded transaction, then the index follows.
 
-What takes one transaction is there or not. What takes more has a record that says so (`Stage`), written first and
-settled last, so that whoever looks after a crash knows what was meant; `resume` finishes it:
+A partitioned topic is one record, and each of its changes one transaction (`whole_topics`). While a build that knows
+only metadata format 1 may read the metadata, each partition has a record of its own instead. Changes then take several
+transactions; a record with a `Stage` is written first and settled last, and `resume` finishes them after a crash:
 
 * a partitioned topic: parent `creating` → its partitions one by one → parent `ready`;
 * its deletion: parent `deleting` → partitions → parent gone;
@@ -16,9 +17,9 @@ A topic or subscription has a transaction to itself, because its revision become
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from pydanube_core.errors import (
@@ -46,24 +47,26 @@ from pydanube_storage.metadata import (
 )
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.id_blocks import IdBlocksRecord
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.cluster.namespace_operations import BUILT_IN_NAMESPACES, NamespaceOperations
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
     PartitionedRecord,
-    PartitionedSpec,
     Stage,
     TopicRecord,
     TopicSettings,
     TopicSpec,
 )
-from pydanube_broker.cluster.subscription_operations import SubscriptionOperations
+from pydanube_broker.cluster.registry_writer import WHOLE
 from pydanube_broker.cluster.tombstone_records import ParentTombstone
-from pydanube_broker.cluster.tombstones import Tombstones
+from pydanube_broker.cluster.whole_topics import WholeTopics
+
+T = TypeVar("T")
 
 
-class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
+class TopicCatalog(NamespaceOperations, WholeTopics):
     """The registry of one cluster through one store; look-ups in `index` are immediate.
 
     `TopicCatalog(store, wall_ms=…)`, then `load()`; in office also `resume()`.
@@ -72,9 +75,12 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     async def load(self) -> None:
         """Read the registry and the tombstones, watch both from there, and make the namespaces that always exist."""
         await self._feed.begin()
+        blocks = await self._store.get(keys.ID_BLOCKS)
+        with self.aside.reading(keys.ID_BLOCKS):
+            IdBlocksRecord.of(blocks)
         for name in BUILT_IN_NAMESPACES:
             if self.index.find_namespace(name) is None and keys.namespace_key(name) not in self.aside.found:
-                await self._retry(self._create_namespace, name, {})
+                await self.again(self._create_namespace, name, {})
 
     async def resume(self) -> None:
         """Finish changes that a crash interrupted; what cannot be finished is set aside. Idempotent; for the leader."""
@@ -88,20 +94,24 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             if namespace.spec.stage is Stage.DELETING:
                 name = namespace.name
                 with self.aside.finishing(keys.namespace_key(name), "namespaces.delete", namespace=name):
-                    await self._retry(self._settle_namespace, name)
+                    await self.again(self._settle_namespace, name)
 
     async def _resume_partitioned(self, parent: PartitionedRecord) -> None:
+        if parent.is_whole:
+            return
         present = _one_past(self.index.partitions(parent.topic))
         match parent.spec.stage:
             case Stage.CREATING:
-                await self._retry(self._finish_creation, parent.topic)
+                await self.again(self._finish_creation, parent.topic)
             case Stage.DELETING:
-                await self._retry(self._finish_deletion, parent.topic)
+                await self.again(self._finish_deletion, parent.topic)
             case Stage.RESTORING:
-                await self._retry(self._finish_restoration, parent.topic)
+                await self.again(self._finish_restoration, parent.topic)
             case Stage.READY if not present:
-                await self._retry(self._drop_empty_parent, parent.topic)
-            case Stage.READY if present > parent.spec.partitions:
+                await self.again(self._drop_empty_parent, parent.topic)
+            case Stage.READY if (
+                present > parent.spec.partitions and self.index.format.metadata_format < WHOLE
+            ):
                 await self.make_partitions(parent.topic, present)
                 await self.show_partitions(parent.topic, present)
 
@@ -130,13 +140,38 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         wanted = settings or TopicSettings()
         if partitions:
-            await self._retry(self.begin_partitioned, topic, partitions, wanted)
-            return await self._retry(self._finish_creation, topic)
+            return await self._by_format(
+                lambda: self.create_whole(topic, partitions, wanted),
+                lambda: self._create_of_parts(topic, partitions, wanted),
+            )
         if topic.partition is not None:
-            made = await self._retry(self._create_partition, topic, wanted)
-            await self._subscribe_as_siblings(made)
+            made = await self._by_format(
+                lambda: self.add_to_whole(topic, wanted), lambda: self._create_part(topic, wanted)
+            )
             return [made]
-        return [await self._retry(self._create_plain, topic, wanted)]
+        return [await self.again(self._create_plain, topic, wanted)]
+
+    async def _by_format(self, whole: Callable[[], Awaitable[T]], of_parts: Callable[[], Awaitable[T]]) -> T:
+        """Make a change in the metadata's format: of whole topics, or of a record for each partition (format 1)."""
+        if self.index.format.metadata_format < WHOLE:
+            try:
+                return await of_parts()
+            except GuardFailed as error:
+                if error.guard.key != keys.FORMAT:
+                    raise
+                await self._refresh(keys.FORMAT)
+        return await whole()
+
+    async def _create_of_parts(
+        self, topic: TopicName, partitions: int, settings: TopicSettings
+    ) -> list[TopicRecord]:
+        await self.again(self.begin_partitioned, topic, partitions, settings)
+        return await self.again(self._finish_creation, topic)
+
+    async def _create_part(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
+        made = await self.again(self._create_partition, topic, settings)
+        await self._subscribe_as_siblings(made)
+        return made
 
     async def make_partitions(self, topic: TopicName, partitions: int) -> list[TopicRecord]:
         """Create the partitions that a topic lacks to have `partitions`, with their siblings' subscriptions; return the new ones.
@@ -148,17 +183,24 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             TopicNotFound, NamespaceNotFound, InvalidArgument.
             Conflict: it has as many, or more; or it is being made, deleted or restored.
         """
+        return await self._by_format(
+            lambda: self.grow_whole(topic, partitions), lambda: self._make_parts(topic, partitions)
+        )
+
+    async def _make_parts(self, topic: TopicName, partitions: int) -> list[TopicRecord]:
         former = self._settled_parent(topic).spec.partitions
         if partitions <= former:
             raise Conflict(f"{topic} has partitions by now: {former}", topic=str(topic), retryable=False)
-        await self._retry(self._make_partitions, topic, partitions)
+        await self.again(self._make_partitions, topic, partitions)
         return await self._subscribed_from(topic, former)
 
     async def show_partitions(self, topic: TopicName, partitions: int) -> None:
         """Make visible to clients the partitions that `make_partitions` made."""
-        former = self._parent(topic).spec.partitions
-        await self._retry(self._show_partitions, topic, partitions)
-        await self._subscribed_from(topic, former)  # what somebody subscribed to meanwhile, too
+        former = self._parent(topic)
+        if former.is_whole:
+            return  # they are
+        await self.again(self._show_partitions, topic, partitions)
+        await self._subscribed_from(topic, former.spec.partitions)  # subscriptions made meanwhile, too
 
     async def _subscribed_from(self, topic: TopicName, first: int) -> list[TopicRecord]:
         parts = [part for part in self.index.partitions(topic) if _index(part) >= first]
@@ -174,7 +216,9 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         # The owner of the partition behind it may have dropped that one just now.
         await self._refresh(keys.partitioned_key(part.base))
-        await self._retry(self._drop_partition, part)
+        await self._by_format(
+            lambda: self.drop_from_whole(part), lambda: self.again(self._drop_partition, part)
+        )
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
         """Return the topics with a log under a name that is taken; a creation under way is finished first.
@@ -213,13 +257,16 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         changes: dict[str, Any] = {name: dict(value) for name, value in given.items() if value is not None}
         if schema is not None and not schema:
             changes["schema"] = None
+        if self._is_of_whole(topic):
+            await self.again(self._update_parent, topic.base, changes)
+            return self._logs(topic)
         if self.index.partitioned(topic) is not None:
-            await self._retry(self._update_parent, topic, changes)
+            await self.again(self._update_parent, topic, changes)
             return [
-                await self._retry(self._update_one, part.topic, changes)
+                await self.again(self._update_one, part.topic, changes)
                 for part in self.index.partitions(topic)
             ]
-        return [await self._retry(self._update_one, topic, changes)]
+        return [await self.again(self._update_one, topic, changes)]
 
     async def decide_schema(
         self, topic: TopicName, decide: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
@@ -234,12 +281,15 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         """
         if topic.is_system:
             raise system_is_kept(str(topic))
+        if self._is_of_whole(topic):
+            await self.again(self._decide_parent, topic.base, decide)
+            return self._logs(topic)
         if self.index.partitioned(topic) is None:
-            return [await self._retry(self._decide_one, topic, decide)]
-        schema = await self._retry(self._decide_parent, topic, decide)
+            return [await self.again(self._decide_one, topic, decide)]
+        schema = await self.again(self._decide_parent, topic, decide)
         for part in self.index.partitions(topic):
             if part.settings.schema != schema:
-                await self._retry(self._update_one, part.topic, {"schema": schema})
+                await self.again(self._update_one, part.topic, {"schema": schema})
         return self.index.partitions(topic)
 
     async def delete_topic(
@@ -263,14 +313,22 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             if self.index.partitioned(topic) is None:
                 if grace is not None:
                     return [await self.delete_topic_with_grace(topic, grace, None)]
-                return [await self._retry(self._delete_one, topic, guards)]
-            await self._retry(self._begin_deletion, topic, grace, guards)
+                return [await self.again(self._delete_one, topic, guards)]
+            return await self._by_format(
+                lambda: self.delete_whole(topic, grace, guards),
+                lambda: self._delete_parts(topic, grace, guards),
+            )
         except GuardFailed as error:
             if error.guard in guards:
                 raise _open_again(topic) from error
             raise
+
+    async def _delete_parts(
+        self, topic: TopicName, grace: Grace | None, guards: Sequence[Guard]
+    ) -> list[TopicRecord]:
+        await self.again(self._begin_deletion, topic, grace, guards)
         parts = self.index.partitions(topic)
-        await self._retry(self._finish_deletion, topic)
+        await self.again(self._finish_deletion, topic)
         return parts
 
     def deciding(self, topic: TopicName) -> TopicRecord | PartitionedRecord:
@@ -282,11 +340,12 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
         Raises `TopicNotFound`; `Conflict`: it is being deleted.
         """
-        if self.index.partitioned(topic) is None:
-            await self._retry(self._update_one, topic, {})
+        record = self.deciding(topic)
+        if isinstance(record, TopicRecord) and not record.is_named_by_parent:
+            await self.again(self._update_one, topic, {})
         else:
-            self._settled_parent(topic)  # a deletion that was decided will be carried out
-            await self._retry(self._update_parent, topic, {})
+            self._settled_parent(topic.base)  # a deletion that was decided will be carried out
+            await self.again(self._update_parent, topic.base, {})
 
     async def _still_held(self, topic: TopicName, held: Sequence[UnusedFacts]) -> list[Guard]:
         """Return the guards of a deletion that is right only while owners keep the topic closed. Raises `Conflict`."""
@@ -313,7 +372,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         self.index.check_topic_is_free(topic, partitions=0, settings=settings)
         key = keys.topic_key(topic)
         guards = [Absent(key), Absent(keys.partitioned_key(topic)), self._namespace_is(topic.namespace)]
-        await self._change([Put(key, self._topic_spec(topic, settings).to_json())], guards)
+        await self.change([Put(key, self._topic_spec(topic, settings).to_json())], guards)
         return self.index.topic(topic)
 
     async def _create_partition(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
@@ -324,16 +383,16 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         base, key, parent_key = topic.base, keys.topic_key(topic), keys.partitioned_key(topic.base)
         parent = self.index.partitioned(base)
         if parent is None:
-            spec = self._partitioned_spec(base, index + 1, settings, Stage.READY, declared=False)
+            spec = self._partitioned_spec(base, settings, declared=False, partitions=index + 1)
             guards = [Absent(parent_key), Absent(keys.topic_key(base)), self._namespace_is(base.namespace)]
-            await self._change([Put(parent_key, spec.to_json())], guards)
+            await self.change([Put(parent_key, spec.to_json())], guards)
             parent = self.index.partitioned(base)
             assert parent is not None, "it has just been made"
         writes: list[Write] = [Put(key, self._topic_spec(topic, settings).to_json())]
         if index >= parent.spec.partitions:
             writes.append(Put(parent_key, replace(parent.spec, partitions=index + 1).to_json()))
         guards = [Absent(key), ModRevision(parent_key, parent.revision), self._namespace_is(base.namespace)]
-        await self._change(writes, guards)
+        await self.change(writes, guards)
         return self.index.topic(topic)
 
     async def _subscribe_as_siblings(self, made: TopicRecord) -> None:
@@ -367,15 +426,17 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             raise Conflict(f"{part} is not the last partition any more", topic=str(part), retryable=False)
         spec = replace(parent.spec, partitions=_one_past(others))
         put = Put(keys.partitioned_key(part.base), spec.to_json())
-        await self._change([*_deletion(former), put], [self._as_known(former), self._as_known(parent)])
+        await self.change([*_deletion(former), put], [self._as_known(former), self._as_known(parent)])
 
     async def begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)
         if self.index.partitioned(topic) is None:
             key = keys.partitioned_key(topic)
-            spec = self._partitioned_spec(topic, partitions, settings, Stage.CREATING, declared=True)
+            spec = self._partitioned_spec(
+                topic, settings, declared=True, partitions=partitions, stage=Stage.CREATING
+            )
             guards = [Absent(key), Absent(keys.topic_key(topic)), self._namespace_is(topic.namespace)]
-            await self._change([Put(key, spec.to_json())], guards)
+            await self.change([Put(key, spec.to_json())], guards)
 
     async def _finish_creation(self, topic: TopicName) -> list[TopicRecord]:
         """Create the missing partitions, then mark the topic as ready."""
@@ -402,7 +463,7 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
         spec = self._topic_spec(part, parent.spec.settings)
         parent_guard = self._as_known(parent)
         try:
-            await self._change([Put(key, spec.to_json())], [parent_guard, Absent(key)])
+            await self.change([Put(key, spec.to_json())], [parent_guard, Absent(key)])
         except GuardFailed as error:
             if error.guard == parent_guard:
                 failures.append(error)
@@ -445,24 +506,24 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
             else:
                 grace = Grace(call_id=tombstone.call_id, until_ms=tombstone.until_ms)
                 await self.delete_topic_with_grace(part.topic, grace, parent.parent_id)
-        await self._change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
+        await self.change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
 
     async def _drop_empty_parent(self, topic: TopicName) -> None:
         """Delete a parent without partitions, so that the name is free: its creator died before the first partition."""
         parent = self.index.partitioned(topic)
         if parent is not None and not parent.spec.declared and not self.index.partitions(topic):
-            await self._change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
+            await self.change([Delete(keys.partitioned_key(topic))], [self._as_known(parent)])
 
     async def _delete_one(self, topic: TopicName, guards: Sequence[Guard] = ()) -> TopicRecord:
         former = self.index.topic(topic)
-        await self._change(_deletion(former), [self._as_known(former), *guards])
+        await self.change(_deletion(former), [self._as_known(former), *guards])
         return former
 
     async def _update_one(self, topic: TopicName, changes: Mapping[str, Any]) -> TopicRecord:
         former = self.index.topic(topic)
         key = keys.topic_key(topic)
         spec = replace(former.spec, settings=replace(former.settings, **changes))
-        await self._change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
+        await self.change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
         return self.index.topic(topic)
 
     async def _decide_one(
@@ -489,11 +550,16 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
 
     # Parts
 
-    def _parent(self, topic: TopicName) -> PartitionedRecord:
-        parent = self.index.partitioned(topic)
-        if parent is None:
-            raise TopicNotFound(f"topic {topic} does not exist", topic=str(topic))
-        return parent
+    def _is_of_whole(self, topic: TopicName) -> bool:
+        """Return whether a topic, or its parent, is one of format 2. Raises `TopicNotFound` for a missing partition of one."""
+        parent = self.index.partitioned(topic.base)
+        if parent is None or not parent.is_whole:
+            return False
+        return topic.partition is None or self.index.topic(topic).is_named_by_parent
+
+    def _logs(self, topic: TopicName) -> list[TopicRecord]:
+        found = self.index.find_topic(topic)
+        return self.index.partitions(topic) if found is None else [found]
 
     def _settled_parent(self, topic: TopicName) -> PartitionedRecord:
         parent = self._parent(topic)
@@ -504,18 +570,6 @@ class TopicCatalog(NamespaceOperations, SubscriptionOperations, Tombstones):
     def _topic_spec(self, topic: TopicName, settings: TopicSettings) -> TopicSpec:
         return TopicSpec(
             name=str(topic), created_at_ms=self._wall_ms(), partition=topic.partition, settings=settings
-        )
-
-    def _partitioned_spec(
-        self, topic: TopicName, partitions: int, settings: TopicSettings, stage: Stage, *, declared: bool
-    ) -> PartitionedSpec:
-        return PartitionedSpec(
-            name=str(topic),
-            created_at_ms=self._wall_ms(),
-            partitions=partitions,
-            declared=declared,
-            stage=stage,
-            settings=settings,
         )
 
 

@@ -244,6 +244,7 @@ class Ownership:
             self._opening |= dict.fromkeys((record.topic for record in mine), opened)
             try:
                 owned = {assignment.topic_id for assignment in await self.office.assign(mine, here=here)}
+                await self.complete([record for record in mine if record.topic_id in owned])
                 for record in mine:
                     place = self.office.place(record.topic_id) if self.several else None
                     had_an_owner = place is not None and place.epoch > 1
@@ -263,6 +264,12 @@ class Ownership:
                 for record in mine:
                     del self._opening[record.topic]
                 opened.set()
+
+    async def complete(self, records: Sequence[TopicRecord]) -> None:
+        """Give partitions that this broker owns, and that never had a message, their siblings' subscriptions."""
+        states = self._hub.states
+        empty = [r for r in records if (state := states.get(r.topic_id)) is None or not state.next_offset]
+        await self._catalog.subscribe_as_siblings(empty)
 
     def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
         """Serve a topic that is assigned to this broker, with its subscriptions, from what the journal has.

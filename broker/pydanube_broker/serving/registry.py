@@ -126,10 +126,11 @@ class Registry:
             office = self.ownership.office
             decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), office.place)
             self.deleted.place_cursors()
-            for record in self.catalog.index.topics():
-                if self.ownership.is_mine(record.topic_id):
-                    with self.ownership.serving(record):
-                        self.ownership.adopt(record)
+            mine = [each for each in self.catalog.index.topics() if self.ownership.is_mine(each.topic_id)]
+            await self.ownership.complete(mine)
+            for record in mine:
+                with self.ownership.serving(record):
+                    self.ownership.adopt(record)
             yield
 
     async def check_journal(self) -> None:
@@ -378,7 +379,7 @@ class Registry:
         for record in records:
             if self.catalog.index.topic_by_id(record.topic_id) is None:
                 self.ownership.deleted(record)
-            elif topic_key(record.topic) in self.catalog.unsettled:
+            elif record.key in self.catalog.unsettled:
                 topic = self._topics.get(record.topic)
                 if topic is not None and topic.closed is None:
                     topic.closed = StoreUnavailable(
