@@ -117,7 +117,7 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 #: of the whole topic, and the same at each owner: one of them says it, or changes it in the metadata, and the others follow
 _OF_THE_WHOLE: Final = frozenset({"topic_policies", "set_topic_policies", "failure_policy"})
-_IN_THE_METADATA: Final = frozenset({"delete_topic"})  # by any broker; the owners follow
+_IN_THE_METADATA: Final = frozenset({"delete_topic", "drop_partitions"})  # by any broker; the owners follow
 _AT_OWNERS: Final = (
     frozenset(name for name in vars(TopicPort) if not name.startswith("_")) | _JOINS.keys() | _OF_THE_WHOLE
 ) - _IN_THE_METADATA

@@ -242,12 +242,19 @@ class TopicPort(Protocol):
         """
 
     async def hold_unused(
-        self, topic: str, subscription: str | None = None, *, starts: Mapping[str, int] | None = None
+        self,
+        topic: str,
+        subscription: str | None = None,
+        *,
+        starts: Mapping[str, int] | None = None,
+        from_partition: int | None = None,
     ) -> Sequence[UnusedFacts]:
         """Close a topic, or a subscription, to clients if it is unused, until it is deleted or released.
 
         Args:
             starts: concrete topic → the cursor that counts as unused; None: the cursors do not matter.
+            from_partition: close only partitions from this index on. Those without producers that never had a message
+                count as unused.
 
         Raises `Conflict`, `ConsumerBusy`: it is in use.
         """
@@ -255,10 +262,10 @@ class TopicPort(Protocol):
     async def release_unused(self, topic: str, subscription: str | None = None) -> None:
         """Open again what `hold_unused` closed. Idempotent."""
 
-    async def drop_partition(self, topic: str) -> None:
-        """Delete the last partition of a topic, which is named itself. Idempotent.
+    async def drop_partitions(self, topic: str, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
+        """Delete the partitions of a topic from an index on, all or none.
 
-        Raises `Conflict` where anything was ever written to it, a producer is on it, or another follows it.
+        Raises `Conflict`: an owner no longer holds them as `hold_unused` returned.
         """
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:

@@ -239,11 +239,12 @@ class CreatedTopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedFacts:
-    """What guards the deletion of a topic that one owner holds closed because it is unused there."""
+    """What guards the deletion of logs that one owner holds closed because they are unused there."""
 
     broker_id: str
     incarnation: int
     revision: int  # of the record that decides about the topic
+    logs: int | None = None  # that are held. None: an older build does not count them
 
 
 def sums_of_parts(parts: Sequence[TopicFacts]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -12,7 +13,8 @@ import pytest
 from pydanube import connect
 from pydanube.routing import fnv1a_64
 from pydanube_admin.operations.topic_moves import share_that_moves
-from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.errors import ClusterError
+from pydanube_core.facts import UnusedFacts
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import Administered, administered
@@ -128,8 +130,32 @@ async def test_undo_is_refused_where_something_was_written(cluster: Administered
     error = await cluster.refused("changes.undo", call_id=done["call_id"])
     assert "/default/clicks-part-3 is in use: 1 message was" in error.message
     assert (await cluster("topics.describe", topic="clicks"))["partitions"] == 5
-    with pytest.raises(Conflict, match="not the last partition"):
-        await cluster.broker.port.drop_partition("/default/clicks-part-2")
+
+
+@pytest.mark.parametrize("used", [3, 4])
+async def test_an_undo_that_meets_a_producer_takes_no_partition_away(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch, used: int
+) -> None:
+    """The producer comes after the undo has looked, before the partitions are closed."""
+    done = await cluster("topics.add_partitions", topic="clicks", partitions=5)
+    part = cluster.broker.registry.known(TopicName.parse(f"clicks-part-{used}"))
+    unused = cluster.broker.registry.unused
+    hold = unused.hold_topic
+
+    def after_a_producer(*args: Any, **named: Any) -> UnusedFacts:
+        part.producer_attached()
+        return hold(*args, **named)
+
+    monkeypatch.setattr(unused, "hold_topic", after_a_producer)
+    error = await cluster.refused("changes.undo", call_id=done["call_id"])
+    assert error.code == "CONFLICT"
+    assert "1 producer is on it; all partitions stay" in error.message
+    topics = cluster.broker.registry.known_parts(TopicName.parse("clicks"))
+    assert [topic.closed for topic in topics] == [None] * 5
+    part.producer_detached()
+    monkeypatch.undo()
+    await cluster("changes.undo", call_id=done["call_id"])
+    assert (await cluster("topics.describe", topic="clicks"))["partitions"] == 3
 
 
 @pytest.mark.parametrize("head_start", [0, 1, 3, 10, 30])

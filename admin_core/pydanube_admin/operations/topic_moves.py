@@ -25,6 +25,7 @@ from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument,
 from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.topic_changes import MAX_PARTITIONS
 from pydanube_admin.operations.topics import Topic, find_topic
+from pydanube_admin.operations.unused import held_unused
 
 
 class MoveTopicRequest(Request):
@@ -269,7 +270,7 @@ async def undo_add(context: Context, request: AddPartitionsRequest, done: Done) 
     added = [part for part in topic.parts if (part.partition or 0) >= done.image["partitions"]]
     for part in added:
         _check_unused(part)
-    return Undo(act=partial(_drop, context, [part.topic for part in reversed(added)]))
+    return Undo(act=partial(_drop_added, context, topic.own.topic, done.image["partitions"]))
 
 
 def _check_unused(part: TopicFacts) -> None:
@@ -286,9 +287,9 @@ def _check_unused(part: TopicFacts) -> None:
     )
 
 
-async def _drop(context: Context, parts: list[str]) -> None:
-    for part in parts:  # the last one first
-        await context.port.drop_partition(part)
+async def _drop_added(context: Context, topic: str, partitions: int) -> None:
+    async with held_unused(context.port, topic, from_partition=partitions) as held:
+        await context.port.drop_partitions(topic, partitions, held=held)
 
 
 @operation(

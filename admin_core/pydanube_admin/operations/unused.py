@@ -21,10 +21,11 @@ async def held_unused(
     subscription: str | None = None,
     *,
     starts: Mapping[str, int] | None = None,
+    from_partition: int | None = None,
 ) -> AsyncIterator[Sequence[UnusedFacts]]:
     """Context in which the owners keep an unused topic or subscription closed to clients. Raises as `hold_unused`."""
     try:
-        yield await port.hold_unused(topic, subscription, starts=starts)
+        yield await port.hold_unused(topic, subscription, starts=starts, from_partition=from_partition)
     except BaseException:
         with anyio.move_on_after(_RELEASE_S, shield=True), suppress(ClusterError):
             await port.release_unused(topic, subscription)

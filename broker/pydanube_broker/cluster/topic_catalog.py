@@ -208,17 +208,25 @@ class TopicCatalog(NamespaceOperations, WholeTopics):
             await self._subscribe_as_siblings(part)
         return parts
 
-    async def drop_partition(self, part: TopicName) -> None:
-        """Delete the last, empty partition of a topic. Does nothing if it is gone.
+    async def drop_partitions(
+        self, topic: TopicName, partitions: int, *, held: Sequence[UnusedFacts]
+    ) -> list[TopicRecord]:
+        """Delete the partitions from an index on, which their owners hold as unused, in one transaction; return them.
 
         Raises:
-            Conflict: it is not the last, or the only one, or the topic is being made, deleted or restored.
+            TopicNotFound.
+            Conflict: an owner has opened one again or was restarted, or the metadata have format 1. Nothing has changed.
         """
-        # The owner of the partition behind it may have dropped that one just now.
-        await self._refresh(keys.partitioned_key(part.base))
-        await self._by_format(
-            lambda: self.drop_from_whole(part), lambda: self.again(self._drop_partition, part)
-        )
+        parent = self._whole(topic)
+        dropped = [part for part in self.index.partitions(topic) if _index(part) >= partitions]
+        if not dropped:
+            return []
+        guards = await self._still_held(topic, held, len(dropped))
+        try:
+            await self.drop_from_whole(parent, partitions, guards)
+        except GuardFailed as error:
+            raise _open_again(topic) from error
+        return dropped
 
     async def existing_topic(self, topic: TopicName) -> list[TopicRecord]:
         """Return the topics with a log under a name that is taken; a creation under way is finished first.
@@ -308,7 +316,7 @@ class TopicCatalog(NamespaceOperations, WholeTopics):
         """
         if topic.partition is not None and self.index.find_topic(topic) is not None:
             raise single_partition(str(topic))
-        guards = await self._still_held(topic, held)
+        guards = await self._still_held(topic, held, len(self.index.partitions(topic)) or 1)
         try:
             if self.index.partitioned(topic) is None:
                 if grace is not None:
@@ -347,9 +355,18 @@ class TopicCatalog(NamespaceOperations, WholeTopics):
             self._settled_parent(topic.base)  # a deletion that was decided will be carried out
             await self.again(self._update_parent, topic.base, {})
 
-    async def _still_held(self, topic: TopicName, held: Sequence[UnusedFacts]) -> list[Guard]:
-        """Return the guards of a deletion that is right only while owners keep the topic closed. Raises `Conflict`."""
+    def deciding_revision(self, topic: TopicName) -> Revision:
+        """Return the revision of the record that decides whether a topic exists. Raises `TopicNotFound`."""
+        guard = self._as_known(self.deciding(topic))
+        assert isinstance(guard, ModRevision)
+        return guard.revision
+
+    async def _still_held(self, topic: TopicName, held: Sequence[UnusedFacts], logs: int) -> list[Guard]:
+        """Return the guards of a deletion that is right only while owners keep its logs closed. Raises `Conflict`."""
         guards: list[Guard] = []
+        counts = [each.logs for each in held if each.logs is not None]
+        if len(counts) == len(held) and held and sum(counts) != logs:
+            raise _open_again(topic)  # one is on its way between two brokers
         for each in held:
             broker_id = BrokerId(int(each.broker_id))
             key = keys.incarnation_key(broker_id)
@@ -415,18 +432,6 @@ class TopicCatalog(NamespaceOperations, WholeTopics):
         parent = self._settled_parent(topic)
         if parent.spec.partitions < partitions:
             await self._change_parent(parent, partitions=partitions)
-
-    async def _drop_partition(self, part: TopicName) -> None:
-        former = self.index.find_topic(part)
-        if former is None:
-            return
-        parent = self._settled_parent(part.base)
-        *others, last = self.index.partitions(part.base)
-        if last.topic != part or not others:
-            raise Conflict(f"{part} is not the last partition any more", topic=str(part), retryable=False)
-        spec = replace(parent.spec, partitions=_one_past(others))
-        put = Put(keys.partitioned_key(part.base), spec.to_json())
-        await self.change([*_deletion(former), put], [self._as_known(former), self._as_known(parent)])
 
     async def begin_partitioned(self, topic: TopicName, partitions: int, settings: TopicSettings) -> None:
         self.index.check_topic_is_free(topic, partitions=partitions, settings=settings)

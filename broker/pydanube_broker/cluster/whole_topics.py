@@ -106,20 +106,18 @@ class WholeTopics(SubscriptionOperations, Tombstones):
 
         return await self.again(attempt)
 
-    async def drop_from_whole(self, part: TopicName) -> None:
-        """Take the last partition away. Does nothing if it is gone. Raises `Conflict`: it is not the last, or the only one."""
-
-        async def attempt() -> None:
-            parent = self._whole(part.base)
-            *others, last = self.index.partitions(part.base)
-            if self.index.find_topic(part) is None:
-                return
-            if last.topic != part or not others:
-                raise Conflict(f"{part} is not the last partition any more", topic=str(part), retryable=False)
-            assert others[-1].partition is not None
-            await self._name(parent, list(parent.spec.ids or ())[: others[-1].partition + 1])
-
-        await self.again(attempt)
+    async def drop_from_whole(
+        self, parent: PartitionedRecord, partitions: int, guards: Sequence[Guard]
+    ) -> None:
+        """Take the partitions from an index on away. Raises `GuardFailed`; `Conflict`: none would be left."""
+        ids = list((parent.spec.ids or ())[:partitions])
+        while ids and ids[-1] is None:
+            ids.pop()
+        if not ids:
+            raise Conflict(
+                f"{parent.name} has no partition below {partitions}", topic=parent.name, retryable=False
+            )
+        await self._name(parent, ids, guards)
 
     async def add_to_whole(self, topic: TopicName, settings: TopicSettings) -> TopicRecord:
         """Create one partition, and its topic if there is none. Raises as `check_topic_is_free`, `Overloaded`."""
@@ -194,10 +192,12 @@ class WholeTopics(SubscriptionOperations, Tombstones):
         guards = [Absent(key), Absent(keys.topic_key(base)), self._namespace_is(base.namespace)]
         await self.change([Put(key, spec.to_json())], guards, whole=True)
 
-    async def _name(self, parent: PartitionedRecord, ids: Sequence[int | None]) -> None:
+    async def _name(
+        self, parent: PartitionedRecord, ids: Sequence[int | None], guards: Sequence[Guard] = ()
+    ) -> None:
         """Write which partitions a topic has."""
         spec = replace(parent.spec, partitions=len(ids), ids=tuple(ids))
-        guards = [self._as_known(parent), self._namespace_is(parent.topic.namespace)]
+        guards = [*guards, self._as_known(parent), self._namespace_is(parent.topic.namespace)]
         await self.change([Put(keys.partitioned_key(parent.topic), spec.to_json())], guards, whole=True)
 
     async def delete_whole(

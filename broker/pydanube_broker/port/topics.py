@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
-from pydanube_core.errors import Conflict
 from pydanube_core.facts import (
     BrokerAddress,
     CreatedTopicFacts,
@@ -19,7 +18,6 @@ from pydanube_core.facts import (
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import deleted_meanwhile
-from pydanube_core.units import counted
 
 from pydanube_broker.cluster.records import TopicRecord, TopicSettings
 from pydanube_broker.parts import BrokerParts
@@ -147,8 +145,8 @@ class TopicsPart(Administration):
         self._broker.health.check_publish()
         await add_partitions(self._broker.registry, TopicName.parse(topic), partitions)
 
-    async def drop_partition(self, topic: str) -> None:
-        await drop_partition(self._broker.registry, TopicName.parse(topic))
+    async def drop_partitions(self, topic: str, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
+        await self._broker.registry.drop_partitions(TopicName.parse(topic), partitions, held=held)
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
         parts = [p for p in self._broker.registry.known_parts(TopicName.parse(topic)) if p.name in offsets]
@@ -270,35 +268,3 @@ async def add_partitions(registry: Registry, name: TopicName, partitions: int) -
             added = await catalog.make_partitions(name, partitions)
             await registry.ownership.acquire(added)
             await catalog.show_partitions(name, partitions)
-
-
-async def drop_partition(registry: Registry, name: TopicName) -> None:
-    """Delete the last partition of a topic, as its owner, if nothing was ever written to it.
-
-    Raises:
-        Conflict: it has messages or producers, or it is not the last one any more.
-        NotOwner: another broker serves it.
-    """
-    topic = registry.find(name)
-    if topic is None:
-        if registry.catalog.index.find_topic(name) is not None:
-            raise registry.not_found(name)
-        return
-    if topic.closed is not None:
-        raise topic.closed
-    if topic.state.next_offset or topic.producers_connected:
-        raise Conflict(
-            f"{name} is in use by now: {counted(topic.state.next_offset, 'message was', 'messages were')} written to "
-            f"it, and {counted(topic.producers_connected, 'producer is', 'producers are')} on it; it stays",
-            topic=str(name),
-            retryable=False,
-        )
-    # Nothing is awaited between the look and this: from here on it takes no message.
-    topic.closed = Conflict(f"{name} is being taken away: nothing was stored", topic=str(name))
-    record = topic.options
-    with anyio.CancelScope(shield=True):
-        try:
-            await registry.catalog.drop_partition(name)
-        finally:
-            topic.closed = None
-            registry.follow_deletions([record])

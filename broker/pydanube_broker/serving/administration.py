@@ -28,6 +28,7 @@ from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.unused_holds import check_never_written
 from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
@@ -126,10 +127,18 @@ class Administration(ABC):
     # -- deleting what is unused -----------------------------------------------------------------------------
 
     async def hold_unused(
-        self, topic: str, subscription: str | None = None, *, starts: Mapping[str, int] | None = None
+        self,
+        topic: str,
+        subscription: str | None = None,
+        *,
+        starts: Mapping[str, int] | None = None,
+        from_partition: int | None = None,
     ) -> Sequence[UnusedFacts]:
         """Close a topic or a subscription here if it is unused. Raises `Conflict`, `ConsumerBusy`: it is used."""
         name, parts = self._parts(topic)
+        if from_partition is not None:
+            parts = [part for part in parts if (part.options.partition or 0) >= from_partition]
+            return [self._registry.unused.hold_topic(name, parts, check=check_never_written)] if parts else []
         if subscription is None:
             return [self._registry.unused.hold_topic(name, parts)]
         self._registry.unused.hold_subscription(name, self._pumps(topic, subscription), starts)

@@ -374,6 +374,17 @@ class Registry:
             finally:
                 self.follow_deletions(records)
 
+    async def drop_partitions(self, name: TopicName, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
+        """Delete the partitions of a topic from an index on. Raises as `delete`."""
+        records = [
+            part for part in self.catalog.index.partitions(name) if (part.partition or 0) >= partitions
+        ]
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.catalog.drop_partitions(name, partitions, held=held)
+            finally:
+                self.follow_deletions(records)
+
     def follow_deletions(self, records: Sequence[TopicRecord]) -> None:
         """Release topics that the catalog no longer has, and keep deleted ones from accepting messages."""
         for record in records:

@@ -12,7 +12,7 @@ that record before it opens the topic again, so a late deletion fails. A restart
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -54,11 +54,13 @@ class UnusedHolds:
         self._ownership = ownership
         self._held: dict[Key, _Hold] = {}
 
-    def hold_topic(self, name: TopicName, parts: Sequence[Topic], *, keep_stored: bool = True) -> UnusedFacts:
-        """Close the parts of a topic that this broker owns, and return the facts that guard its deletion.
+    def hold_topic(
+        self, name: TopicName, parts: Sequence[Topic], *, check: Callable[[Topic], None] | None = None
+    ) -> UnusedFacts:
+        """Close parts of a topic that this broker owns, and return the facts that guard their deletion.
 
         Args:
-            keep_stored: whether messages and subscriptions count as use, beside connected clients.
+            check: raises `Conflict` if a part is in use. By default `check_unused`.
 
         Raises:
             Conflict: one of them is in use, or is being deleted already. Nothing has changed.
@@ -66,12 +68,13 @@ class UnusedHolds:
         for part in parts:
             if part.closed is not None:
                 raise part.closed
-            check_unused(part, keep_stored=keep_stored)
+            (check or check_unused)(part)
         self._close((name, None), parts, f"{name} is being deleted, since it was unused: nothing was stored")
         return UnusedFacts(
             broker_id=self._ownership.me.broker_id,
             incarnation=self._ownership.incarnation,
-            revision=self._catalog.deciding(name).revision,
+            revision=self._catalog.deciding_revision(name),
+            logs=len(parts),
         )
 
     def hold_subscription(
@@ -161,11 +164,31 @@ class UnusedHolds:
             raise failures[0]
 
 
-def check_unused(topic: Topic, *, keep_stored: bool = True) -> None:
-    """Raise `Conflict` if a topic has clients or, with `keep_stored`, messages (also uncommitted) or subscriptions."""
+def check_unused(topic: Topic) -> None:
+    """Raise `Conflict` if a topic has clients, messages (also uncommitted) or subscriptions."""
+    messages = topic.state.next_offset - topic.state.start_offset
+    _check(topic, messages=messages, subscriptions=len(topic.subscriptions))
+
+
+def check_without_clients(topic: Topic) -> None:
+    """Raise `Conflict` if a topic has clients."""
+    _check(topic, messages=0, subscriptions=0)
+
+
+def check_never_written(topic: Topic) -> None:
+    """Raise `Conflict` if a topic ever had a message, or has producers."""
+    messages, producers = topic.state.next_offset, topic.producers_connected
+    if messages or producers:
+        raise Conflict(
+            f"{topic.name} is in use by now: {counted(messages, 'message was', 'messages were')} written to it, and "
+            f"{counted(producers, 'producer is', 'producers are')} on it; all partitions stay",
+            topic=topic.name,
+            retryable=False,
+        )
+
+
+def _check(topic: Topic, *, messages: int, subscriptions: int) -> None:
     consumers = sum(len(pump.links) for pump in topic.subscriptions.values()) + topic.readers
-    messages = topic.state.next_offset - topic.state.start_offset if keep_stored else 0
-    subscriptions = len(topic.subscriptions) if keep_stored else 0
     if messages or subscriptions or consumers or topic.producers_connected:
         raise in_use(
             topic.name,

@@ -16,7 +16,7 @@ from pydanube_core.names import TopicName
 
 from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.unused_holds import check_unused
+from pydanube_broker.serving.unused_holds import check_without_clients
 from pydanube_broker.topics.topic import now_ms
 
 UNUSED_TTL: Final = "unused_ttl_s"
@@ -41,7 +41,7 @@ class UnusedTopics:
                 parts = self._registry.known_parts(name)
                 if len(parts) < len(self._registry.catalog.index.partitions(name)):
                     continue  # whether the others are used, their owners know
-                held = self._registry.unused.hold_topic(name, parts, keep_stored=False)
+                held = self._registry.unused.hold_topic(name, parts, check=check_without_clients)
                 await self._registry.delete(name, held=[held])
             except TopicNotFound:
                 continue  # deleted by another call
@@ -71,7 +71,7 @@ class UnusedTopics:
                 lives[name] = float(ttl_s)
                 passed[name] = passed.get(name, 0) + topic.messages_in + topic.messages_out
                 try:
-                    check_unused(topic, keep_stored=False)
+                    check_without_clients(topic)
                 except Conflict:
                     used.add(name)
         # a client that came and went between two looks has used it too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -12,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.format_step import FormatStep
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.cluster.records import MAX_PARTITIONS, PartitionedSpec, Stage, TopicSettings
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import ClusterError, Conflict, NameReused, StoreUnavailable, TopicNotFound
-from pydanube_core.facts import Grace
+from pydanube_core.facts import Grace, UnusedFacts
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     Absent,
@@ -197,10 +199,41 @@ async def test_added_partitions_get_their_siblings_subscriptions_from_their_owne
         for part in added:
             (one,) = catalog.index.subscriptions(part.topic_id)
             assert (one.name, one.type, one.start_offset) == ("s", "shared", 0)
-        await catalog.drop_partition(CLICKS.part(3))
-        with pytest.raises(Conflict):
-            await catalog.drop_partition(CLICKS.part(0))
-        assert len(catalog.index.partitions(CLICKS)) == 3
+        dropped = await catalog.drop_partitions(CLICKS, 2, held=())
+        assert [part.partition for part in dropped] == [2, 3]
+        with pytest.raises(Conflict, match="no partition below 0"):
+            await catalog.drop_partitions(CLICKS, 0, held=())
+        assert len(catalog.index.partitions(CLICKS)) == 2
+
+
+async def test_added_partitions_go_together_and_only_while_their_owners_hold_them() -> None:
+    async with MemoryStore() as store:
+        catalog, other = await started(store), await started(store)
+        await catalog.create_topic(CLICKS, partitions=2)
+        await catalog.make_partitions(CLICKS, 5)
+        owners = [BrokerId(1), BrokerId(2)]
+        for owner in owners:
+            spec = IncarnationRecord(incarnation=7).to_json()
+            await store.transact([Put(keys.incarnation_key(owner), spec)])
+
+        def held(*logs: int) -> list[UnusedFacts]:
+            revision = catalog.deciding_revision(CLICKS)
+            return [
+                UnusedFacts(broker_id=str(owner), incarnation=7, revision=revision, logs=count)
+                for owner, count in zip(owners, logs, strict=True)
+            ]
+
+        opened_again = held(1, 2)
+        await other.look_for(CLICKS)
+        await other.touch(CLICKS)  # as an owner does before it opens them
+        await catalog.look_for(CLICKS)
+        for refused in (opened_again, held(1, 1), [replace(held(1, 2)[0], incarnation=6)]):
+            with pytest.raises(Conflict, match="open to clients again"):
+                await catalog.drop_partitions(CLICKS, 2, held=refused)
+            assert len(catalog.index.partitions(CLICKS)) == 5
+        assert len(await catalog.drop_partitions(CLICKS, 2, held=held(1, 2))) == 3
+        assert await catalog.drop_partitions(CLICKS, 2, held=()) == []
+        assert len(catalog.index.partitions(CLICKS)) == 2
 
 
 async def test_what_is_left_of_deleted_partitions_is_swept_and_nothing_else() -> None:
@@ -369,10 +402,9 @@ async def _history(steps: list[Step], dies: list[int | None]) -> None:
                             assert part.partition not in present
                             present[part.partition or 0] = part.topic_id
                     case "shrink":
-                        await catalog.drop_partition(CLICKS.part(number))
-                        if number in present:
-                            assert number == max(present)
-                            del present[number]
+                        await catalog.drop_partitions(CLICKS, number, held=())
+                        present = {index: each for index, each in present.items() if index < number}
+                        assert present
                     case "delete":
                         await catalog.delete_topic(CLICKS, grace=Grace(call_id=call, until_ms=number))
                         deleted[call], present = present, {}
