@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pydanube_broker.settings import Settings
+from pydanube_core.failure_policy import POLICY_FIELDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +37,8 @@ def attributes_read() -> list[ast.Attribute]:
 
 
 ATTRIBUTES = attributes_read()
-READ = {node.attr for node in ATTRIBUTES}
+# The table of failure policies names the settings that hold its defaults.
+READ = {node.attr for node in ATTRIBUTES} | {field.setting for field in POLICY_FIELDS}
 SECTIONS_READ = {
     node.attr for node in ATTRIBUTES if ast.unparse(node.value).rpartition(".")[2].endswith("settings")
 }
