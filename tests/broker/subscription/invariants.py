@@ -17,7 +17,7 @@ def check(subscription: Subscription) -> None:
     """Assert the invariants of a subscription; O(everything)."""
     window, members = subscription.window, subscription.members
     check_window(window)
-    assert window.room(subscription._span) >= 0
+    assert window.room(subscription.sending._span) >= 0
     if members.slots is not None:
         check_slots(members.slots, window)
     for consumer in members.consumers:
