@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, Final, Self
 
 from pydanube_core.batch import BATCH_TARGET_BYTES, MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, parse_codec
@@ -70,6 +71,10 @@ class Producer:
         self.patient = False  # nobody waits for its receipts; set before it is opened
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
+        self._turn = -1  # the lane that messages without a key go to
+        self._filled: OutBatch | None = None  # the batch of that lane that they fill; None once it left alone
+        # A producer that comes again by its name finds its place by the number of its messages in each partition.
+        self._by_batch = self._routing is Routing.KEY and options.access_mode == "shared"
         self._tasks = TaskOwner()
         self._counters = LaneCounters()
         self._taken_messages = 0  # answered so far, kept for the statistics
@@ -388,12 +393,16 @@ class Producer:
         size = window.measure(payload, key, attributes)
         if window.shut is not None:
             raise copy_of(window.shut)
-        lane = self._lanes[self._router.pick(key, partition)]
+        free = self._by_batch and key is None and partition is None
+        lane = None if free else self._lanes[self._router.pick(key, partition)]
         window.reserve(1, size)
+        if lane is None:
+            lane = self._next_lane(size)
         encoded = None if key is None else encode_key(key)
         alone = lane.send_alone(bytes(payload), encoded, attributes)
         if alone is not None:
             alone.bytes = size
+            self._filled = None
             return PendingSend.of(alone, 0)
         batch = lane.gathering
         if batch.bytes + size > lane.limit_bytes and batch.bytes:
@@ -459,14 +468,51 @@ class Producer:
         finally:
             window.pass_on()  # what it did not take, having been refused
 
+    def _next_lane(self, size: int) -> PublishLane:
+        """Return the lane of a message without a key: the last one until its batch has left or is full, then the next.
+
+        A batch costs both sides as much as some hundred messages: dealt out singly, a burst over a thousand
+        partitions would be a thousand batches.
+        """
+        lane = self._lanes[self._turn]
+        batch = lane.gathering
+        if batch is self._filled and (not batch.bytes or batch.bytes + size <= lane.limit_bytes):
+            return lane
+        if batch is self._filled:
+            lane.seal()
+        self._turn = (self._turn + 1) % len(self._lanes)
+        lane = self._lanes[self._turn]
+        self._filled = lane.gathering
+        return lane
+
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:
             await add_slices(self._only, payloads, keys, window=self._window, ledger=ledger)
             return
-        for lane, part in zip(self._lanes, self._router.spread(keys, len(payloads)), strict=True):
+        free: list[int] = []
+        by_partition = self._router.spread(keys, len(payloads), free=free if self._by_batch else None)
+        for index, part in self._deal(payloads, free):
+            by_partition[index] += part
+        for lane, part in zip(self._lanes, by_partition, strict=True):
+            if not part:
+                continue
+            if free and keys is not None:
+                part.sort()  # within a partition, the order of the calls
             of_part = None if keys is None else [keys[at] for at in part]
             of_lane = [payloads[at] for at in part]
             await add_slices(lane, of_lane, of_part, window=self._window, ledger=ledger)
+
+    def _deal(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
+        """Give messages for which any partition will do to lanes, a batch each; yield lanes and indices of payloads."""
+        ends = list(accumulate(len(payloads[at]) + MESSAGE_OVERHEAD_BYTES for at in free))
+        start = before = 0
+        while start < len(free):
+            lane = self._next_lane(ends[start] - before)
+            end = max(start + 1, bisect_right(ends, before + lane.limit_bytes - lane.gathering.bytes))
+            yield self._turn, free[start:end]
+            start, before = end, ends[end - 1]
+            if start < len(free):
+                self._filled = None  # that batch will be full
 
     def _release(self, batch: OutBatch) -> None:
         """Return the room of an answered batch to the window."""

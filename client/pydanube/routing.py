@@ -62,7 +62,11 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
 
 
 class Routing(StrEnum):
-    """How partitions are chosen. `key`: by hash, without a key in turn; `round-robin`: in turn; `explicit`: by the caller."""
+    """How partitions are chosen. `key`: by hash; `round-robin`: in turn; `explicit`: by the caller.
+
+    Without a key, `key` is in turn, too: message by message for a `Router`, batch by batch for a producer whose access
+    mode is shared.
+    """
 
     KEY = "key"
     ROUND_ROBIN = "round-robin"
@@ -113,20 +117,28 @@ class Router:
         self._next = (index + 1) % self._partitions
         return index
 
-    def spread(self, keys: Sequence[bytes | None] | None, count: int) -> list[list[int]]:
+    def spread(
+        self, keys: Sequence[bytes | None] | None, count: int, *, free: list[int] | None = None
+    ) -> list[list[int]]:
         """Spread `count` messages; return for each partition the indices of its messages, ascending.
 
-        Not where routing is explicit.
+        Not where routing is explicit. A list `free` takes the indices of messages without a key instead, where keys
+        decide.
         """
         assert self._routing is not Routing.EXPLICIT
         found: list[list[int]] = [[] for _ in range(self._partitions)]
+        if free is not None and keys is None and self._routing is Routing.KEY:
+            free += range(count)
+            return found
         if keys is None or self._routing is not Routing.KEY:
             for turn in range(self._partitions):
                 found[(self._next + turn) % self._partitions].extend(range(turn, count, self._partitions))
             self._next = (self._next + count) % self._partitions
             return found
         for at, key in enumerate(keys):
-            if key is None:
+            if key is None and free is not None:
+                free.append(at)
+            elif key is None:
                 found[self._next].append(at)
                 self._next = (self._next + 1) % self._partitions
             else:

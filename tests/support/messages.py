@@ -14,7 +14,8 @@ def numbers(count: int) -> list[bytes]:
 
 
 async def fill(client: Any, topic: str, payloads: Iterable[bytes], **options: Any) -> None:
-    """Publish by a producer of its own; `options` are the producer's."""
+    """Publish by a producer of its own, over partitions message by message; `options` are the producer's."""
+    options = {"routing": "round-robin"} | options
     async with client.producer(topic, **options) as producer:
         await producer.send_many(payloads)
 
