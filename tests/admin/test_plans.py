@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydanube import connect
 from pydanube_admin.engine.context import AdminOptions
+from pydanube_admin.engine.forecast import Forecast, bounded, entry
 from pydanube_admin.engine.plan_records import MAX_PLANS_OF_ONE
 from pydanube_core.errors import ClusterError
 
@@ -259,3 +263,40 @@ async def test_what_is_no_token_is_no_plan(cluster: Administered, token: str) ->
     assert error.code == "PLAN_NOT_FOUND"
     assert len(error.to_json()) < 2048
     assert (await cluster("topics.list"))["total"] == 1
+
+
+@given(diffs=st.integers(0, 60), changed=st.integers(0, 59), most=st.integers(1, 30))
+def test_a_plan_of_many_things_is_small_and_depends_on_each(diffs: int, changed: int, most: int) -> None:
+    diff = [
+        entry(f"topics/default/t/subscriptions/{number:09d}", {"lag": 0}, None) for number in range(diffs)
+    ]
+    shown = bounded(diff, most=most)
+    assert len(shown) <= most + 1
+    assert len(json.dumps(shown)) <= 120 * (most + 1)
+    if changed < diffs:
+        other = [*diff]
+        other[changed] = entry(other[changed]["path"], {"lag": 1}, None)
+        assert Forecast(diff=bounded(other, most=most)).revision != Forecast(diff=shown).revision
+
+
+async def test_a_topic_with_many_subscriptions_can_be_deleted_and_comes_back(cluster: Administered) -> None:
+    names = [f"worker-{number:02d}" for number in range(40)]
+    for name in names:
+        await cluster("subscriptions.create", topic="orders", subscription=name)
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+    assert plan["blast_radius"]["subscriptions"] == 41
+    assert [each["path"] for each in plan["diff"][:2]] == [
+        "topics/default/orders",
+        "topics/default/orders/subscriptions/billing",
+    ]
+    assert plan["diff"][20]["path"] == "and 22 more"
+    # what is not listed is not forgotten: the plan is for exactly these subscriptions
+    gone = {"topic": "orders", "subscription": names[-1]}
+    token = (await cluster("subscriptions.delete", **gone, plan_only=True))["plan_token"]
+    await cluster("subscriptions.delete", **gone, plan_token=token)
+    error = await cluster.refused("topics.delete", topic="orders", plan_token=plan["plan_token"])
+    assert error.code == "PLAN_STALE"
+    again = await cluster("topics.delete", topic="orders", plan_only=True)
+    deleted = await cluster("topics.delete", topic="orders", plan_token=again["plan_token"])
+    await cluster("changes.undo", call_id=deleted["call_id"])
+    assert (await cluster("subscriptions.list", topic="orders"))["total"] == 40

@@ -43,7 +43,7 @@ from pydanube_admin.engine.change_records import (
     reached,
 )
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
-from pydanube_admin.engine.forecast import Forecast, is_stale, loss_text
+from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, loss_text
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
@@ -107,6 +107,7 @@ class Desk:
         forecast = call.operation.forecast
         assert forecast is not None, "only changes are planned"
         found = await forecast(context, call.request)
+        found = replace(found, diff=bounded(found.diff))
         if not call.operation.can_undo(found) or not self._options.undo_grace_ms:
             return replace(found, reversible=False)
         await self.changes.sweep(self._now_ms())
@@ -276,7 +277,7 @@ class Desk:
             **context.owner,
             at_ms=now,
             undo_until_ms=now + self._options.undo_grace_ms,
-            diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH][:100],
+            diff=[dict(each) for each in forecast.diff if each["path"] != UNDO_PATH],
             image=dict(forecast.image or {}),
             destroys=call.operation.destroys(forecast),
             life=self._port.life,

@@ -94,6 +94,7 @@ async def nothing_left() -> None:
 
 
 _TAKEN: Final = ("messages", "bytes")
+MOST_DIFFERENCES: Final = 20  # that a plan lists
 
 
 def blast_radius(
@@ -131,6 +132,19 @@ def radius_text(radius: Mapping[str, int | None]) -> str:
 def entry(path: str, before: Any, after: Any) -> dict[str, Any]:
     """Return one difference of a plan."""
     return {"path": path, "before": before, "after": after}
+
+
+def bounded(diff: Sequence[Mapping[str, Any]], *, most: int = MOST_DIFFERENCES) -> list[dict[str, Any]]:
+    """Return the first `most` differences, and one entry with count and digest of the others.
+
+    What depends on the differences (a plan's revision) still depends on each of them, and a plan stays small however
+    many subscriptions a topic has.
+    """
+    first = [dict(each) for each in diff[:most]]
+    others = list(diff[most:])
+    if len(others) > 1:
+        return [*first, entry(f"and {len(others):,} more", {"digest": _digest(others)}, None)]
+    return [*first, *map(dict, others)]
 
 
 def changes(path: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:

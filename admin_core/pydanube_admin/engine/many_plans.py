@@ -18,6 +18,7 @@ from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.forecast import bounded
 from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Call
@@ -79,7 +80,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
                 (member.effect for member in members), key=lambda effect: effect == Effect.DESTROY.value
             ),
             reversible=all(member.reversible for member in members),
-            diff=[each for member in members for each in member.diff],
+            diff=bounded([each for member in members for each in member.diff], most=2 * MOST),
             blast_radius=_sums(members),
             revision=first.revision,
             later=next((member.later for member in members if member.later), None),
