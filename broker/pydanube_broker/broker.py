@@ -258,7 +258,8 @@ class Broker(BrokerParts):
                 disk=self.health.room,
                 deleted=self.registry.restorable,
                 was_deleted=lambda topic_id: (
-                    catalog.index.topic_by_id(TopicId(topic_id)) is None and not catalog.kept(topic_id)
+                    catalog.index.topic_by_id(TopicId(topic_id)) is None
+                    and not catalog.restorable.kept(topic_id)
                 ),
             )
         )
@@ -490,7 +491,7 @@ class Broker(BrokerParts):
             await self.registry.deleted.forget(
                 CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
             )
-            await self.registry.catalog.sweep(self.ownership.office.leadership.guard)
+            await self.registry.catalog.wholes.sweep(self.ownership.office.leadership.guard)
         else:
             self.registry.catalog.index.dropped.clear()  # a new leader looks at everything
 

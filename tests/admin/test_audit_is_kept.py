@@ -16,6 +16,7 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.errors import PermissionDenied
 from pydanube_core.names import AUDIT_TOPIC, TopicName
+from pydanube_storage.metadata import Put
 
 from tests.admin.real_broker import Administered, administered
 
@@ -77,7 +78,8 @@ async def test_policies_of_the_settings_and_of_earlier_versions_do_not_reach_the
         await cluster("topics.create", topic="orders")
         registry = cluster.broker.registry
         former = registry.catalog.index.namespace("system")
-        await registry.catalog._put_namespace(former, replace(former.spec, policies={"retention_age_s": 1}))
+        earlier = replace(former.spec, policies={"retention_age_s": 1})
+        await registry.catalog.records.transact([Put("/registry/namespaces/system", earlier.to_json())])
         audit = await registry.audit_topic()
         registry.policies.apply(audit)
         assert audit.gate.limits == Limits(max_message_size=audit.gate.limits.max_message_size)

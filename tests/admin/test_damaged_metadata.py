@@ -53,7 +53,7 @@ async def state(cluster: Administered) -> dict[str, object]:
         if topic.options.topic.namespace != "system":
             found |= {f"{topic.name} {p.name}": p.floor for p in topic.subscriptions.values()}
             found[f"cursors {topic.name}"] = len(topic.state.cursors)
-    found["restorable"] = sorted(cluster.broker.registry.catalog.restorable_topics)
+    found["restorable"] = sorted(cluster.broker.registry.catalog.restorable.topics)
     return found
 
 

@@ -211,14 +211,14 @@ async def test_when_the_grace_is_over_the_data_goes(anyio_backend: str) -> None:
         await fill(cluster)
         deleted = await cluster.apply("topics.delete", topic="orders")
         hub, catalog = cluster.broker.hub, cluster.broker.registry.catalog
-        topic_id = catalog.restorable_topics.keys()
+        topic_id = catalog.restorable.topics.keys()
         (number,) = topic_id
         assert number in hub.states
         await anyio.sleep(0.15)
         assert (await cluster.refused("changes.undo", call_id=deleted["call_id"])).code == "PLAN_EXPIRED"
         await cluster.broker.registry.deleted.forget(1 << 62)
         assert number not in hub.states
-        assert not catalog.restorable_topics
+        assert not catalog.restorable.topics
         assert cluster.broker.registry.find(TopicName.parse("orders")) is None
 
 

@@ -8,22 +8,23 @@ no effect from there on. They are deleted in batches. A second mark ends the ste
 
 Every transaction is guarded by the leadership and leaves the metadata whole, so the next leader continues.
 
-This module, and the code of format 1 in `topic_catalog` and `tombstones`, can be removed in the next release.
+This module and `format_1` are removed in the next release.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from pydanube_core.errors import Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
     Absent,
     Delete,
     Guard,
-    ModRevision,
     Put,
     Write,
 )
@@ -37,10 +38,11 @@ from pydanube_broker.cluster.records import (
     Stage,
     TopicRecord,
 )
-from pydanube_broker.cluster.registry_writer import WHOLE
+from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.cluster.tombstone_records import ParentTombstone, TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.records import Change
 
 _AT_ONCE: Final = MAX_OPERATIONS - 5  # deletions beside a record and its guards
 
@@ -50,7 +52,9 @@ class FormatStep:
 
     def __init__(self, catalog: TopicCatalog, leadership: Guard) -> None:
         self._catalog = catalog
+        self._records = catalog.records
         self._index = catalog.index
+        self._restorable = catalog.restorable
         self._leadership = leadership
 
     async def take(self) -> None:
@@ -63,44 +67,47 @@ class FormatStep:
             await self._change([Put(keys.FORMAT, begun.to_json())], [Absent(keys.FORMAT)])
         if index.format.converted:
             return
-        catalog.finishing = True
+        self._records.finishing = True
         try:
             await catalog.resume()
         finally:
-            catalog.finishing = False
+            self._records.finishing = False
         for parent in index.all_partitioned():
             if not parent.is_whole:
-                await catalog.again(self._convert, parent.topic)
-        for tombstone in list(catalog.restorable_parents.values()):
+                await self._records.change(partial(self._convert, parent.topic))
+        for tombstone in list(self._restorable.parents.values()):
             if tombstone.spec.ids is None:
                 await self._convert_tombstone(tombstone)
         await self._delete(self._left_over())
-        now = catalog.index.revision(keys.FORMAT)
-        assert now is not None, "it was written, and stays"
         done = replace(index.format, converted=all(parent.is_whole for parent in index.all_partitioned()))
         if done.converted:
-            await self._change([Put(keys.FORMAT, done.to_json())], [ModRevision(keys.FORMAT, now)])
+            await self._change([Put(keys.FORMAT, done.to_json())], [index.format_table.guard(keys.FORMAT)])
 
-    async def _convert(self, topic: TopicName) -> None:
+    async def _convert(self, topic: TopicName, change: Change) -> None:
         parent = self._index.partitioned(topic)
         parts = self._index.partitions(topic)
         if parent is None or parent.is_whole or parent.spec.stage is not Stage.READY or not parts:
             return  # gone, or set aside by `resume`
+        if any(
+            key in keys.TOPICS and keys.topic_of_key(key).base == topic for key in self._records.aside.found
+        ):
+            return  # a partition cannot be read: the topic would lose it
         spec = _whole_spec(parent.spec, {part.partition or 0: part.topic_id for part in parts})
         spec = replace(spec, settings=replace(spec.settings, **_merged(parent, parts)))
-        writes: list[Write] = [Put(keys.partitioned_key(topic), spec.to_json())]
-        writes += [Delete(part.key) for part in parts[:_AT_ONCE]]
-        await self._change(writes, [ModRevision(keys.partitioned_key(topic), parent.revision)])
+        change.require(self._leadership, Conflict("another broker leads", retryable=True))
+        change.guard(self._records.as_known(parent))
+        change.put(keys.partitioned_key(topic), spec)
+        change.delete(*(part.key for part in parts[:_AT_ONCE]))
 
     async def _convert_tombstone(self, tombstone: ParentTombstone) -> None:
         """Put the ids of a deleted topic's partitions into its tombstone. Partitions of an earlier deletion keep theirs."""
         key = keys.parent_tombstone_key(TopicId(tombstone.parent_id))
         parts = [
             each
-            for each in self._catalog.restorable_topics.values()
+            for each in self._restorable.topics.values()
             if each.parent_id == tombstone.parent_id and each.call_id == tombstone.call_id
         ]
-        guards = [self._catalog.lies_there(key)]
+        guards = [self._restorable.lies_there(key)]
         if not parts:
             await self._change([Delete(key)], guards)
             return
@@ -112,23 +119,22 @@ class FormatStep:
     def _left_over(self) -> list[str]:
         """Return the keys of partitions that count no more, since a whole topic's record or tombstone replaced them."""
         found = []
-        for key in self._catalog.known_keys():
-            if key in keys.TOPICS:
-                name = keys.topic_of_key(key)
-                if name.partition is not None and self._index.is_left_over(name):
-                    found.append(key)
-            elif key in keys.TOPIC_TOMBSTONES:
-                topic_id = TopicId(keys.number_in_key(key))
-                if self._catalog.is_named(topic_id) or topic_id not in self._catalog.restorable_topics:
-                    found.append(key)
-        return found
+        for key in self._index.topic_table.known_keys():
+            name = keys.topic_of_key(key)
+            if name.partition is not None and self._index.is_left_over(name):
+                found.append(key)
+        for key in self._restorable.topic_table.known_keys():
+            topic_id = TopicId(keys.number_in_key(key))
+            if self._restorable.is_named(topic_id) or topic_id not in self._restorable.topics:
+                found.append(key)
+        return [key for key in found if key not in self._records.aside.found]
 
     async def _delete(self, found: Sequence[str]) -> None:
         for start in range(0, len(found), _AT_ONCE):
             await self._change([Delete(key) for key in found[start : start + _AT_ONCE]], [])
 
     async def _change(self, writes: Sequence[Write], guards: Sequence[Guard]) -> None:
-        await self._catalog.change(writes, [self._leadership, *guards], whole=True)
+        await self._records.transact(writes, guards=[self._leadership, *guards])
 
 
 def _whole_spec(spec: PartitionedSpec, ids: dict[int, int]) -> PartitionedSpec:

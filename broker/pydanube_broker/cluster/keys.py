@@ -57,9 +57,8 @@ SUBSCRIPTIONS: Final = KeyRange.prefix(_SUBSCRIPTIONS)
 TOMBSTONES: Final = KeyRange.prefix("/tombstones/")
 TOPIC_TOMBSTONES: Final = KeyRange.prefix("/tombstones/topics/")
 PARENT_TOMBSTONES: Final = KeyRange.prefix("/tombstones/partitioned/")
+SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
-# One range, so that a change of both trees is seen in order; of what lies between only `FOLLOWED` is taken in.
-WATCHED: Final = KeyRange(start=REGISTRY.start, end=TOMBSTONES.end)
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
 REMOVED: Final = KeyRange.prefix("/removed/")
@@ -79,7 +78,6 @@ class Trees:
         return any(key in tree for tree in self._trees)
 
 
-FOLLOWED: Final = Trees(REGISTRY, TOMBSTONES)
 # What says something to several brokers on one prefix, and nothing to a lone one
 OF_SEVERAL: Final = Trees(MEMBERS, only(LEADER), REMOVED, KeyRange.prefix("/cluster/"), only(RELAY_SECRET))
 

@@ -14,100 +14,122 @@ from typing import Any, Final
 from pydanube_core.errors import InvalidArgument, NamespaceNotEmpty
 from pydanube_core.names import DEFAULT_NAMESPACE, SYSTEM_NAMESPACE, check_namespace
 from pydanube_core.refusals import namespace_taken, system_is_kept
-from pydanube_storage.metadata import Absent, Delete, ModRevision, Put
+from pydanube_storage.metadata import ModRevision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.records import NamespaceRecord, NamespaceSpec, Stage
-from pydanube_broker.cluster.registry_writer import RegistryWriter
+from pydanube_broker.cluster.registry_records import RegistryRecords
+from pydanube_broker.records import Change
 
 BUILT_IN_NAMESPACES: Final = (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE)
 
 
-class NamespaceOperations(RegistryWriter):
-    """Create, change and delete namespaces; look-ups are in `index`."""
+class Namespaces:
+    """Create, change and delete namespaces. Look-ups are in the index."""
 
-    async def create_namespace(
+    def __init__(self, records: RegistryRecords) -> None:
+        self._records = records
+        self._index = records.index
+
+    async def create(
         self,
         namespace: str,
         *,
         policies: Mapping[str, Any] | None = None,
         created_at_ms: int | None = None,
     ) -> NamespaceRecord:
-        """Create a namespace. Raises `InvalidName`, `AlreadyExists`. `created_at_ms`: that of a deleted one which is restored."""
-        name = check_namespace(namespace)
-        return await self.again(
-            self._create_namespace, name, policies or {}, must_be_new=True, created_at_ms=created_at_ms
-        )
+        """Create a namespace. Raises `InvalidName`, `AlreadyExists`.
 
-    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:
+        Args:
+            created_at_ms: of a deleted namespace that is restored.
+        """
+        name = check_namespace(namespace)
+
+        async def decide(change: Change) -> None:
+            if self._index.find_namespace(name) is not None:
+                raise namespace_taken(name)
+            self._make(change, name, policies or {}, created_at_ms)
+
+        await self._records.change(decide)
+        return self._index.namespace(name)
+
+    async def create_built_in(self) -> None:
+        """Create the namespaces that always exist, except those that are set aside."""
+        for name in BUILT_IN_NAMESPACES:
+
+            async def decide(change: Change, name: str = name) -> None:
+                if self._index.find_namespace(name) is None:
+                    self._make(change, name, {}, None)
+
+            if keys.namespace_key(name) not in self._records.aside.found:
+                await self._records.change(decide)
+
+    async def set_policies(self, namespace: str, policies: Mapping[str, Any]) -> NamespaceRecord:
         """Replace the policies. Raises `NamespaceNotFound`, and `PermissionDenied` for the namespace of the broker's own topics."""
         name = check_namespace(namespace)
         if name == SYSTEM_NAMESPACE:
             raise system_is_kept(name, field="namespace")
 
-        async def attempt() -> NamespaceRecord:
-            former = self.index.namespace(name)
-            await self._put_namespace(former, replace(former.spec, policies=dict(policies)))
-            return self.index.namespace(name)
+        async def decide(change: Change) -> None:
+            former = self._index.namespace(name)
+            _put(change, former, replace(former.spec, policies=dict(policies)))
 
-        return await self.again(attempt)
+        await self._records.change(decide)
+        return self._index.namespace(name)
 
-    async def delete_namespace(self, namespace: str) -> None:
+    async def delete(self, namespace: str) -> None:
         """Delete an empty namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`, or refuses the built-in ones."""
         name = check_namespace(namespace)
         if name in BUILT_IN_NAMESPACES:
             raise InvalidArgument(f"namespace {name} always exists", field="namespace", value=name)
 
-        async def mark() -> None:
-            former = self.index.namespace(name)
-            if not self.index.is_empty(name):
+        async def mark(change: Change) -> None:
+            former = self._index.namespace(name)
+            if not self._index.is_empty(name):
                 raise NamespaceNotEmpty(
                     f"namespace {name} holds topics; delete them first", field="namespace", value=name
                 )
             if former.spec.stage is not Stage.DELETING:
-                await self._put_namespace(former, replace(former.spec, stage=Stage.DELETING))
+                _put(change, former, replace(former.spec, stage=Stage.DELETING))
 
-        await self.again(mark)
-        if not await self.again(self._settle_namespace, name):
+        await self._records.change(mark)
+        if not await self.settle(name):
             raise NamespaceNotEmpty(
                 f"namespace {name} got a topic meanwhile; delete it first", field="namespace", value=name
             )
 
-    async def _create_namespace(
-        self,
-        name: str,
-        policies: Mapping[str, Any],
-        *,
-        must_be_new: bool = False,
-        created_at_ms: int | None = None,
-    ) -> NamespaceRecord:
-        found = self.index.find_namespace(name)
-        if found is not None and must_be_new:
-            raise namespace_taken(name)
-        if found is None:
-            key = keys.namespace_key(name)
-            made_ms = self._wall_ms() if created_at_ms is None else created_at_ms
-            spec = NamespaceSpec(name=name, created_at_ms=made_ms, policies=dict(policies))
-            await self.change([Put(key, spec.to_json())], [Absent(key)])
-        return self.index.namespace(name)
-
-    async def _put_namespace(self, former: NamespaceRecord, spec: NamespaceSpec) -> None:
-        key = keys.namespace_key(former.name)
-        await self.change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
-
-    async def _settle_namespace(self, name: str) -> bool:
+    async def settle(self, name: str) -> bool:
         """Finish a deletion: True if the namespace is gone, False if it was not empty and is usable again.
 
-        It is marked, so nobody creates in it any more; the index has the mark, and with it all that came before.
+        It is marked, so no broker creates topics in it. The index has the mark, and with it all earlier changes.
         """
-        namespace = self.index.find_namespace(name)
-        if namespace is None:
+
+        async def decide(change: Change) -> bool:
+            namespace = self._index.find_namespace(name)
+            if namespace is None:
+                return True
+            if namespace.spec.stage is not Stage.DELETING:
+                return False
+            if not self._index.is_empty(name):
+                _put(change, namespace, replace(namespace.spec, stage=Stage.READY))
+                return False
+            key = keys.namespace_key(name)
+            change.guard(ModRevision(key, namespace.revision))
+            change.delete(key)
             return True
-        if namespace.spec.stage is not Stage.DELETING:
-            return False
-        if not self.index.is_empty(name):
-            await self._put_namespace(namespace, replace(namespace.spec, stage=Stage.READY))
-            return False
+
+        return (await self._records.change(decide)).result
+
+    def _make(
+        self, change: Change, name: str, policies: Mapping[str, Any], created_at_ms: int | None
+    ) -> None:
         key = keys.namespace_key(name)
-        await self.change([Delete(key)], [ModRevision(key, namespace.revision)])
-        return True
+        made_ms = self._records.wall_ms() if created_at_ms is None else created_at_ms
+        change.absent(key)
+        change.put(key, NamespaceSpec(name=name, created_at_ms=made_ms, policies=dict(policies)))
+
+
+def _put(change: Change, former: NamespaceRecord, spec: NamespaceSpec) -> None:
+    key = keys.namespace_key(former.name)
+    change.guard(ModRevision(key, former.revision))
+    change.put(key, spec)

@@ -32,8 +32,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
     Delete,
-    Event,
-    EventKind,
+    KeyValue,
     MetadataStore,
     Revision,
     read_all,
@@ -42,7 +41,6 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
-from pydanube_broker.cluster.feed import Feed
 from pydanube_broker.cluster.format_gate import holding_up, refuse_older_builds
 from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
@@ -51,6 +49,7 @@ from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.owner_choice import Candidate, choose_owner
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.records import Records, Table
 
 log = logging.getLogger("pydanube.cluster")
 
@@ -117,8 +116,11 @@ class Office:
         self._members: dict[BrokerId, MemberRecord] = {}
         self._topics_then: dict[BrokerId, int] = {}  # when each told its load last
         self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
-        self._assignments = Feed(store, keys.ASSIGNMENTS, read=self._read_places, take=self._take_place)
-        self._member_feed = Feed(store, keys.MEMBERS, read=self._read_members, take=self._take_member)
+        aside = catalog.aside
+        self._place_table = Table(keys.ASSIGNMENTS, _assignment_of)
+        self._place_records = Records(store, [self._place_table], changed=self._take_places, aside=aside)
+        self._member_table = Table(keys.MEMBERS, _member_of, changed=self._take_member)
+        self._member_records = Records(store, [self._member_table], aside=aside)
         self._stack = AsyncExitStack()
 
     # -- what is known ---------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ class Office:
         """Return the number of topics that wait, by owner that is not registered now."""
         restorable = Counter(
             place.broker_id
-            for topic_id in self.catalog.restorable_topics
+            for topic_id in self.catalog.restorable.topics
             if (place := self._places.get(topic_id))
         )
         return {
@@ -318,7 +320,7 @@ class Office:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.catalog.aclose)
+            stack.push_async_callback(self.catalog.records.aclose)
             await self.catalog.load()
             await stack.enter_async_context(self.membership)
             await (self._join(stack) if self._several else self._take_over(stack))
@@ -336,16 +338,17 @@ class Office:
 
     async def _join(self, stack: AsyncExitStack) -> None:
         """Go on with the topics that this broker owned, and watch the others."""
-        for feed in (self._member_feed, self._assignments):
-            stack.push_async_callback(feed.aclose)
-            await feed.begin()
+        for records in (self._member_records, self._place_records):
+            stack.push_async_callback(records.aclose)
+            await records.load()
         own = [topic for topic in self.catalog.index.topics() if topic.topic_id in self._mine]
         self._check(own, dict(self._mine))
         await self._raise_epochs([topic for topic in own if topic.topic_id not in self.moving], self._mine)
         group = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(group.cancel_scope.cancel)
-        for task in (self._member_feed.follow, self._assignments.follow, self._campaign):
-            group.start_soon(task)
+        for records in (self._member_records, self._place_records):
+            group.start_soon(records.follow)
+        group.start_soon(self._campaign)
 
     async def _take_over(self, stack: AsyncExitStack) -> None:
         """Take all topics, and delete what other brokers left: their registrations, and assignments of deleted topics."""
@@ -355,7 +358,7 @@ class Office:
         if self.catalog.raises_format:
             await self._raise_format()
         former = await self._assigner.assignments()
-        await self.catalog.sweep(self.leadership.guard, former)
+        await self.catalog.wholes.sweep(self.leadership.guard, former)
         topics = self.catalog.index.topics()
         self._check(topics, former)
         own, (members, _) = keys.member_key(self._me), await read_all(self._store, keys.MEMBERS)
@@ -363,12 +366,12 @@ class Office:
         left += [
             keys.assignment_key(topic_id)
             for topic_id in former.keys() - {topic.topic_id for topic in topics}
-            if not self.catalog.kept(topic_id)
+            if not self.catalog.restorable.kept(topic_id)
         ]
         for start in range(0, len(left), MAX_OPERATIONS - 1):
             deletions = [Delete(key) for key in left[start : start + MAX_OPERATIONS - 1]]
             await self._store.transact(deletions, guards=[self.leadership.guard])
-        await self._read_members()
+        await self._member_table.load(self._store, self.catalog.aside)
         await self._raise_epochs(topics, former)
 
     async def _raise_epochs(
@@ -419,7 +422,7 @@ class Office:
                 try:
                     if swept < 0:
                         await self.catalog.resume()
-                        await self.catalog.sweep(self.leadership.guard, self._places)
+                        await self.catalog.wholes.sweep(self.leadership.guard, self._places)
                         self._format_raised = False
                     if not self._format_raised:
                         await self._raise_format()
@@ -482,57 +485,37 @@ class Office:
 
     # -- watches ---------------------------------------------------------------------------------------------
 
-    async def _read_places(self) -> Revision:
-        items, revision = await read_all(self._store, keys.ASSIGNMENTS)
-        found: dict[TopicId, Assignment] = {}
-        for item in items:
-            with self.catalog.aside.reading(item.key):
-                made = Assignment.of(item.key, item.value)
-                found[made.topic_id] = made
-                self._seen(made.topic_id, made, item.mod_revision)
-        for topic_id in [each for each in self._places if each not in found]:
-            self._set(topic_id, None)
-            self._changed(keys.assignment_key(topic_id))
-        for topic_id, made in found.items():
-            if self._places.get(topic_id) != made:
+    def _take_places(self, changed: Sequence[str]) -> None:
+        """Take in assignments that were read or watched."""
+        for key in changed:
+            if key in self.catalog.aside.found:
+                continue
+            topic_id, made = TopicId(keys.number_in_key(key)), self._place_table.get(key)
+            if made is None:
+                self._set(topic_id, None)
+            else:
                 self._note(made)
-                self._changed(keys.assignment_key(topic_id))
-        return revision
+            revision = self._place_table.revision(key) or self._place_records.revision
+            self._seen(topic_id, made, revision)
+            self._changed(key)
 
-    def _take_place(self, event: Event) -> None:
-        if event.kind is EventKind.PUT:
-            with self.catalog.aside.reading(event.key):
-                made = Assignment.of(event.key, event.value)
-                self._note(made)
-                self._seen(made.topic_id, made, event.revision)
-        else:
-            topic_id = TopicId(keys.number_in_key(event.key))
-            self._set(topic_id, None)
-            self._seen(topic_id, None, event.revision)
-        self._changed(event.key)
-
-    async def _read_members(self) -> Revision:
-        items, revision = await read_all(self._store, keys.MEMBERS)
+    def _take_member(self, key: str, before: MemberRecord | None, after: MemberRecord | None) -> None:
         self._changes += 1
-        self._gone |= self._members
-        self._members.clear()
-        for item in items:
-            self._member(item.key, item.value)
-        return revision
-
-    def _take_member(self, event: Event) -> None:
-        self._changes += 1
-        broker_id = BrokerId(keys.number_in_key(event.key))
-        if event.kind is EventKind.PUT:
-            self._member(event.key, event.value)
-        elif (gone := self._members.pop(broker_id, None)) is not None:
-            self._gone[broker_id] = gone
-            log.info("member_gone", extra={"broker_id": str(broker_id)})
-
-    def _member(self, key: str, value: bytes) -> None:
         broker_id = BrokerId(keys.number_in_key(key))
-        with self.catalog.aside.reading(key):
-            former, record = self._members.get(broker_id), MemberRecord.from_json(value, key=key)
-            self._members[broker_id] = record
-            if former is None or former.load != record.load:
-                self._topics_then[broker_id] = self._heading[broker_id]
+        if after is None:
+            if before is not None:
+                del self._members[broker_id]
+                self._gone[broker_id] = before
+                log.info("member_gone", extra={"broker_id": str(broker_id)})
+            return
+        self._members[broker_id] = after
+        if before is None or before.load != after.load:
+            self._topics_then[broker_id] = self._heading[broker_id]
+
+
+def _assignment_of(item: KeyValue) -> Assignment:
+    return Assignment.of(item.key, item.value)
+
+
+def _member_of(item: KeyValue) -> MemberRecord:
+    return MemberRecord.from_json(item.value, key=item.key)

@@ -1,15 +1,15 @@
-"""The registry as one broker knows it, in memory: pure, fed with keys as they are read or watched.
+"""The registry as one broker knows it, in memory, as tables of the metadata store.
 
-Feeding is idempotent, and what is older than what is known of a key is ignored. Subscriptions of a topic that is not
-there any more stay until their keys go: it may come back. Look-ups are by exact name; partitions are found by their parsed suffix, never by a prefix of text, so
-`/default/orders` and `/default/orders-eu` do not meet.
+Subscriptions of a topic that is not there any more stay until their keys go: it may come back. Look-ups are by exact
+name; partitions are found by their parsed suffix, never by a prefix of text, so `/default/orders` and
+`/default/orders-eu` do not meet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from pydanube_core.errors import (
     AlreadyExists,
@@ -23,7 +23,7 @@ from pydanube_core.errors import (
 from pydanube_core.list_keys import LagKey
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.spelling import TopicNames
-from pydanube_storage.metadata import KeyValue, Revision
+from pydanube_storage.metadata import KeyRange, KeyValue
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
@@ -37,21 +37,38 @@ from pydanube_broker.cluster.records import (
     TopicRecord,
     TopicSettings,
 )
+from pydanube_broker.records import Table
 
+_FORMAT_1: Final = FormatRecord(metadata_format=1)
 _NOTHING: Final[Mapping[str, SubscriptionRecord]] = {}
 
 
 class RegistryIndex:
-    """Namespaces, topics, partitioned topics and subscriptions by name and by id."""
+    """Namespaces, topics, partitioned topics and subscriptions by name and by id.
+
+    `tables` are filled by `Records`. What is derived from them follows each change.
+    """
 
     def __init__(self) -> None:
-        self.changes = 0  # that were taken in
-        self.format = FormatRecord(metadata_format=1)
+        # A topic's partitions are read before their own records, which may be left of a conversion.
+        self.format_table = Table(KeyRange.only(keys.FORMAT), _format_of, changed=self._counted)
+        self.namespace_table = Table(keys.NAMESPACES, NamespaceRecord.of, changed=self._counted)
+        self.partitioned_table = Table(keys.PARTITIONED, PartitionedRecord.of, changed=self._put_partitioned)
+        self.subscription_table = Table(
+            keys.SUBSCRIPTIONS, SubscriptionRecord.of, changed=self._put_subscription
+        )
+        self.topic_table = Table(keys.TOPICS, TopicRecord.of, changed=self._put_topic)
+        self.tables: Sequence[Table[Any]] = (
+            self.format_table,
+            self.namespace_table,
+            self.partitioned_table,
+            self.subscription_table,
+            self.topic_table,
+        )
+        self.changes = 0  # number of applied changes
         self.dropped: set[TopicId] = set()  # partitions that a whole topic's record named, for the sweep
         self.changed_parts: set[TopicName] = set()  # by records of whole topics, until they are passed on
         self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
-        self._revisions: dict[str, Revision] = {}  # key → last change
-        self._namespaces: dict[str, NamespaceRecord] = {}
         self._topics: dict[TopicName, TopicRecord] = {}
         self._names: dict[TopicId, TopicName] = {}
         self._partitioned: dict[TopicName, PartitionedRecord] = {}
@@ -60,37 +77,57 @@ class RegistryIndex:
         # Those of topics that are there, in the order of lists: a page of them is found without a look at the others
         self._lag: list[tuple[tuple[str, str, int], LagKey]] = []
 
-    # Feeding
+    @property
+    def format(self) -> FormatRecord:
+        """The metadata's format."""
+        return self.format_table.get(keys.FORMAT) or _FORMAT_1
 
-    def put(self, item: KeyValue) -> None:
-        """Take in a key of `/registry/`. Raises `CorruptMetadata` or `FormatTooNew` for its value."""
-        if item.mod_revision <= self._revisions.get(item.key, 0):
-            return
-        if item.key in keys.TOPICS:
-            topic = TopicRecord.of(item)
-            if topic.partition is None or not self.is_left_over(topic.topic):
-                self._add(topic)
-        elif item.key in keys.SUBSCRIPTIONS:
-            subscription = SubscriptionRecord.of(item)
-            beside = self._subscriptions.setdefault(subscription.topic_id, {})
-            owner = self.topic_by_id(subscription.topic_id)
-            if owner is not None and subscription.name not in beside:
-                self._list(owner, subscription.name)
-            beside[subscription.name] = subscription
-        elif item.key in keys.PARTITIONED:
-            parent = PartitionedRecord.of(item)
-            self._partitioned[parent.topic] = parent
-            if parent.is_whole:
-                self._set_parts(parent)
-        elif item.key in keys.NAMESPACES:
-            namespace = NamespaceRecord.of(item)
-            self._namespaces[namespace.name] = namespace
-        elif item.key == keys.FORMAT:
-            self.format = FormatRecord.from_json(item.value, key=item.key)
-        else:
-            return
-        self._revisions[item.key] = item.mod_revision
+    # -- filling -------------------------------------------------------------------------------------------------
+
+    def _counted(self, key: str, before: object, after: object) -> None:
         self.changes += 1
+
+    def _put_topic(self, key: str, before: TopicRecord | None, after: TopicRecord | None) -> None:
+        self.changes += 1
+        if after is not None:
+            if after.partition is None or not self.is_left_over(after.topic):
+                self._add(after)
+        elif before is not None:
+            topic = self._topics.get(before.topic)
+            if topic is not None and topic.key == key:
+                self._drop(topic.topic)
+
+    def _put_subscription(
+        self, key: str, before: SubscriptionRecord | None, after: SubscriptionRecord | None
+    ) -> None:
+        self.changes += 1
+        topic_id, name = keys.subscription_of_key(key)
+        beside = self._subscriptions.setdefault(topic_id, {})
+        owner = self.topic_by_id(topic_id)
+        if after is None:
+            beside.pop(name, None)
+            if owner is not None:
+                self._unlist(owner, (name,))
+            if not beside:
+                del self._subscriptions[topic_id]
+            return
+        if owner is not None and name not in beside:
+            self._list(owner, name)
+        beside[name] = after
+
+    def _put_partitioned(
+        self, key: str, before: PartitionedRecord | None, after: PartitionedRecord | None
+    ) -> None:
+        self.changes += 1
+        if after is not None:
+            self._partitioned[after.topic] = after
+            if after.is_whole:
+                self._set_parts(after)
+        elif before is not None:
+            del self._partitioned[before.topic]
+            if before.is_whole:
+                for part in list(self._parts.get(before.topic, {}).values()):
+                    self._drop_named(part)
 
     def is_left_over(self, part: TopicName) -> bool:
         """Return whether a record of a partition is left of a topic that was converted to format 2, and counts no more."""
@@ -153,36 +190,6 @@ class RegistryIndex:
         self.changed_parts.add(name)
         self._drop(name)
 
-    def remove(self, key: str, revision: Revision) -> None:
-        """Take out a key that was deleted at that revision."""
-        if revision <= self._revisions.get(key, 0):
-            return
-        if self._revisions.pop(key, None) is None:
-            return
-        self.changes += 1
-        if key in keys.TOPICS:
-            topic = self._topics.get(keys.topic_of_key(key))
-            if topic is not None and topic.key == key:
-                self._drop(topic.topic)
-        elif key in keys.SUBSCRIPTIONS:
-            topic_id, name = keys.subscription_of_key(key)
-            subscriptions = self._subscriptions.get(topic_id, {})
-            subscriptions.pop(name, None)
-            owner = self.topic_by_id(topic_id)
-            if owner is not None:
-                self._unlist(owner, (name,))
-            if not subscriptions:
-                self._subscriptions.pop(topic_id, None)
-        elif key in keys.PARTITIONED:
-            parent = self._partitioned.pop(keys.topic_of_key(key))
-            if parent.is_whole:
-                for part in list(self._parts.get(parent.topic, {}).values()):
-                    self._drop_named(part)
-        elif key == keys.FORMAT:
-            self.format = FormatRecord(metadata_format=1)
-        else:
-            del self._namespaces[keys.namespace_of_key(key)]
-
     def _list(self, topic: TopicRecord, name: str) -> None:
         key = _lag_key(topic, name)
         insort(self._lag, (key.place, key))
@@ -194,15 +201,7 @@ class RegistryIndex:
             if self._lag[at : at + 1] == [(key.place, key)]:
                 del self._lag[at]
 
-    def revision(self, key: str) -> Revision | None:
-        """Return the revision of a key's last change; None for a key that is not known."""
-        return self._revisions.get(key)
-
-    def known_keys(self) -> set[str]:
-        """Return every key of the registry that is known. O(keys)."""
-        return set(self._revisions)
-
-    # Looking up
+    # -- looking up ----------------------------------------------------------------------------------------------
 
     def topic(self, name: TopicName) -> TopicRecord:
         """Return a topic that has a log. Raises `TopicNotFound`; for a partitioned parent the message says so."""
@@ -264,7 +263,7 @@ class RegistryIndex:
 
     def namespace(self, name: str) -> NamespaceRecord:
         """Return the record of a namespace. Raises `NamespaceNotFound`."""
-        found = self._namespaces.get(name)
+        found = self.find_namespace(name)
         if found is None:
             raise NamespaceNotFound(
                 f"namespace {name} does not exist; create it first", field="namespace", value=name
@@ -272,10 +271,10 @@ class RegistryIndex:
         return found
 
     def find_namespace(self, name: str) -> NamespaceRecord | None:
-        return self._namespaces.get(name)
+        return self.namespace_table.get(keys.namespace_key(name))
 
     def namespaces(self) -> list[NamespaceRecord]:
-        return [self._namespaces[name] for name in sorted(self._namespaces)]
+        return sorted(self.namespace_table, key=lambda namespace: namespace.name)
 
     def is_empty(self, namespace: str) -> bool:
         """Whether no topic and no partitioned parent lies in the namespace."""
@@ -365,6 +364,10 @@ class RegistryIndex:
                 topic=str(name),
                 partitions=parent.spec.partitions,
             )
+
+
+def _format_of(item: KeyValue) -> FormatRecord:
+    return FormatRecord.from_json(item.value, key=item.key)
 
 
 def _lag_key(topic: TopicRecord, subscription: str) -> LagKey:

@@ -1,22 +1,22 @@
 """Deleted topics and subscriptions that can still be restored, as one broker knows them, in memory.
 
-Fed with keys as they are read or watched. `tombstones` has the transactions that change them.
+`tombstones` has the transactions that change them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from pydanube_core.errors import Conflict
 from pydanube_core.facts import SetAside
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Guard, KeyValue, MetadataStore, ModRevision, Revision
+from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.cluster.records import TopicRecord, named_part
-from pydanube_broker.cluster.registry_writer import RegistryWriter
+from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.cluster.tombstone_records import (
     ParentTombstone,
     SubscriptionTombstone,
@@ -24,77 +24,87 @@ from pydanube_broker.cluster.tombstone_records import (
     Verdict,
     stranded_partition,
 )
+from pydanube_broker.records import Aside, Table
 
 K = TypeVar("K")
 V = TypeVar("V", TopicTombstone, SubscriptionTombstone)
 
 
-class Restorable(RegistryWriter):
-    """Look-ups of what can be restored. `restorable_…`: tombstones by the id of what was deleted."""
+class Restorable:
+    """Deleted topics and subscriptions by id: `topics`, with partitions of `parents`, and `subscriptions`.
 
-    def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
-        super().__init__(store, wall_ms=wall_ms)
-        self._tombstones: dict[str, Revision] = {}  # key → revision; of those that are known
+    `tables` are filled by `Records`. `verdicts`: by the call id of a deletion whether it is restored, or deleted for good.
+    """
+
+    def __init__(self, index: RegistryIndex, aside: Aside) -> None:
+        self._index = index
+        self._aside = aside
+        self._parent_table = Table(keys.PARENT_TOMBSTONES, _parent_of, changed=self._put_parent)
+        self._subscription_table = Table(
+            keys.SUBSCRIPTION_TOMBSTONES, _subscription_of, changed=self._put_subscription
+        )
+        self.topic_table = Table(keys.TOPIC_TOMBSTONES, _topic_of, changed=self._put_topic)
+        self._verdict_table = Table(keys.VERDICTS, _verdict_of, changed=self._put_verdict)
+        self.tables: Sequence[Table[Any]] = (
+            self._parent_table,
+            self._subscription_table,
+            self.topic_table,
+            self._verdict_table,
+        )
+        self.topics: dict[TopicId, TopicTombstone] = {}
+        self.parents: dict[TopicId, ParentTombstone] = {}
+        self.subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
+        self.verdicts: dict[str, bool] = {}
+        self.gone_parts: set[TopicId] = (
+            set()
+        )  # partitions of tombstones that are gone, until they are passed on
         self._in_wholes: set[int] = set()  # partitions that the tombstone of a whole topic names
-        self._verdicts: dict[str, bool] = {}  # call id of a deletion → whether it comes back, or goes
-        self.restorable_topics: dict[TopicId, TopicTombstone] = {}
-        self.restorable_parents: dict[TopicId, ParentTombstone] = {}
-        self.restorable_subscriptions: dict[SubscriptionId, SubscriptionTombstone] = {}
 
-    def _revision_of(self, key: str) -> Revision | None:
-        return self._tombstones.get(key) if key in keys.TOMBSTONES else super()._revision_of(key)
+    # -- filling -------------------------------------------------------------------------------------------------
 
-    def known_keys(self) -> set[str]:
-        return super().known_keys() | self._tombstones.keys()
+    def _put_topic(self, key: str, before: TopicTombstone | None, after: TopicTombstone | None) -> None:
+        topic_id = TopicId(keys.number_in_key(key))
+        if topic_id in self._in_wholes:
+            return  # left of a conversion to format 2
+        if after is None:
+            self.topics.pop(topic_id, None)
+            return
+        record = self._index.topic_by_id(topic_id)
+        if record is None or not record.is_named_by_parent:
+            self.topics[topic_id] = after
 
-    def _put(self, item: KeyValue) -> None:
-        if item.key not in keys.TOMBSTONES:
-            super()._put(item)
-        elif item.mod_revision > self._tombstones.get(item.key, 0):
-            self._tombstones[item.key] = item.mod_revision
-            with self.aside.reading(item.key):
-                self._put_tombstone(item)
-
-    def _put_tombstone(self, item: KeyValue) -> None:
-        if item.key in keys.TOPIC_TOMBSTONES:
-            topic = TopicTombstone.from_json(item.value, key=item.key)
-            record = self.index.topic_by_id(TopicId(topic.topic_id))
-            is_live = record is not None and record.is_named_by_parent
-            if topic.topic_id not in self._in_wholes and not is_live:  # else left of what was converted
-                self.restorable_topics[TopicId(topic.topic_id)] = topic
-        elif item.key in keys.PARENT_TOMBSTONES:
-            parent = ParentTombstone.from_json(item.value, key=item.key)
-            self.restorable_parents[TopicId(parent.parent_id)] = parent
-            named = _named_by(parent)
-            self.restorable_topics |= named
+    def _put_parent(self, key: str, before: ParentTombstone | None, after: ParentTombstone | None) -> None:
+        parent_id = TopicId(keys.number_in_key(key))
+        if after is not None:
+            self.parents[parent_id] = after
+            named = _named_by(after)
+            self.topics |= named
             self._in_wholes |= named.keys()
-        elif item.key in keys.VERDICTS:
-            verdict = Verdict.from_json(item.value, key=item.key)
-            self._verdicts[keys.call_of_verdict(item.key)] = verdict.comes_back
-        else:
-            one = SubscriptionTombstone.from_json(item.value, key=item.key)
-            self.restorable_subscriptions[SubscriptionId(one.subscription_id)] = one
+        elif before is not None:
+            del self.parents[parent_id]
+            for topic_id in _named_by(before):
+                self.topics.pop(topic_id, None)
+                self._in_wholes.discard(topic_id)
+                self._index.dropped.add(topic_id)
+                self.gone_parts.add(topic_id)
 
-    def _remove(self, key: str, revision: Revision) -> None:
-        if key not in keys.TOMBSTONES:
-            super()._remove(key, revision)
-        elif revision > self._tombstones.get(key, revision):
-            del self._tombstones[key]
-            if key in keys.TOPIC_TOMBSTONES:
-                topic_id = TopicId(keys.number_in_key(key))
-                if topic_id not in self._in_wholes:
-                    self.restorable_topics.pop(topic_id, None)
-            elif key in keys.PARENT_TOMBSTONES:
-                parent = self.restorable_parents.pop(TopicId(keys.number_in_key(key)), None)
-                for topic_id in {} if parent is None else _named_by(parent):
-                    self.restorable_topics.pop(topic_id, None)
-                    self._in_wholes.discard(topic_id)
-                    self.index.dropped.add(topic_id)
-                    self.on_change(keys.topic_tombstone_key(topic_id))
-            elif key in keys.VERDICTS:
-                self._verdicts.pop(keys.call_of_verdict(key), None)
-            else:
-                self.restorable_subscriptions.pop(SubscriptionId(keys.number_in_key(key)), None)
+    def _put_subscription(
+        self, key: str, before: SubscriptionTombstone | None, after: SubscriptionTombstone | None
+    ) -> None:
+        subscription_id = SubscriptionId(keys.number_in_key(key))
+        if after is None:
+            self.subscriptions.pop(subscription_id, None)
+        else:
+            self.subscriptions[subscription_id] = after
+
+    def _put_verdict(self, key: str, before: Verdict | None, after: Verdict | None) -> None:
+        call_id = keys.call_of_verdict(key)
+        if after is None:
+            self.verdicts.pop(call_id, None)
+        else:
+            self.verdicts[call_id] = after.comes_back
+
+    # -- looking up ----------------------------------------------------------------------------------------------
 
     def is_named(self, topic_id: TopicId) -> bool:
         """Return whether the tombstone of a whole topic names a partition."""
@@ -102,43 +112,44 @@ class Restorable(RegistryWriter):
 
     def lies_there(self, key: str) -> Guard:
         """Return the guard that a tombstone is unchanged."""
-        return ModRevision(key, self._tombstones.get(key, Revision(0)))
+        table = next(table for table in self.tables if key in table.range)
+        return ModRevision(key, table.revision(key) or Revision(0))
 
     def kept(self, topic_id: int) -> bool:
         """Return whether a missing topic's data is kept: it can be restored, or unreadable metadata may belong to it."""
         return (
-            topic_id in self.restorable_topics
-            or self.aside.any_in(keys.TOPICS)
-            or self.aside.any_in(keys.PARTITIONED)
-            or self.aside.any_in(keys.PARENT_TOMBSTONES)
-            or keys.topic_tombstone_key(TopicId(topic_id)) in self.aside.found
+            topic_id in self.topics
+            or self._aside.any_in(keys.TOPICS)
+            or self._aside.any_in(keys.PARTITIONED)
+            or self._aside.any_in(keys.PARENT_TOMBSTONES)
+            or keys.topic_tombstone_key(TopicId(topic_id)) in self._aside.found
         )
 
     def keeps_cursor(self, topic_id: int, subscription_id: int) -> bool:
         """Return whether a missing subscription's cursor is kept: it can be restored, or unreadable metadata may belong to it."""
         owner = TopicId(topic_id)
         return (
-            subscription_id in self.restorable_subscriptions
-            or self.aside.any_in(keys.subscriptions_range(owner))
-            or self.aside.any_in(keys.subscription_tombstones_range(owner))
+            subscription_id in self.subscriptions
+            or self._aside.any_in(keys.subscriptions_range(owner))
+            or self._aside.any_in(keys.subscription_tombstones_range(owner))
         )
 
     def promised(self, now_ms: int) -> dict[str, int]:
         """Return the deletions that can be undone: call id → until when."""
-        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.restorable_topics.values()]
-        kept += self.restorable_subscriptions.values()
+        kept: list[TopicTombstone | SubscriptionTombstone] = [*self.topics.values()]
+        kept += self.subscriptions.values()
         return {
             each.call_id: each.until_ms
             for each in kept
-            if each.until_ms > now_ms and self._verdicts.get(each.call_id) is not False
+            if each.until_ms > now_ms and self.verdicts.get(each.call_id) is not False
         }
 
     def stranded(self) -> list[TopicTombstone]:
         """Return partitions that were not restored with their topic, because another partition has their name."""
         return [
             each
-            for each in self.restorable_topics.values()
-            if each.parent_id is not None and each.parent_id not in self.restorable_parents
+            for each in self.topics.values()
+            if each.parent_id is not None and each.parent_id not in self.parents
         ]
 
     def set_aside(self) -> list[SetAside]:
@@ -153,13 +164,13 @@ class Restorable(RegistryWriter):
             )
             for each in self.stranded()
         ]
-        return [*self.aside.found.values(), *found]
+        return [*self._aside.found.values(), *found]
 
     def check_not_coming_back(self, topic_id: TopicId, subscription: str) -> None:
         """Raise `Conflict` for a new subscription with the name of one that is being restored."""
-        if self._verdicts and any(
-            (one.topic_id, one.spec.name) == (topic_id, subscription) and self._verdicts.get(one.call_id)
-            for one in self.restorable_subscriptions.values()
+        if self.verdicts and any(
+            (one.topic_id, one.spec.name) == (topic_id, subscription) and self.verdicts.get(one.call_id)
+            for one in self.subscriptions.values()
         ):
             raise Conflict(
                 f"subscription {subscription} is coming back: try again",
@@ -167,9 +178,9 @@ class Restorable(RegistryWriter):
                 retry_after_ms=500,
             )
 
-    def restorable_record(self, topic_id: TopicId) -> TopicRecord | None:
+    def record(self, topic_id: TopicId) -> TopicRecord | None:
         """Return the record that a restorable topic had before its deletion."""
-        tombstone = self.restorable_topics.get(topic_id)
+        tombstone = self.topics.get(topic_id)
         if tombstone is None:
             return None
         name = TopicName.parse(tombstone.name)
@@ -181,13 +192,29 @@ class Restorable(RegistryWriter):
             key=keys.topic_tombstone_key(topic_id),
         )
 
-    def _over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
+    def over(self, restorable: dict[K, V], now_ms: int) -> list[tuple[K, V]]:
         """Return those whose grace is over, or was ended by a decision."""
         return [
             (key, one)
             for key, one in restorable.items()
-            if one.until_ms <= now_ms or self._verdicts.get(one.call_id) is False
+            if one.until_ms <= now_ms or self.verdicts.get(one.call_id) is False
         ]
+
+
+def _topic_of(item: KeyValue) -> TopicTombstone:
+    return TopicTombstone.from_json(item.value, key=item.key)
+
+
+def _parent_of(item: KeyValue) -> ParentTombstone:
+    return ParentTombstone.from_json(item.value, key=item.key)
+
+
+def _subscription_of(item: KeyValue) -> SubscriptionTombstone:
+    return SubscriptionTombstone.from_json(item.value, key=item.key)
+
+
+def _verdict_of(item: KeyValue) -> Verdict:
+    return Verdict.from_json(item.value, key=item.key)
 
 
 def _named_by(parent: ParentTombstone) -> dict[TopicId, TopicTombstone]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.errors import AlreadyExists
-from pydanube_core.names import check_subscription
+from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.refusals import subscription_taken
-from pydanube_storage.metadata import Absent, Delete, DeleteRange, Guard, ModRevision, Put, Write
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
+    DispatchStrategy,
     PartitionedSpec,
     SubscriptionRecord,
     SubscriptionSpec,
     TopicRecord,
     TopicSpec,
 )
-from pydanube_broker.cluster.registry_writer import RegistryWriter
+from pydanube_broker.cluster.registry_records import RegistryRecords
+from pydanube_broker.records import Change
 
 # Of a topic: options of subscriptions that are not there yet, by name; the first of that name takes them.
 KEPT_OPTIONS: Final = "kept_subscription_options"
 
 
-class SubscriptionOperations(RegistryWriter):
-    """Create, change and delete subscriptions; look-ups are in `index`."""
+class Subscriptions:
+    """Create, change and delete subscriptions. Look-ups are in the index."""
 
-    async def create_subscription(
+    def __init__(self, records: RegistryRecords) -> None:
+        self._records = records
+        self._index = records.index
+
+    async def create(
         self,
         topic_id: TopicId,
         subscription: str,
@@ -44,11 +49,11 @@ class SubscriptionOperations(RegistryWriter):
         """
         name = check_subscription(subscription)
 
-        async def attempt() -> SubscriptionRecord:
-            topic = self._topic_by_id(topic_id)
-            if self.index.find_subscription(topic_id, name) is not None:
+        async def decide(change: Change) -> TopicRecord:
+            topic = self._records.topic_by_id(topic_id)
+            if self._index.find_subscription(topic_id, name) is not None:
                 raise subscription_taken(str(topic.name), name)
-            self.check_not_coming_back(topic_id, name)
+            self._records.restorable.check_not_coming_back(topic_id, name)
             kept = dict(topic.settings.options.get(KEPT_OPTIONS, {}))
             own = {**kept.pop(name, {}), **(options or {})}
             spec = SubscriptionSpec(
@@ -56,37 +61,39 @@ class SubscriptionOperations(RegistryWriter):
                 topic=topic.name,
                 type=str(type),
                 start_offset=start_offset,
-                created_at_ms=self._wall_ms(),
+                created_at_ms=self._records.wall_ms(),
                 options=own,
             )
             key = keys.subscription_key(topic_id, name)
-            guards: list[Guard] = [Absent(key)]
-            writes: list[Write] = [Put(key, spec.to_json())]
+            change.absent(key)
+            change.put(key, spec)
             is_kept = len(kept) < len(topic.settings.options.get(KEPT_OPTIONS, {}))
             if is_kept or not topic.is_named_by_parent:  # a subscription of a partition that is gone is swept
-                guards.append(self._as_known(topic))
+                change.guard(self._records.as_known(topic))
             if is_kept:
-                writes.append(self._without_kept(topic, name, kept))
-            await self.change(writes, guards, whole=topic.is_named_by_parent)
-            return self.index.subscription(topic, name)
+                self._take_kept(change, topic, name, kept)
+            return topic
 
-        return await self.again(attempt)
+        topic = (await self._records.change(decide)).result
+        return self._index.subscription(topic, name)
 
-    def _without_kept(self, topic: TopicRecord, name: str, kept: Mapping[str, Any]) -> Write:
-        """Return the write by which kept options are used once: of a whole topic with its last partition's subscription."""
-        parent = self.index.partitioned(topic.topic.base) if topic.is_named_by_parent else None
+    def _take_kept(self, change: Change, topic: TopicRecord, name: str, kept: Mapping[str, Any]) -> None:
+        """Take kept options, which are used once, from the topic; from a whole topic with its last partition's subscription."""
+        parent = self._index.partitioned(topic.topic.base) if topic.is_named_by_parent else None
         spec: TopicSpec | PartitionedSpec = topic.spec if parent is None else parent.spec
         lacking = [
             part
-            for part in self.index.partitions(topic.topic.base)
-            if part.topic_id != topic.topic_id and self.index.find_subscription(part.topic_id, name) is None
+            for part in self._index.partitions(topic.topic.base)
+            if part.topic_id != topic.topic_id and self._index.find_subscription(part.topic_id, name) is None
         ]
         if parent is None or not lacking:
             options = {**spec.settings.options, KEPT_OPTIONS: kept}
             spec = replace(spec, settings=replace(spec.settings, options=options))
-        return Put(topic.key, spec.to_json())  # also where it stays: two that are created at once look again
+        for guard in self._records.format_of(topic):
+            change.guard(guard)
+        change.put(topic.key, spec)  # also where it stays: two that are created at once look again
 
-    async def ensure_subscription(
+    async def ensure(
         self,
         topic_id: TopicId,
         subscription: str,
@@ -95,41 +102,57 @@ class SubscriptionOperations(RegistryWriter):
         start_offset: int,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[SubscriptionRecord, bool]:
-        """The subscription as it is, or created; and whether it was. An existing one keeps type and start."""
-        found = self.index.find_subscription(topic_id, subscription)
+        """Return the subscription as it is, or created; and whether it was. An existing one keeps type and start."""
+        found = self._index.find_subscription(topic_id, subscription)
         if found is not None:
             return found, False
         try:
-            created = await self.create_subscription(
+            created = await self.create(
                 topic_id, subscription, type=type, start_offset=start_offset, options=options
             )
         except AlreadyExists:
-            return self.index.subscription(self._topic_by_id(topic_id), subscription), False
+            return self._index.subscription(self._records.topic_by_id(topic_id), subscription), False
         return created, True
 
-    async def update_subscription(
+    async def update(
         self, topic_id: TopicId, subscription: str, *, options: Mapping[str, Any]
     ) -> SubscriptionRecord:
         """Replace the options. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
-        async def attempt() -> SubscriptionRecord:
-            topic = self._topic_by_id(topic_id)
-            former = self.index.subscription(topic, subscription)
-            key = keys.subscription_key(topic_id, subscription)
-            spec = replace(former.spec, options=dict(options))
-            await self.change([Put(key, spec.to_json())], [ModRevision(key, former.revision)])
-            return self.index.subscription(topic, subscription)
+        async def decide(change: Change) -> TopicRecord:
+            topic = self._records.topic_by_id(topic_id)
+            former = self._index.subscription(topic, subscription)
+            change.guard(self._records.as_known(former))
+            change.put(
+                keys.subscription_key(topic_id, subscription), replace(former.spec, options=dict(options))
+            )
+            return topic
 
-        return await self.again(attempt)
+        topic = (await self._records.change(decide)).result
+        return self._index.subscription(topic, subscription)
 
-    async def delete_subscription(self, topic_id: TopicId, subscription: str) -> SubscriptionRecord:
+    async def delete(self, topic_id: TopicId, subscription: str) -> SubscriptionRecord:
         """Delete a subscription in the store. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
-        async def attempt() -> SubscriptionRecord:
-            former = self.index.subscription(self._topic_by_id(topic_id), subscription)
-            key = keys.subscription_key(topic_id, subscription)
-            clients = DeleteRange(keys.consumer_clients_range(topic_id, subscription))
-            await self.change([Delete(key), clients], [ModRevision(key, former.revision)])
+        async def decide(change: Change) -> SubscriptionRecord:
+            former = self._index.subscription(self._records.topic_by_id(topic_id), subscription)
+            change.guard(self._records.as_known(former))
+            change.delete(keys.subscription_key(topic_id, subscription))
+            change.delete_range(keys.consumer_clients_range(topic_id, subscription))
             return former
 
-        return await self.again(attempt)
+        return (await self._records.change(decide)).result
+
+    async def as_siblings(self, parts: Sequence[TopicRecord]) -> None:
+        """Give partitions without messages the subscriptions of their siblings, from the first message on. For the owner."""
+        siblings: dict[TopicName, dict[str, SubscriptionRecord]] = {}
+        for part in parts:
+            if not part.is_named_by_parent or part.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+                continue
+            if (found := siblings.get(part.topic.base)) is None:
+                found = siblings[part.topic.base] = self._index.subscriptions_of_parts(part.topic.base)
+            for one in found.values():
+                if self._index.topic_by_id(part.topic_id) is not None:
+                    await self.ensure(
+                        part.topic_id, one.name, type=one.type, start_offset=0, options=one.spec.options
+                    )

@@ -287,7 +287,7 @@ class Viewer:
             ),
             tier_off=off,
             given_up=dict(observed.registry.deleted.given_up),
-            set_aside=tuple(observed.registry.catalog.set_aside()),
+            set_aside=tuple(observed.registry.catalog.restorable.set_aside()),
             pressure=sampler.pressure.over(now, window_ms),
             cluster=self._cluster.view(now),
             clock=CLOCK.reason(),

@@ -95,7 +95,7 @@ class BrokersPart:
 
     def _set_aside(self) -> tuple[Reason, ...]:
         """Return reasons about metadata that is set aside, with what mends it."""
-        aside = self._broker.registry.catalog.set_aside()
+        aside = self._broker.registry.catalog.restorable.set_aside()
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
         message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
         return (Reason(code="METADATA_SET_ASIDE", message=message),) if aside else ()

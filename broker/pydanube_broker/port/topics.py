@@ -188,7 +188,7 @@ class TopicsPart(Administration):
         )
 
     async def delete_namespace(self, namespace: str) -> None:
-        await self._broker.registry.catalog.delete_namespace(namespace)
+        await self._broker.registry.catalog.namespaces.delete(namespace)
 
     def _topic(self, topic: Topic) -> TopicFacts:
         record, state = topic.options, topic.state

@@ -38,6 +38,8 @@ log = logging.getLogger("pydanube.cluster")
 T = TypeVar("T")
 _NEVER: Final = Revision(1 << 62)
 _PAUSE_S: Final = 1.0  # pause after an error of the store
+# A record that moves between two tables while they are read is found in one of them by the second reading.
+_READINGS: Final = 2
 _STORE_S: Final = 10.0  # maximum of a change, or of a wait for the watch
 
 
@@ -74,21 +76,29 @@ class Records:
         self._lost = False  # the watch was compacted, so the tables must be read again
         self._waiting: dict[Revision, anyio.Event] = {}
 
+    @property
+    def revision(self) -> Revision:
+        """The revision of the newest applied event, or of the last reading."""
+        return self._revision
+
     # -- following -----------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Read all tables, and watch the store from that revision on. Raises `StoreUnavailable`."""
-        revision, changed = None, list[str]()
-        for table in self._tables:
-            items, read_at = await read_all(self._store, table.range)
-            revision = read_at if revision is None else revision
-            changed += table.replace(items, read_at, self.aside)
-        assert revision is not None, "there are tables"
-        self._revision = revision
-        watch = self._store.watch(self._range, from_revision=Revision(revision + 1))
+        changed = dict[str, None]()
+        for _ in range(_READINGS):
+            revisions = []
+            for table in self._tables:
+                items, read_at = await read_all(self._store, table.range)
+                revisions.append(read_at)
+                changed |= dict.fromkeys(table.replace(items, read_at, self.aside))
+            if len(set(revisions)) == 1:
+                break
+        self._revision = revisions[0]
+        watch = self._store.watch(self._range, from_revision=Revision(revisions[0] + 1))
         self._watch = await self._stack.enter_async_context(watch)
         if changed:
-            self.on_change(changed)
+            self.on_change(list(changed))
 
     async def follow(self, holds: Callable[[], bool] = lambda: False) -> None:
         """Apply changes until `holds()` is true or the store closes. Log an error, and retry after a second."""

@@ -103,7 +103,7 @@ class Administration(ABC):
         self, namespace: str, policies: Mapping[str, Any], *, created_at_ms: int | None = None
     ) -> None:
         """Create a namespace with these policies. Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
-        await self._registry.catalog.create_namespace(
+        await self._registry.catalog.namespaces.create(
             namespace, policies=_changed({}, policies), created_at_ms=created_at_ms
         )
 
@@ -119,7 +119,7 @@ class Administration(ABC):
         """As `set_topic_policies`, for every topic in the namespace that does not set its own."""
         name = check_namespace(namespace)
         policies = _changed((await self.namespace_policies(name)).own, changes)
-        await self._registry.catalog.set_namespace_policies(name, policies)
+        await self._registry.catalog.namespaces.set_policies(name, policies)
         for topic in self._registry.topics:
             if topic.options.topic.namespace == name:
                 self._registry.policies.apply(topic)
@@ -246,7 +246,7 @@ class Administration(ABC):
 
         Raises `SubscriptionNotFound`, `TopicNotFound`, `NameReused`.
         """
-        for record in await self._registry.catalog.restore_subscriptions(call_id):
+        for record in await self._registry.catalog.tombstones.restore_subscriptions(call_id):
             owner = self._registry.catalog.index.topic_by_id(record.topic_id)
             part = None if owner is None else self._registry.find(owner.topic)
             if part is not None:
@@ -274,10 +274,10 @@ class Administration(ABC):
             with anyio.CancelScope(shield=True):
                 try:
                     if grace is None:
-                        await catalog.delete_subscription(topic_id, subscription)
+                        await catalog.subscriptions.delete(topic_id, subscription)
                     else:
                         pump.store_snapshot()
-                        await catalog.delete_subscription_with_grace(topic_id, subscription, grace)
+                        await catalog.tombstones.delete_subscription(topic_id, subscription, grace)
                 finally:  # what the catalog does not have any more is not served, however the call ended
                     if catalog.index.find_subscription(topic_id, subscription) is None:
                         self._registry.ownership.subscription_deleted(part, pump)
@@ -305,7 +305,7 @@ class Administration(ABC):
             return
         for part, pump, stored, policy in self._with_policy(topic, subscription, changes):
             record = catalog.index.subscription(part.options, subscription)
-            await catalog.update_subscription(
+            await catalog.subscriptions.update(
                 part.options.topic_id, subscription, options={**record.spec.options, OPTION: stored}
             )
             pump.set_policy(policy)

@@ -32,7 +32,7 @@ class Deleted:
 
     def place_cursors(self) -> None:
         """At the start, store cursors that never moved: the journal has none for them, yet they hold back retention."""
-        for number, tombstone in self._catalog.restorable_subscriptions.items():
+        for number, tombstone in self._catalog.restorable.subscriptions.items():
             state = self._hub.states.get(tombstone.topic_id)
             if state is not None:
                 state.fold_replayed()
@@ -42,26 +42,26 @@ class Deleted:
         self, now_ms: int, longest_ms: int = NEVER_MS, *, among: Container[int] | None = None
     ) -> None:
         """Delete for good what is past its grace. `longest_ms`: no grace ends later; `among`: only these topics."""
-        await self._catalog.shorten(longest_ms)
+        await self._catalog.tombstones.shorten(longest_ms)
         for topic_id in await self._catalog.forget_topics(now_ms, among):
             self._hub.drop(topic_id)
-        for topic_id, subscription_id in await self._catalog.forget_subscriptions(now_ms, among):
+        for topic_id, subscription_id in await self._catalog.tombstones.forget_subscriptions(now_ms, among):
             if (state := self._hub.states.get(topic_id)) is not None:
                 state.cursors.pop(subscription_id, None)
 
     def drop(self, topic_id: TopicId) -> None:
         """Delete what is stored of a topic whose grace another broker has ended, unless it was restored."""
-        if not self._catalog.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
+        if not self._catalog.restorable.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
             self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
         """Delete everything restorable that this broker keeps, to free the disk; note which undos are lost."""
         now = now_ms()
-        before = self._catalog.promised(now)
+        before = self._catalog.restorable.promised(now)
         # a copy of epoch 0 is of a topic that another broker still keeps
         here = frozenset(topic_id for topic_id, state in self._hub.states.items() if state.epoch)
         await self.forget(NEVER_MS, among=here if self._several else None)
-        gone = before.keys() - self._catalog.promised(now).keys()
+        gone = before.keys() - self._catalog.restorable.promised(now).keys()
         self.given_up = {call_id: until for call_id, until in self.given_up.items() if until > now}
         self.given_up |= {call_id: before[call_id] for call_id in gone}
         if gone:

@@ -34,7 +34,7 @@ class Following:
         self._keys: dict[str, None] = {}  # in the order in which they changed
         self._more = anyio.Event()
         if registry.ownership.several:
-            registry.catalog.on_change = self.changed
+            registry.catalog.records.on_key = self.changed
 
     def changed(self, key: str) -> None:
         """Apply the change of a key, which the index has already."""
@@ -45,7 +45,7 @@ class Following:
         """Read and apply the changes of others, until the store closes."""
         schemas = self._registry.schemas.registry
         async with anyio.create_task_group() as group:
-            group.start_soon(self._registry.catalog.follow)
+            group.start_soon(self._registry.catalog.records.follow)
             group.start_soon(self._registry.quotas.records.follow)
             if self._registry.ownership.several:
                 group.start_soon(schemas.records.follow)
@@ -88,7 +88,7 @@ class Following:
         """Apply an assignment that was written or deleted."""
         registry = self._registry
         if registry.ownership.is_mine(topic_id):
-            await registry.catalog.until_known(topic_id)
+            await registry.catalog.records.until_known(topic_id)
         record = registry.catalog.index.topic_by_id(topic_id)
         if record is not None:
             registry.list_changes.note(record.name)  # whose it is

@@ -418,8 +418,8 @@ class Moves:
         """Return the restorable topics whose data is at this broker."""
         catalog = self._registry.catalog
         found = [
-            catalog.restorable_record(each)
-            for each in catalog.restorable_topics
+            catalog.restorable.record(each)
+            for each in catalog.restorable.topics
             if each in office.assignments
         ]
         return [
@@ -440,7 +440,7 @@ class Moves:
 
     async def serve(self, assignment: Assignment) -> None:
         ownership = self._registry.ownership
-        await self._registry.catalog.until_known(assignment.topic_id)
+        await self._registry.catalog.records.until_known(assignment.topic_id)
         head = await self._tier.take_in(assignment.topic_id)
         known = self._registry.catalog.index.topic_by_id(assignment.topic_id)
         take_in_clients = None if known is None else await ownership.arriving(known)
@@ -464,7 +464,7 @@ class Moves:
         await copy_parts(self._tier.child.call, assignment.move.parts, arrival)
         state = None
         if not arrival.has_end:  # also where a leader of the release before has dropped `from_store`
-            await self._registry.catalog.until_known(assignment.topic_id)
+            await self._registry.catalog.records.until_known(assignment.topic_id)
             state = await self.taking.rebuild(assignment, arrival.next_offset or 0)
         await arrival.finish(assignment.epoch, state)
 

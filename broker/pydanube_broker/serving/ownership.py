@@ -258,7 +258,7 @@ class Ownership:
                                 take_in(topic)
                     else:
                         gone.add(record.topic_id)
-                        if now is None and not self._catalog.kept(record.topic_id):
+                        if now is None and not self._catalog.restorable.kept(record.topic_id):
                             self.office.forget(record.topic_id)
             finally:
                 for record in mine:
@@ -269,7 +269,7 @@ class Ownership:
         """Give partitions that this broker owns, and that never had a message, their siblings' subscriptions."""
         states = self._hub.states
         empty = [r for r in records if (state := states.get(r.topic_id)) is None or not state.next_offset]
-        await self._catalog.subscribe_as_siblings(empty)
+        await self._catalog.subscriptions.as_siblings(empty)
 
     def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
         """Serve a topic that is assigned to this broker, with its subscriptions, from what the journal has.
@@ -295,7 +295,7 @@ class Ownership:
                 self.adopt_subscription(topic, subscription)
         known = {pump.subscription_id for pump in topic.subscriptions.values()}
         for number in topic.state.cursors.keys() - known:
-            if not self._catalog.keeps_cursor(record.topic_id, number):
+            if not self._catalog.restorable.keeps_cursor(record.topic_id, number):
                 del topic.state.cursors[number]
         self.on_served(record.topic)
         self._arrived(record.topic_id)
@@ -314,7 +314,7 @@ class Ownership:
 
     async def hold_restorable(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Make a deleted, restorable topic readable for a move; it is not served."""
-        record = self._catalog.restorable_record(topic_id)
+        record = self._catalog.restorable.record(topic_id)
         if record is None or topic_id in self.held:
             return
         if (leaving := self._hub.leaving.get(topic_id)) is not None:
@@ -389,7 +389,7 @@ class Ownership:
 
     def deleted(self, record: TopicRecord) -> None:
         """Release a deleted topic, and delete its data unless this broker may have to restore it."""
-        kept = self._catalog.kept(record.topic_id)
+        kept = self._catalog.restorable.kept(record.topic_id)
         if not (kept and self.several):
             self.office.forget(record.topic_id)
         if not kept and self.held.pop(record.topic_id, None) is not None:
@@ -408,7 +408,7 @@ class Ownership:
         if topic.subscriptions.get(pump.name) is pump:
             del topic.subscriptions[pump.name]
             topic.changes.note(topic.name)
-        if not self._catalog.keeps_cursor(topic.topic_id, pump.subscription_id):
+        if not self._catalog.restorable.keeps_cursor(topic.topic_id, pump.subscription_id):
             topic.state.cursors.pop(pump.subscription_id, None)
         pump.close(
             SubscriptionNotFound(

@@ -187,7 +187,7 @@ class Registry:
         gone = self._hub.forget_unknown(
             # what another broker owns now goes when it was handed over, not for being missing here
             lambda topic_id: (
-                self.catalog.kept(topic_id)
+                self.catalog.restorable.kept(topic_id)
                 or (self.ownership.several and index.topic_by_id(TopicId(topic_id)) is not None)
             )
         )
@@ -208,7 +208,7 @@ class Registry:
 
     def restorable(self) -> Sequence[TopicTombstone]:
         """Return this broker's deleted topics that can be restored."""
-        found = self.catalog.restorable_topics.items()
+        found = self.catalog.restorable.topics.items()
         return [
             each for topic_id, each in found if not self.ownership.several or self.ownership.is_mine(topic_id)
         ]
@@ -390,7 +390,7 @@ class Registry:
         for record in records:
             if self.catalog.index.topic_by_id(record.topic_id) is None:
                 self.ownership.deleted(record)
-            elif record.key in self.catalog.unsettled:
+            elif record.key in self.catalog.records.unsettled:
                 topic = self._topics.get(record.topic)
                 if topic is not None and topic.closed is None:
                     topic.closed = StoreUnavailable(
@@ -405,9 +405,9 @@ class Registry:
 
         Raises `StoreUnavailable`: the store still does not answer.
         """
-        if not self.catalog.unsettled:
+        if not self.catalog.records.unsettled:
             return
-        await self.catalog.resolve_unknown()
+        await self.catalog.records.resolve_unknown()
         index = self.catalog.index
         for topic in list(self._topics.values()):
             if index.topic_by_id(topic.options.topic_id) is None:
@@ -475,7 +475,7 @@ class Registry:
                 "subscriptions", namespace, 1, lambda: self.catalog.index.count_subscriptions(namespace)
             ):
                 await topic.prepare(start)
-                record, created = await self.catalog.ensure_subscription(
+                record, created = await self.catalog.subscriptions.ensure(
                     topic.options.topic_id, name, type=wanted.value, start_offset=topic.resolve(start)
                 )
             pump = topic.subscriptions.get(name)

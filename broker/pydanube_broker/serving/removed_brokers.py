@@ -131,7 +131,7 @@ class RemovedBrokers:
         """
         if place.stage not in (Stage.SERVING, Stage.MOVING):
             return False
-        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.restorable_record(
+        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.restorable.record(
             place.topic_id
         )
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
@@ -195,7 +195,7 @@ class RemovedBrokers:
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:
         """Return subscription id → start offset, for existing and restorable subscriptions."""
-        restorable = self._catalog.restorable_subscriptions.items()
+        restorable = self._catalog.restorable.subscriptions.items()
         return {
             **{
                 each.subscription_id: each.start_offset

@@ -135,7 +135,7 @@ class Placement:
             if self._asking.statistics().tasks_waiting >= _MOST_ASKING:
                 return
             async with self._asking:
-                await registry.catalog.look_for(name)
+                await registry.catalog.records.look_for(name)
         record = index.find_topic(name)
         records = [record] if record is not None else index.partitions(name)
         ours = [

@@ -8,6 +8,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import SubscriptionSpec, TopicSettings, TopicSpec
 from pydanube_broker.cluster.registry_index import RegistryIndex
+from pydanube_broker.records import Aside
 from pydanube_core.list_keys import LagKey
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import KeyValue, Revision
@@ -50,14 +51,14 @@ def test_lag_keys_are_those_of_topics_that_are_there(changes: list[tuple[str, in
                 name=f"s{which}", topic=str(name), type="shared", start_offset=0, created_at_ms=1
             ).to_json()
             (subscriptions.add if is_made else subscriptions.discard)((topic_id, f"s{which}"))
+        table = index.topic_table if kind == "topic" else index.subscription_table
         if is_made:
-            index.put(
-                KeyValue(
-                    key=key, value=value, create_revision=Revision(revision), mod_revision=Revision(revision)
-                )
+            item = KeyValue(
+                key=key, value=value, create_revision=Revision(revision), mod_revision=Revision(revision)
             )
+            table.put(item, Aside())
         else:
-            index.remove(key, Revision(revision))
+            table.remove(key, Revision(revision))
         there = {
             number: sorted(name for owner, name in subscriptions if owner == topic_id)
             for number, topic_id in topics.items()

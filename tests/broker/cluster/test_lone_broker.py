@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.records import PartitionedSpec, Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict, StoreUnavailable
 from pydanube_core.facts import BrokerAddress, Grace
@@ -77,7 +78,15 @@ async def test_start_finishes_what_was_half_made_and_assigns_what_nobody_owned(p
         catalog = TopicCatalog(store, wall_ms=lambda: 1)
         await catalog.load()
         await catalog.create_topic(TopicName("default", "plain"))  # the process died before it was assigned
-        await catalog.begin_partitioned(TopicName("default", "half"), 3, catalog.index.topics()[0].settings)
+        half = PartitionedSpec(
+            name="/default/half",
+            created_at_ms=1,
+            partitions=3,
+            declared=True,
+            stage=Stage.CREATING,
+            settings=catalog.index.topics()[0].settings,
+        )
+        await store.transact([Put("/registry/partitioned/default/half", half.to_json())])
     async with EmbeddedStore(path) as store, alone(store) as lone:
         names = {str(assignment.topic) for assignment in lone.assignments.values()}
         assert names == {"/default/plain", *(f"/default/half-part-{i}" for i in range(3))}

@@ -78,7 +78,7 @@ async def test_leader_whose_lease_is_gone_is_replaced_and_its_writes_are_refused
         old, new = await candidates(stack, connected, 2)
         catalog = TopicCatalog(old.store, wall_ms=lambda: 1)
         await catalog.load()
-        stack.push_async_callback(catalog.aclose)
+        stack.push_async_callback(catalog.records.aclose)
         topics = await catalog.create_topic(TopicName("default", "t"), partitions=3)
         held = old.election.leadership
         stale = Assigner(old.store, leadership=held, aside=catalog.aside)

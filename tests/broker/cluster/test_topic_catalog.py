@@ -131,7 +131,7 @@ async def test_row_29_deleting_a_topic_leaves_its_longer_neighbours_subscription
 ) -> None:
     for text in ("/default/orders-eu", "/default/orders"):
         (topic,) = await catalog.create_topic(name(text))
-        await catalog.create_subscription(topic.topic_id, "s", type="exclusive", start_offset=0)
+        await catalog.subscriptions.create(topic.topic_id, "s", type="exclusive", start_offset=0)
     await catalog.delete_topic(name("/default/orders"))
     fresh = await reloaded(store)
     (left,) = fresh.index.topics()
@@ -352,7 +352,7 @@ async def test_row_10_creating_a_subscription_stores_where_it_begins(
     catalog: TopicCatalog, store: MemoryStore
 ) -> None:
     (topic,) = await catalog.create_topic(name("/default/t"))
-    made = await catalog.create_subscription(
+    made = await catalog.subscriptions.create(
         topic.topic_id, "s1", type="key-shared", start_offset=42, options={"ack_timeout_ms": 5}
     )
     item = await store.get(keys.subscription_key(topic.topic_id, "s1"))
@@ -367,22 +367,22 @@ async def test_ensure_gives_the_existing_subscription_as_it_is(
 ) -> None:
     (topic,) = await catalog.create_topic(name("/default/t"))
     other = await reloaded(store)
-    made, created = await catalog.ensure_subscription(topic.topic_id, "s", type="shared", start_offset=7)
+    made, created = await catalog.subscriptions.ensure(topic.topic_id, "s", type="shared", start_offset=7)
     assert created is True
     for by in (catalog, other):
-        found, created = await by.ensure_subscription(topic.topic_id, "s", type="exclusive", start_offset=0)
+        found, created = await by.subscriptions.ensure(topic.topic_id, "s", type="exclusive", start_offset=0)
         assert (found, created) == (made, False)
     with pytest.raises(AlreadyExists):
-        await catalog.create_subscription(topic.topic_id, "s", type="shared", start_offset=7)
+        await catalog.subscriptions.create(topic.topic_id, "s", type="shared", start_offset=7)
 
 
 async def test_subscription_made_anew_has_another_id(catalog: TopicCatalog) -> None:
     (topic,) = await catalog.create_topic(name("/default/t"))
-    first = await catalog.create_subscription(topic.topic_id, "s", type="shared", start_offset=0)
-    assert await catalog.delete_subscription(topic.topic_id, "s") == first
+    first = await catalog.subscriptions.create(topic.topic_id, "s", type="shared", start_offset=0)
+    assert await catalog.subscriptions.delete(topic.topic_id, "s") == first
     with pytest.raises(SubscriptionNotFound):
-        await catalog.delete_subscription(topic.topic_id, "s")
-    second = await catalog.create_subscription(topic.topic_id, "s", type="shared", start_offset=0)
+        await catalog.subscriptions.delete(topic.topic_id, "s")
+    second = await catalog.subscriptions.create(topic.topic_id, "s", type="shared", start_offset=0)
     assert second.subscription_id > first.subscription_id
 
 
@@ -390,12 +390,12 @@ async def test_subscription_cannot_outlive_or_follow_its_topic(
     catalog: TopicCatalog, store: MemoryStore
 ) -> None:
     (topic,) = await catalog.create_topic(name("/default/t"))
-    await catalog.create_subscription(topic.topic_id, "s", type="shared", start_offset=0)
+    await catalog.subscriptions.create(topic.topic_id, "s", type="shared", start_offset=0)
     other = await reloaded(store)
     await catalog.delete_topic(name("/default/t"))
     assert (await store.range(keys.SUBSCRIPTIONS)).items == ()
     with pytest.raises(TopicNotFound):
-        await other.create_subscription(topic.topic_id, "late", type="shared", start_offset=0)
+        await other.subscriptions.create(topic.topic_id, "late", type="shared", start_offset=0)
     (again,) = await catalog.create_topic(name("/default/t"))
     assert catalog.index.subscriptions(again.topic_id) == []
 
@@ -404,9 +404,9 @@ async def test_subscription_cannot_outlive_or_follow_its_topic(
 async def test_bad_subscription_is_refused(catalog: TopicCatalog, type_: str, start: int) -> None:
     (topic,) = await catalog.create_topic(name("/default/t"))
     with pytest.raises(InvalidArgument):
-        await catalog.create_subscription(topic.topic_id, "s", type=type_, start_offset=start)
+        await catalog.subscriptions.create(topic.topic_id, "s", type=type_, start_offset=start)
     with pytest.raises(InvalidName):
-        await catalog.create_subscription(topic.topic_id, "a/b", type="shared", start_offset=0)
+        await catalog.subscriptions.create(topic.topic_id, "a/b", type="shared", start_offset=0)
 
 
 # Namespaces
@@ -416,18 +416,18 @@ async def test_built_in_namespaces_always_exist(catalog: TopicCatalog) -> None:
     assert [namespace.name for namespace in catalog.index.namespaces()] == ["default", "system"]
     for built_in in ("default", "/system"):
         with pytest.raises(InvalidArgument):
-            await catalog.delete_namespace(built_in)
+            await catalog.namespaces.delete(built_in)
 
 
 async def test_namespace_with_a_topic_is_not_deleted(catalog: TopicCatalog, store: MemoryStore) -> None:
-    await catalog.create_namespace("n", policies={"max_producers_per_topic": 3})
+    await catalog.namespaces.create("n", policies={"max_producers_per_topic": 3})
     with pytest.raises(AlreadyExists):
-        await catalog.create_namespace("/n")
+        await catalog.namespaces.create("/n")
     await catalog.create_topic(name("/n/t"))
     with pytest.raises(NamespaceNotEmpty):
-        await catalog.delete_namespace("n")
+        await catalog.namespaces.delete("n")
     await catalog.delete_topic(name("/n/t"))
-    await catalog.delete_namespace("n")
+    await catalog.namespaces.delete("n")
     with pytest.raises(NamespaceNotFound):
         await catalog.create_topic(name("/n/t"))
     assert await store.get(keys.namespace_key("n")) is None
@@ -436,11 +436,11 @@ async def test_namespace_with_a_topic_is_not_deleted(catalog: TopicCatalog, stor
 async def test_topic_made_elsewhere_saves_its_namespace_from_a_stale_deleter(
     catalog: TopicCatalog, store: MemoryStore
 ) -> None:
-    await catalog.create_namespace("n")
+    await catalog.namespaces.create("n")
     other = await reloaded(store)
     await catalog.create_topic(name("/n/t"))
     with pytest.raises(NamespaceNotEmpty):
-        await other.delete_namespace("n")
+        await other.namespaces.delete("n")
     fresh = await reloaded(store)
     assert fresh.index.namespace("n").spec.stage is Stage.READY
     await fresh.create_topic(name("/n/t2"))
@@ -449,7 +449,7 @@ async def test_topic_made_elsewhere_saves_its_namespace_from_a_stale_deleter(
 async def test_namespace_being_deleted_takes_no_topics_and_is_settled_at_the_next_start(
     catalog: TopicCatalog, store: MemoryStore
 ) -> None:
-    await catalog.create_namespace("n")
+    await catalog.namespaces.create("n")
     former = catalog.index.namespace("n")
     marked = NamespaceSpec(name="n", created_at_ms=0, stage=Stage.DELETING)
     key = keys.namespace_key("n")
@@ -497,11 +497,11 @@ async def test_a_grace_that_a_clock_ahead_began_is_shortened_also_for_the_next_s
         topic = TopicName.parse(name)
         await catalog.create_topic(topic, settings=TopicSettings())
         await catalog.delete_topic(topic, grace=Grace(call_id=name, until_ms=until_ms))
-    await catalog.shorten(now_ms + 5000)
+    await catalog.tombstones.shorten(now_ms + 5000)
     again = TopicCatalog(store, wall_ms=lambda: now_ms)
     await again.load()
     for one in (catalog, again):
-        assert {each.name: each.until_ms for each in one.restorable_topics.values()} == {
+        assert {each.name: each.until_ms for each in one.restorable.topics.values()} == {
             "/default/ahead": now_ms + 5000,
             "/default/right": now_ms + 1000,
         }

@@ -65,13 +65,13 @@ async def clicks(store: MemoryStore) -> TopicCatalog:
     """A topic of four partitions with a subscription on each."""
     catalog = await started(store)
     for part in await catalog.create_topic(CLICKS, partitions=PARTS):
-        await catalog.create_subscription(part.topic_id, "s", type="shared", start_offset=0)
+        await catalog.subscriptions.create(part.topic_id, "s", type="shared", start_offset=0)
     return catalog
 
 
 async def delete_subscriptions(catalog: TopicCatalog) -> None:
     for part in catalog.index.partitions(CLICKS):
-        await catalog.delete_subscription_with_grace(part.topic_id, "s", GRACE)
+        await catalog.tombstones.delete_subscription(part.topic_id, "s", GRACE)
 
 
 def there(catalog: TopicCatalog) -> tuple[int, int]:
@@ -112,11 +112,11 @@ async def test_no_subscription_is_made_while_it_comes_back() -> None:
             last = catalog.index.partitions(CLICKS)[-1]
             if there(catalog) != (PARTS, 0) and catalog.index.find_subscription(last.topic_id, "s") is None:
                 with pytest.raises(Conflict):
-                    await catalog.create_subscription(last.topic_id, "s", type="shared", start_offset=0)
+                    await catalog.subscriptions.create(last.topic_id, "s", type="shared", start_offset=0)
                 refused.append(last)
 
         store.before = create
-        await catalog.restore_subscriptions("c1")
+        await catalog.tombstones.restore_subscriptions("c1")
         assert refused
         assert there(catalog) == (PARTS, PARTS)
 
@@ -135,12 +135,16 @@ async def test_what_comes_back_is_not_swept_meanwhile(what: str) -> None:
         async def sweep() -> None:
             if begun:
                 assert await catalog.forget_topics(LATER) == []
-                assert await catalog.forget_subscriptions(LATER) == []
-                await catalog.shorten(1)
+                assert await catalog.tombstones.forget_subscriptions(LATER) == []
+                await catalog.tombstones.shorten(1)
             begun.append(None)
 
         store.before = sweep
-        await (catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1"))
+        await (
+            catalog.restore_topics("c1")
+            if what == "topic"
+            else catalog.tombstones.restore_subscriptions("c1")
+        )
         store.before = None
         assert len(begun) > PARTS
         await catalog.forget_topics(LATER)
@@ -161,7 +165,9 @@ async def test_an_undo_that_is_killed_anywhere_is_made_whole_or_not_at_all(what:
             store.left = transactions
             try:
                 await (
-                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                    catalog.restore_topics("c1")
+                    if what == "topic"
+                    else catalog.tombstones.restore_subscriptions("c1")
                 )
             except StoreUnavailable:
                 killed = True
@@ -170,7 +176,7 @@ async def test_an_undo_that_is_killed_anywhere_is_made_whole_or_not_at_all(what:
             store.left = None
             catalog = await started(store)
             await catalog.forget_topics(LATER)
-            await catalog.forget_subscriptions(LATER)
+            await catalog.tombstones.forget_subscriptions(LATER)
             nothing = (0, 0) if what == "topic" else (PARTS, 0)
             assert there(catalog) == (nothing if transactions == 0 else (PARTS, PARTS)), transactions
             assert (await store.range(keys.TOMBSTONES)).items == ()
@@ -194,7 +200,9 @@ async def test_of_what_a_sweep_has_begun_to_forget_no_half_comes_back(what: str,
             ended = True
             try:
                 await (
-                    catalog.forget_topics(LATER) if what == "topic" else catalog.forget_subscriptions(LATER)
+                    catalog.forget_topics(LATER)
+                    if what == "topic"
+                    else catalog.tombstones.forget_subscriptions(LATER)
                 )
             except StoreUnavailable:
                 ended = False
@@ -204,17 +212,21 @@ async def test_of_what_a_sweep_has_begun_to_forget_no_half_comes_back(what: str,
                 catalog = await started(store)
             if transactions == 0:
                 await (
-                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                    catalog.restore_topics("c1")
+                    if what == "topic"
+                    else catalog.tombstones.restore_subscriptions("c1")
                 )
                 assert there(catalog) == (PARTS, PARTS)
                 continue
-            assert catalog.promised(0) == {}
+            assert catalog.restorable.promised(0) == {}
             with pytest.raises(TopicNotFound if what == "topic" else SubscriptionNotFound):
                 await (
-                    catalog.restore_topics("c1") if what == "topic" else catalog.restore_subscriptions("c1")
+                    catalog.restore_topics("c1")
+                    if what == "topic"
+                    else catalog.tombstones.restore_subscriptions("c1")
                 )
             await catalog.forget_topics(0)  # goes on, though its time would not be over
-            await catalog.forget_subscriptions(0)
+            await catalog.tombstones.forget_subscriptions(0)
             assert there(await started(store)) == ((0, 0) if what == "topic" else (PARTS, 0))
             assert (await store.range(keys.TOMBSTONES)).items == ()
             if ended:
@@ -276,7 +288,7 @@ async def test_a_partition_whose_name_is_taken_stops_no_start_and_comes_back_by_
         other = catalog.index.topic(taken)
         assert other.topic_id != parts[-1].topic_id
         assert len(catalog.index.partitions(CLICKS)) == PARTS
-        (aside,) = catalog.set_aside()
+        (aside,) = catalog.restorable.set_aside()
         assert (aside.operation, aside.arguments) == ("topics.delete", {"topic": str(CLICKS)})
         with pytest.raises(NameReused):
             await catalog.restore_topics("c1")
@@ -287,12 +299,12 @@ async def test_a_partition_whose_name_is_taken_stops_no_start_and_comes_back_by_
         assert [each.topic_id for each in catalog.index.partitions(CLICKS)] == [
             each.topic_id for each in parts
         ]
-        (stranded,) = catalog.stranded()
+        (stranded,) = catalog.restorable.stranded()
         assert stranded.topic_id == other.topic_id
         await catalog.delete_topic(CLICKS, grace=Grace(call_id="c3", until_ms=2000))
         await catalog.restore_topics("c2")  # and the other one, the same way
         assert catalog.index.topic(taken).topic_id == other.topic_id
-        assert isinstance(catalog.stranded()[0], TopicTombstone)
+        assert isinstance(catalog.restorable.stranded()[0], TopicTombstone)
 
 
 async def test_two_tombstones_of_one_name_stop_no_start() -> None:
@@ -300,7 +312,7 @@ async def test_two_tombstones_of_one_name_stop_no_start() -> None:
         catalog = await clicks(store)
         (first, *_) = catalog.index.partitions(CLICKS)
         await catalog.delete_topic(CLICKS, grace=GRACE)
-        twin = replace(catalog.restorable_topics[first.topic_id], topic_id=9999, call_id="c0")
+        twin = replace(catalog.restorable.topics[first.topic_id], topic_id=9999, call_id="c0")
         await store.transact([Put(keys.topic_tombstone_key(TopicId(9999)), twin.to_json())])
         catalog = await started(store)
         assert len(await catalog.restore_topics("c1")) == PARTS
@@ -317,9 +329,9 @@ async def test_whoever_waits_for_a_topic_hears_of_its_deletion_at_once() -> None
         other = await started(store)
         with anyio.fail_after(5):  # half of what a record is waited for
             for part in parts:
-                await other.until_known(part.topic_id)
+                await other.records.until_known(part.topic_id)
         assert [other.index.topic_by_id(part.topic_id) for part in parts] == [None] * PARTS
-        assert [other.restorable_record(part.topic_id) is not None for part in parts] == [True] * PARTS
+        assert [other.restorable.record(part.topic_id) is not None for part in parts] == [True] * PARTS
 
 
 async def test_whoever_waits_for_a_topic_that_was_deleted_for_good_hears_of_it_at_once() -> None:
@@ -330,4 +342,4 @@ async def test_whoever_waits_for_a_topic_that_was_deleted_for_good_hears_of_it_a
         other = await started(store)
         with anyio.fail_after(5):
             for part in parts:
-                await other.until_known(part.topic_id)
+                await other.records.until_known(part.topic_id)

@@ -88,7 +88,7 @@ async def test_a_topic_is_one_record_with_its_partitions_ids() -> None:
         before = store.transactions
         assert await catalog.delete_topic(CLICKS, grace=GRACE) == parts
         assert store.transactions == before + 1
-        assert all(catalog.kept(part.topic_id) for part in parts)
+        assert all(catalog.restorable.kept(part.topic_id) for part in parts)
         assert [part.topic_id for part in await catalog.restore_topics("c1")] == [p.topic_id for p in parts]
         assert store.transactions == before + 2
 
@@ -193,9 +193,9 @@ async def test_settings_are_of_the_whole_topic() -> None:
 async def test_added_partitions_get_their_siblings_subscriptions_from_their_owner() -> None:
     async with whole() as catalog:
         (first,) = await catalog.create_topic(CLICKS, partitions=1)
-        await catalog.create_subscription(first.topic_id, "s", type="shared", start_offset=7)
+        await catalog.subscriptions.create(first.topic_id, "s", type="shared", start_offset=7)
         added = await catalog.make_partitions(CLICKS, 4)
-        await catalog.subscribe_as_siblings(added)
+        await catalog.subscriptions.as_siblings(added)
         for part in added:
             (one,) = catalog.index.subscriptions(part.topic_id)
             assert (one.name, one.type, one.start_offset) == ("s", "shared", 0)
@@ -224,9 +224,9 @@ async def test_added_partitions_go_together_and_only_while_their_owners_hold_the
             ]
 
         opened_again = held(1, 2)
-        await other.look_for(CLICKS)
+        await other.records.look_for(CLICKS)
         await other.touch(CLICKS)  # as an owner does before it opens them
-        await catalog.look_for(CLICKS)
+        await catalog.records.look_for(CLICKS)
         for refused in (opened_again, held(1, 1), [replace(held(1, 2)[0], incarnation=6)]):
             with pytest.raises(Conflict, match="open to clients again"):
                 await catalog.drop_partitions(CLICKS, 2, held=refused)
@@ -243,7 +243,7 @@ async def test_what_is_left_of_deleted_partitions_is_swept_and_nothing_else() ->
         kept = await catalog.create_topic(TopicName.parse("kept"), partitions=2)
         restorable = await catalog.create_topic(TopicName.parse("back"), partitions=2)
         for part in (*doomed, *kept, *restorable):
-            await catalog.create_subscription(part.topic_id, "s", type="shared", start_offset=0)
+            await catalog.subscriptions.create(part.topic_id, "s", type="shared", start_offset=0)
             await store.transact([Put(keys.assignment_key(part.topic_id), b"{}")])
             await store.transact([Put(keys.producer_client_key(part.topic_id, 1), b"{}")])
         await catalog.delete_topic(TopicName.parse("back"), grace=GRACE)
@@ -251,18 +251,18 @@ async def test_what_is_left_of_deleted_partitions_is_swept_and_nothing_else() ->
         for left in range(4):  # the leader dies in it
             store.left = left
             with pytest.raises(StoreUnavailable):
-                await catalog.sweep(LEADS)
+                await catalog.wholes.sweep(LEADS)
             store.left = None
         leader = await started(store)
         found = [TopicId(keys.number_in_key(key)) for key in await left_in(store, keys.ASSIGNMENTS)]
-        await leader.sweep(LEADS, found)
-        await leader.sweep(LEADS)
+        await leader.wholes.sweep(LEADS, found)
+        await leader.wholes.sweep(LEADS)
         ids = {part.topic_id for part in (*kept, *restorable)}
         assert {keys.number_in_key(key) for key in await left_in(store, keys.ASSIGNMENTS)} == ids
         assert len(await left_in(store, keys.SUBSCRIPTIONS)) == len(ids)
         assert len(await left_in(store, keys.CLIENTS)) == len(ids)
         assert sorted(await leader.forget_topics(LATER)) == sorted(part.topic_id for part in restorable)
-        await leader.sweep(LEADS)
+        await leader.wholes.sweep(LEADS)
         assert len(await left_in(store, keys.SUBSCRIPTIONS, keys.CLIENTS)) == 2 * len(kept)
 
 
@@ -272,7 +272,7 @@ async def old_cluster(store: MemoryStore) -> TopicCatalog:
     for name in ("ready", "dying", "gone", "returning", "growing"):
         topic = TopicName.parse(name)
         for part in await catalog.create_topic(topic, partitions=130 if name == "ready" else 3):
-            await catalog.create_subscription(part.topic_id, "s", type="shared", start_offset=0)
+            await catalog.subscriptions.create(part.topic_id, "s", type="shared", start_offset=0)
     await catalog.create_topic(TopicName.parse("plain"))
     await catalog.create_topic(TopicName.parse("official-part-4"))
     await catalog.delete_topic(TopicName.parse("gone"), grace=Grace(call_id="gone", until_ms=LATER))
@@ -303,7 +303,7 @@ async def test_a_kill_at_every_write_of_the_step_leaves_metadata_with_which_the_
                 for name in ("ready", "official", "growing")
                 for part in before.index.partitions(TopicName.parse(name))
             }
-            gone = {each.topic_id for each in before.restorable_topics.values() if each.call_id == "gone"}
+            gone = {each.topic_id for each in before.restorable.topics.values() if each.call_id == "gone"}
             leader = TopicCatalog(store, wall_ms=lambda: 0)
             await leader.load()
             store.left = left
@@ -316,7 +316,7 @@ async def test_a_kill_at_every_write_of_the_step_leaves_metadata_with_which_the_
             between = await started(store, converts=False)  # a broker that starts in between
             for name, topic_id in ids.items():
                 assert between.index.topic(name).topic_id == topic_id
-            assert gone <= between.restorable_topics.keys()
+            assert gone <= between.restorable.topics.keys()
             after = await started(store)
             for catalog in (after, await started(store, converts=False)):
                 for name, topic_id in ids.items():
@@ -424,7 +424,7 @@ async def _history(steps: list[Step], dies: list[int | None]) -> None:
                                 del deleted[call_id]
                         assert not gone
                     case "sweep":
-                        await catalog.sweep(LEADS)
+                        await catalog.wholes.sweep(LEADS)
                     case _:
                         store.left = None
                         catalog = await started(store)
@@ -433,7 +433,7 @@ async def _history(steps: list[Step], dies: list[int | None]) -> None:
                 catalog = await started(store)  # either it happened whole, or not at all
                 there = {p.partition or 0: int(p.topic_id) for p in catalog.index.partitions(CLICKS)}
                 kept: dict[str, dict[int, int]] = {}
-                for each in catalog.restorable_topics.values():
+                for each in catalog.restorable.topics.values():
                     index = TopicName.parse(each.name).partition or 0
                     kept.setdefault(each.call_id, {})[index] = each.topic_id
                 assert (there, kept) == (before, deleted), "it died before the only transaction"
@@ -443,7 +443,7 @@ async def _history(steps: list[Step], dies: list[int | None]) -> None:
             store.left = None
             assert {p.partition or 0: p.topic_id for p in catalog.index.partitions(CLICKS)} == present
             tombstones: dict[str, dict[int, int]] = {}
-            for each in catalog.restorable_topics.values():
+            for each in catalog.restorable.topics.values():
                 index = TopicName.parse(each.name).partition or 0
                 tombstones.setdefault(each.call_id, {})[index] = each.topic_id
             assert tombstones == deleted

@@ -351,7 +351,7 @@ async def pair(folder: Path, count: int = 1) -> AsyncIterator[Pair]:
         catalog = TopicCatalog(store, wall_ms=lambda: 1)
         await catalog.load()
         (record,) = await catalog.create_topic(NAME)
-        await catalog.aclose()
+        await catalog.records.aclose()
         await Assigner(store).assign(record, ONE, incarnation=Incarnation(1))
         token = FencingToken(await store.transact([Put(keys.LEADER, b"leader")]))
         async with anyio.create_task_group() as group:

@@ -10,7 +10,7 @@ import pytest
 from pydanube import Client
 from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster import registry_writer
+from pydanube_broker.records import followed
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable, TopicNotFound
 from pydanube_core.names import TopicName
@@ -91,7 +91,7 @@ async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known
     """The store answers after the caller has given up; what was sent meanwhile is in the new topic or refused."""
     await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
     (topic,) = broker.registry.topics
-    monkeypatch.setattr(registry_writer, "_STORE_S", 0.05)
+    monkeypatch.setattr(followed, "_STORE_S", 0.05)
     store = broker.registry.catalog._store
     transact = store.transact
 
@@ -138,11 +138,11 @@ async def test_a_subscription_deleted_while_it_is_being_made_is_not_served(
 ) -> None:
     await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
     catalog = broker.registry.catalog
-    ensure = catalog.ensure_subscription
+    ensure = catalog.subscriptions.ensure
 
     async def deleted_meanwhile(topic_id: Any, name: str, **given: Any) -> Any:
         made = await ensure(topic_id, name, **given)
-        await catalog.delete_subscription(topic_id, name)
+        await catalog.subscriptions.delete(topic_id, name)
         return made
 
     monkeypatch.setattr(catalog, "ensure_subscription", deleted_meanwhile)

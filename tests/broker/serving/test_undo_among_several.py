@@ -54,7 +54,7 @@ async def delete(cluster: SeveralBrokers, at: Broker, name: str, call_id: str = 
 
 async def known_everywhere(cluster: SeveralBrokers, call_id: str) -> None:
     for broker in cluster.brokers.values():
-        restorable = broker.registry.catalog.restorable_topics
+        restorable = broker.registry.catalog.restorable.topics
         await until(lambda restorable=restorable: call_id in {each.call_id for each in restorable.values()})
 
 
@@ -208,7 +208,7 @@ async def test_a_subscription_that_was_deleted_before_its_topic_moved_comes_back
     await owner.port.delete_subscription("t", "s", grace=grace())
     await move(cluster, "t", cluster.others("t")[0])
     for broker in cluster.brokers.values():
-        restorable = broker.registry.catalog.restorable_subscriptions
+        restorable = broker.registry.catalog.restorable.subscriptions
         await until(lambda restorable=restorable: bool(restorable))
     await owner.port.restore_subscription("c1")
     topic = cluster.owner("t").registry.find(TopicName.parse("t"))
@@ -229,7 +229,7 @@ async def test_a_full_disk_ends_the_undo_of_what_it_keeps_and_of_nothing_else(
     await delete(cluster, owner, "t", call_id="c2")
     await owner.registry.deleted.give_up()
     for broker in cluster.brokers.values():
-        await until(lambda broker=broker: not broker.registry.catalog.restorable_topics)
+        await until(lambda broker=broker: not broker.registry.catalog.restorable.topics)
 
 
 async def test_a_deleted_topic_whose_move_was_called_off_comes_back(
@@ -237,8 +237,8 @@ async def test_a_deleted_topic_whose_move_was_called_off_comes_back(
 ) -> None:
     owner = await filled(cluster, "t")
     await delete(cluster, owner, "t")
-    (topic_id,) = owner.registry.catalog.restorable_topics
-    record = owner.registry.catalog.restorable_record(topic_id)
+    (topic_id,) = owner.registry.catalog.restorable.topics
+    record = owner.registry.catalog.restorable.record(topic_id)
     assert record is not None
     refused = anyio.Event()
 

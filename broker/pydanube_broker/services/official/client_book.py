@@ -93,7 +93,7 @@ class ClientBook:
             topic_id = TopicId(int(item.key.split("/")[2]))
             if topic_id in by_id:
                 table.put(item, self._aside)
-            elif catalog.index.topic_by_id(topic_id) is None and not catalog.kept(topic_id):
+            elif catalog.index.topic_by_id(topic_id) is None and not catalog.restorable.kept(topic_id):
                 stale.append(item.key)  # else it is another broker's
         for client in table:
             self._put(by_id[client.topic_id], client)
