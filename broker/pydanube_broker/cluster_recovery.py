@@ -60,7 +60,6 @@ from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.metadata_home import (
     OLDER,
     RECOVERING,
-    RESIDENTS,
     Home,
     Recovering,
     Resident,
@@ -252,7 +251,7 @@ class _OneDirectory:
 
     async def _brokers(self) -> set[str]:
         """Return all brokers that were not removed; the store's marks name those that joined after the snapshot."""
-        residents, _ = await read_all(self._etcd, RESIDENTS)
+        residents, _ = await read_all(self._etcd, keys.RESIDENTS)
         removed, _ = await read_all(self._etcd, keys.REMOVED)
         marked = await anyio.to_thread.run_sync(self._marked)
         known = {str(keys.number_in_key(item.key)) for item in residents} | {str(self._me)}

@@ -55,7 +55,6 @@ log = logging.getLogger("pydanube.cluster")
 ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
 RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
 OLDER: Final = "/cluster/older"  # a broker has seen more than this etcd knows; until it is recovered
-RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd

@@ -51,7 +51,6 @@ from pydanube_broker.data_dir import DataDir
 from pydanube_broker.metadata_home import (
     CLUSTER_FILE,
     RECOVERING,
-    RESIDENTS,
     SQLITE,
     Home,
     Resident,
@@ -246,7 +245,7 @@ class _Release:
     async def _check_alone(self) -> None:
         """Raise `Conflict` if the cluster has other brokers, or this one lacks some topics."""
         await check_nobody_registered(self._etcd, self._url)
-        residents, _ = await read_all(self._etcd, RESIDENTS)
+        residents, _ = await read_all(self._etcd, keys.RESIDENTS)
         removed, _ = await read_all(self._etcd, keys.REMOVED)
         others = {keys.number_in_key(item.key) for item in residents} - {self._me}
         others -= {keys.number_in_key(item.key) for item in removed}

@@ -18,9 +18,10 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterMismatch
-from pydanube_storage.metadata import MetadataStore
+from pydanube_storage.metadata import KeyValue, MetadataStore
 from pydanube_storage.metadata.shell import StoreShell
 
+from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.records import Change, change
@@ -46,11 +47,25 @@ def holding_up(
 
     Args:
         members: the brokers that are registered.
-        owners: of assignments. One that is stopped announces nothing.
+        owners: of assignments, and brokers that `are_starting`. One that is stopped announces nothing.
         removed: brokers that may not start again.
     """
     below = {broker for broker, member in members.items() if member.metadata_format < level}
     return (below | (set(owners) - members.keys())) - set(removed)
+
+
+def are_starting(residents: Iterable[KeyValue], incarnations: Iterable[KeyValue]) -> set[BrokerId]:
+    """Return the brokers that have read the identity, and have not registered since. Pure.
+
+    A start claims its directory on the prefix (`keys.RESIDENTS`), guarded by the identity, and then registers under a new
+    incarnation. So a start that `refuse_older_builds` does not stop is found here until it is a member.
+    """
+    registered = {keys.number_in_key(each.key): each.mod_revision for each in incarnations}
+    return {
+        BrokerId(number)
+        for each in residents
+        if each.mod_revision > registered.get(number := keys.number_in_key(each.key), 0)
+    }
 
 
 async def refuse_older_builds(store: MetadataStore, level: int = METADATA_FORMAT) -> None:

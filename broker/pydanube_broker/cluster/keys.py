@@ -63,6 +63,7 @@ EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
 REMOVED: Final = KeyRange.prefix("/removed/")
 INCARNATIONS: Final = KeyRange.prefix("/incarnations/")
+RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
 
 
 only = KeyRange.only

@@ -41,7 +41,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
-from pydanube_broker.cluster.format_gate import holding_up, refuse_older_builds
+from pydanube_broker.cluster.format_gate import are_starting, holding_up, refuse_older_builds
 from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
@@ -448,6 +448,9 @@ class Office:
         """Return the brokers of older builds, as the store has them now."""
         if not self._several:
             return set()
+        # Before the members: a broker that registers meanwhile is among one or the other.
+        residents, _ = await read_all(self._store, keys.RESIDENTS)
+        incarnations, _ = await read_all(self._store, keys.INCARNATIONS)
         items, _ = await read_all(self._store, keys.MEMBERS)
         removed, _ = await read_all(self._store, keys.REMOVED)
         members = {
@@ -455,6 +458,7 @@ class Office:
             for item in items
         }
         owners = {each.broker_id for each in self._places.values() if not each.topic.is_audit}
+        owners |= are_starting(residents, incarnations)
         found = holding_up(members, owners, {BrokerId(keys.number_in_key(each.key)) for each in removed})
         if found != self._waited_for:
             self._waited_for = found

@@ -8,17 +8,25 @@ from dataclasses import asdict, dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.cluster.format_gate import METADATA_FORMAT, holding_up, refuse_older_builds
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.format_gate import (
+    METADATA_FORMAT,
+    are_starting,
+    holding_up,
+    refuse_older_builds,
+)
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.membership import BrokerState, MemberRecord
+from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
 from pydanube_core.errors import ClusterMismatch, FormatTooNew
-from pydanube_storage.metadata import EmbeddedStore, Put
+from pydanube_core.facts import BrokerAddress
+from pydanube_storage.metadata import EmbeddedStore, Put, read_all
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.metadata.sqlite_rows import METADATA_FORMAT_VERSION
 
 from tests.storage.metadata.adapters import options
 from tests.support.etcd import EtcdMembers
+from tests.support.memory_store import MemoryStore
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -65,6 +73,22 @@ def test_step_waits_for_each_broker_that_may_read_the_metadata(
     for broker in {*members, *owners}:
         announces = broker in members and members[broker].metadata_format >= METADATA_FORMAT
         assert (broker in waits_for) == (not announces and broker not in removed)
+
+
+async def test_a_start_that_was_let_in_before_the_step_holds_it_up_until_it_is_a_member() -> None:
+    async with MemoryStore() as store:
+
+        async def starting() -> set[BrokerId]:
+            residents, _ = await read_all(store, keys.RESIDENTS)
+            return are_starting(residents, (await read_all(store, keys.INCARNATIONS))[0])
+
+        for start in (1, 2):
+            await store.transact([Put("/cluster/brokers/7", b"life %d" % start)])
+            assert await starting() == {BrokerId(7)}
+            me = BrokerAddress(broker_id="7", broker_url="", admin_url="")
+            async with Membership(store, me, ttl_ms=None, wall_ms=lambda: 5):
+                assert await starting() == set()
+            assert await starting() == set(), "it has stopped"
 
 
 async def test_identity_of_format_2_is_refused_by_a_build_of_format_1_and_read_by_this_one(
