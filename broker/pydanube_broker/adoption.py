@@ -32,7 +32,6 @@ from pydanube_storage.metadata import (
     KeyRange,
     MetadataStore,
     Put,
-    read_all,
 )
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.objects import LocalStore, open_store, store_identity
@@ -43,11 +42,8 @@ from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.data_dir import DataDir, read_format
 from pydanube_broker.metadata_home import ADOPTING, SQLITE, Home, check_settings, options_of
 from pydanube_broker.relocation import (
-    check_listed,
-    copy_objects,
-    relocated,
-    sizes_below,
-    sizes_to_copy,
+    read_relocated,
+    relocate_objects,
     write_compared,
 )
 from pydanube_broker.settings import EMBEDDED, Settings
@@ -188,12 +184,12 @@ class _Move:
 
     async def run(self, lone: EmbeddedStore, *, dry_run: bool) -> Adopted:
         """Do everything except the last step, which makes the prefix a cluster."""
-        items, revision = await read_all(lone, KeyRange.prefix("/"))
         objects, size, is_known = await self._copy_objects(lone, dry_run=dry_run)
         # What was true of that one life of the broker, or is another's on etcd
         of_alone = keys.Trees(keys.MEMBERS, keys.only(keys.LEADER), keys.only(OWNER) if is_known else TIER)
-        left = {item.key for item in items if item.key in of_alone}
-        writes = list(relocated(items, left, audit_from=None, audit_to=self._broker_id))
+        writes, revision = await read_relocated(
+            lone, lambda key: key in of_alone, audit_from=None, audit_to=self._broker_id
+        )
         if not dry_run:
             self._say(f"{len(writes)} keys of the metadata go to {self._url}")
             await self._write_metadata(writes)
@@ -221,19 +217,12 @@ class _Move:
         cluster = name.value.decode()
         target = open_store(self._store_options)
         try:
-            there: dict[str, int] = {}
-            if (self._folder / "objects" / cluster).is_dir():
-                source = LocalStore(self._folder / "objects")
-                if dry_run:
-                    there = await anyio.to_thread.run_sync(sizes_to_copy, source, cluster)
-                else:
-                    self._say(f"objects go to {target.url}")
-                    await anyio.to_thread.run_sync(copy_objects, source, target, cluster, self._say)
-            there |= await anyio.to_thread.run_sync(sizes_below, target, cluster)
+            own = self._folder / "objects"
+            source = LocalStore(own) if (own / cluster).is_dir() else None
+            there = await relocate_objects(lone, source, target, cluster, self._say, dry_run=dry_run)
             store_id = await anyio.to_thread.run_sync(store_identity, target, cluster, "")
         finally:
             target.close()
-        await check_listed(lone, there, target.url)
         return len(there), sum(there.values()), await is_store(lone, store_id)
 
     async def _write_metadata(self, writes: list[Put]) -> None:

@@ -17,7 +17,6 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import anyio
@@ -26,7 +25,6 @@ from pydanube_storage.folders import sync_folder
 from pydanube_storage.metadata import (
     Absent,
     EmbeddedStore,
-    KeyRange,
     ModRevision,
     Put,
     Revision,
@@ -63,11 +61,8 @@ from pydanube_broker.metadata_home import (
     was_put_back,
 )
 from pydanube_broker.relocation import (
-    check_listed,
-    copy_objects,
-    relocated,
-    sizes_below,
-    sizes_to_copy,
+    read_relocated,
+    relocate_objects,
     write_compared,
 )
 from pydanube_broker.settings import Settings
@@ -179,19 +174,19 @@ class _Release:
             if cluster:
                 mark = await anyio.to_thread.run_sync(newest_mark, shared, cluster, SCOPE)
                 check_known(mark, await read_noted(self._etcd), shared.url)
+                if not copy and not dry_run:
+                    await anyio.to_thread.run_sync(self._disown, cluster)
             there: dict[str, int] = {}
-            if cluster and copy and dry_run:
-                counting = partial(sizes_to_copy, left=_OF_SEVERAL)
-                there = await anyio.to_thread.run_sync(counting, shared, cluster)
-            elif cluster and copy:
-                self._say(f"objects go to {target.url}")
-                copying = partial(copy_objects, left=_OF_SEVERAL)
-                await anyio.to_thread.run_sync(copying, shared, target, cluster, self._say)
-            elif cluster and not dry_run:
-                await anyio.to_thread.run_sync(self._disown, cluster)
             if cluster:
-                there |= await anyio.to_thread.run_sync(sizes_below, target, cluster)
-            await check_listed(self._etcd, there, target.url)
+                there = await relocate_objects(
+                    self._etcd,
+                    shared if copy else None,
+                    target,
+                    cluster,
+                    self._say,
+                    dry_run=dry_run,
+                    left=_OF_SEVERAL,
+                )
             if dry_run:
                 count = len((await self._writes())[0])
             else:
@@ -303,14 +298,12 @@ class _Release:
 
     async def _writes(self) -> tuple[list[Put], Revision]:
         """Return the lone broker's metadata, and etcd's revision."""
-        items, revision = await read_all(self._etcd, KeyRange.prefix("/"))
-        counter = keys.incarnation_key(self._me)
-        of_several = {
-            item.key
-            for item in items
-            if item.key in keys.OF_SEVERAL or (item.key in keys.INCARNATIONS and item.key != counter)
-        } - {CLUSTER_KEY}
-        return list(relocated(items, of_several, audit_from=self._me, audit_to=None)), revision
+
+        def is_of_several(key: str) -> bool:
+            own = (CLUSTER_KEY, keys.incarnation_key(self._me))
+            return key not in own and (key in keys.OF_SEVERAL or key in keys.INCARNATIONS)
+
+        return await read_relocated(self._etcd, is_of_several, audit_from=self._me, audit_to=None)
 
     async def _write_metadata(self, target: ObjectStore, cluster: str, identity: Identity) -> int:
         writes, revision = await self._writes()

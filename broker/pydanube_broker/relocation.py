@@ -1,16 +1,23 @@
-"""Shared by `adoption` and `release`: copy a stopped broker's metadata and objects to another place, and compare them there."""
+"""Copy a stopped broker's metadata and objects to another place, and compare them there.
+
+`adoption` copies from a lone broker's place to a cluster's, `release` back. Metadata are copied whole, with tombstones and
+leased ids, except for keys that are true of one of the two places only. Topics, subscriptions and schemas keep their
+ids, because the journal and the objects have them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+import anyio
 from pydanube_core.errors import ClusterMismatch, CorruptObject, ObjectMissing
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.catalog import ObjectCatalog
-from pydanube_storage.metadata import KeyRange, KeyValue, MetadataStore, Put, read_all
+from pydanube_storage.metadata import KeyRange, KeyValue, MetadataStore, Put, Revision, read_all
 from pydanube_storage.objects import ObjectStore
 
 from pydanube_broker.cluster import keys
@@ -25,9 +32,17 @@ _AUDIT_STATE: Final = "/admin/audit/"
 _PIECE_BYTES: Final = 8 << 20
 
 
+async def read_relocated(
+    store: MetadataStore, stays: Callable[[str], bool], *, audit_from: int | None, audit_to: int | None
+) -> tuple[list[Put], Revision]:
+    """Return a broker's metadata for another store, and the revision of this one. Arguments as `relocated`."""
+    items, revision = await read_all(store, KeyRange.prefix("/"))
+    return list(relocated(items, stays, audit_from=audit_from, audit_to=audit_to)), revision
+
+
 def relocated(
     items: Iterable[KeyValue],
-    left: Container[str],
+    stays: Callable[[str], bool],
     *,
     audit_from: int | None,
     audit_to: int | None,
@@ -35,7 +50,7 @@ def relocated(
     """Return a broker's metadata for another store: with ids in place of create revisions, and the audit renamed. Pure.
 
     Args:
-        left: keys that stay behind, as all with a lease do.
+        stays: returns whether a key stays behind, as all with a lease do.
         audit_from, audit_to: whose the audit is, here and there: the broker's id, None for a lone one.
     """
     before, after = _audit_of(audit_from), _audit_of(audit_to)
@@ -50,7 +65,7 @@ def relocated(
 
     for item in items:
         key, value = item.key, item.value
-        if item.lease_id is not None or key in left:
+        if item.lease_id is not None or stays(key):
             continue
         if key in keys.TOPICS:
             topic = TopicSpec.from_json(value, key=key)
@@ -99,28 +114,51 @@ async def write_compared(store: MetadataStore, writes: list[Put], *, where: str,
         )
 
 
-def sizes_below(store: ObjectStore, cluster: str) -> dict[str, int]:
+async def relocate_objects(
+    metadata: MetadataStore,
+    source: ObjectStore | None,
+    target: ObjectStore,
+    cluster: str,
+    say: Say,
+    *,
+    dry_run: bool,
+    left: tuple[str, ...] = ("owner",),
+) -> dict[str, int]:
+    """Copy the objects, and return the size of each that the target has then, or would have, by its key.
+
+    Args:
+        metadata: lists the objects that must be there.
+        source: None: the target has them already.
+        left: folders that are not copied.
+
+    Raises `ObjectMissing`; `CorruptObject`: the target has another object under a key.
+    """
+    there: dict[str, int] = {}
+    if source is not None and dry_run:
+        there = await anyio.to_thread.run_sync(partial(_sizes_to_copy, left=left), source, cluster)
+    elif source is not None:
+        say(f"objects go to {target.url}")
+        await anyio.to_thread.run_sync(partial(_copy, left=left), source, target, cluster, say)
+    there |= await anyio.to_thread.run_sync(_sizes_below, target, cluster)
+    await _check_listed(metadata, there, target.url)
+    return there
+
+
+def _sizes_below(store: ObjectStore, cluster: str) -> dict[str, int]:
     """Return the size of each object of a cluster by its key. Blocking."""
     return {each.key: each.bytes for each in store.list(cluster)}
 
 
-def sizes_to_copy(source: ObjectStore, cluster: str, *, left: tuple[str, ...] = ("owner",)) -> dict[str, int]:
-    """Return the size of each object that `copy_objects` copies, by its key. Blocking. `left`: folders that are not copied."""
+def _sizes_to_copy(source: ObjectStore, cluster: str, *, left: tuple[str, ...]) -> dict[str, int]:
+    """Return the size of each object that `_copy` copies, by its key. Blocking."""
     behind = tuple(f"{cluster}/{each}/" for each in left)
-    return {key: size for key, size in sizes_below(source, cluster).items() if not key.startswith(behind)}
+    return {key: size for key, size in _sizes_below(source, cluster).items() if not key.startswith(behind)}
 
 
-def copy_objects(
-    source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...] = ("owner",)
-) -> None:
-    """Copy what is below `cluster`, and read each object back; existing ones are compared and stay. Blocking.
-
-    `left`: folders that are not copied.
-
-    Raises `CorruptObject`: the target has another object under that key.
-    """
-    there = sizes_below(target, cluster)
-    for done, (key, size) in enumerate(sizes_to_copy(source, cluster, left=left).items(), start=1):
+def _copy(source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...]) -> None:
+    """Copy what is below `cluster`, and read each object back; existing ones are compared and stay. Blocking."""
+    there = _sizes_below(target, cluster)
+    for done, (key, size) in enumerate(_sizes_to_copy(source, cluster, left=left).items(), start=1):
         if key not in there:
             target.put(key, source.read(key, 0, size))
         if there.get(key, size) != size or _digest(target, key, size) != _digest(source, key, size):
@@ -141,7 +179,7 @@ def _digest(store: ObjectStore, key: str, size: int) -> str:
     return digest.hexdigest()
 
 
-async def check_listed(metadata: MetadataStore, there: dict[str, int], url: str) -> None:
+async def _check_listed(metadata: MetadataStore, there: dict[str, int], url: str) -> None:
     """Raise `ObjectMissing` if the catalog lists an object that is not in `there`, by size, at `url`."""
     catalog = ObjectCatalog(metadata, wall_ms=now_ms)
     for topic_id, head in (await catalog.heads()).items():
