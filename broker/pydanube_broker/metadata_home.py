@@ -9,9 +9,9 @@ cursors are two halves of one state, as `topics.agreement` says of the files. On
 | the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
-A life is a random number of one start. A broker whose record names another life or another place is a copy of the
-directory, or another one altogether: it is refused, as both would own the same topics. Which lives are ours is noted
-in the directory before the record says so, so that a crash in between makes nobody a stranger to himself.
+A life is a random number of one start, by which the directory claims the prefix (`cluster.claim`). A broker whose record
+names another life or another place is a copy of the directory, or another one altogether: it is refused, as both would
+own the same topics.
 
 What a broker that runs does about it is in `metadata_watch`.
 """
@@ -43,6 +43,7 @@ from pydanube_storage.metadata import (
 )
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
+from pydanube_broker.cluster.claim import Claim
 from pydanube_broker.cluster.id_blocks import NewestIds, given_out
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.data_dir import DataDir, write_synced
@@ -87,6 +88,15 @@ class Home:
                 field="data.dir",
                 value=str(folder),
             ) from error
+
+    @property
+    def claim(self) -> Claim[str]:
+        """The lives under which the directory may be known to the prefix."""
+        return Claim(held=self.life or None, begun=self.next_life or None)
+
+    def claiming(self, claim: Claim[str]) -> Home:
+        """Return this with another claim."""
+        return replace(self, life=claim.held or "", next_life=claim.begun or "")
 
     def write(self, folder: Path) -> None:
         said = {name: value for name, value in asdict(self).items() if value}
@@ -305,16 +315,20 @@ async def _settle(
     own = resident_of(data_dir, secrets.token_hex(8))
     if resident is not None:
         check_resident(Resident.of(resident.value), own, known, url)
-    begun = replace(known, metadata=url, next_life=own.life, revision=max(known.revision, revision))
-    begun.write(folder)
+    known = replace(known, metadata=url, revision=max(known.revision, revision))
     guard = Absent(key) if resident is None else ModRevision(key, resident.mod_revision)
     unchanged = ModRevision(IDENTITY, identity.mod_revision)  # not released in this moment
-    await store.transact(
-        [Put(key, own.to_json())], guards=[guard, unchanged, Absent(RECOVERING), Absent(OLDER)]
-    )
-    begun = replace(begun, life=own.life, next_life="")
-    begun.write(folder)
-    return begun
+
+    async def note(claim: Claim[str]) -> None:
+        known.claiming(claim).write(folder)
+
+    async def leave() -> None:
+        await store.transact(
+            [Put(key, own.to_json())], guards=[guard, unchanged, Absent(RECOVERING), Absent(OLDER)]
+        )
+
+    await known.claim.take(own.life, note=note, leave=leave)
+    return known.claiming(Claim(held=own.life))
 
 
 async def mark_as_older(store: MetadataStore, revision: int, seen: int) -> None:
@@ -417,11 +431,7 @@ def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> N
 
     Raises `ClusterMismatch`: that was a directory of which this one is a copy.
     """
-    same = (
-        resident.broker_id == own.broker_id
-        and resident.place == own.place
-        and resident.life in (home.life, home.next_life)
-    )
+    same = resident.broker_id == own.broker_id and resident.place == own.place and resident.life in home.claim
     if same:
         return
     raise ClusterMismatch(

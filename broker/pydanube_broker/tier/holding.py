@@ -27,6 +27,7 @@ from pydanube_storage.objects import (
     store_identity,
 )
 
+from pydanube_broker.cluster.claim import Claim
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.metadata_witness import SCOPE, MetadataWitness
 from pydanube_broker.tier.ownership import (
@@ -241,19 +242,9 @@ class StoreHold:
             0 if mark is None else mark.incarnation,
             0 if known is None else max(known.incarnation, known.next_incarnation),
         )
-        former = known or Known(incarnation=0, life="")
-        if mark is not None and former.took(mark):
-            former = Known(incarnation=mark.incarnation, life=mark.life)
-        await write_known(
-            self._metadata,
-            self._scope,
-            Known(
-                incarnation=former.incarnation,
-                life=former.life,
-                next_incarnation=following,
-                next_life=self.life,
-            ),
-        )
+        claim: Claim[tuple[int, str]] = Claim(held=None) if known is None else known.claim
+        if mark is not None and known is not None and known.took(mark):
+            claim = Claim(held=(mark.incarnation, mark.life))
         wanted = mark_of(
             following,
             self.life,
@@ -261,10 +252,16 @@ class StoreHold:
             broker_id=self._broker_id,
             data_dir=str(self._data_dir),
         )
-        now = await self._make(wanted, scope=self._scope)
-        if now != wanted:
-            raise refusal(Verdict.OTHER, now, self._options.url)
-        await write_known(self._metadata, self._scope, Known(incarnation=following, life=self.life))
+
+        async def note(claim: Claim[tuple[int, str]]) -> None:
+            await write_known(self._metadata, self._scope, Known.claiming(claim))
+
+        async def leave() -> None:
+            now = await self._make(wanted, scope=self._scope)
+            if now != wanted:
+                raise refusal(Verdict.OTHER, now, self._options.url)
+
+        await claim.take((following, self.life), note=note, leave=leave)
         self._mark, self.held, self.reason = wanted, True, None
         self.continuous = verdict is Verdict.CLAIM
         return verdict

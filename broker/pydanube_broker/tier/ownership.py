@@ -17,8 +17,7 @@ A store inside the data directory goes where the directory goes, and whoever has
 newer mark means adoption at once. `tier.take_over` = the incarnation of the mark answers for the other cases: the
 owner is gone for good. An owner that finds a mark above its own stops writing.
 
-The decision is pure (`judge`); the incarnation that is about to be taken is noted in the metadata before the mark is
-made, so that a crash in between does not make a broker a stranger to itself.
+The decision is pure (`judge`). A mark is a claim (`cluster.claim`) that is noted in the metadata.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ from pydanube_core.errors import Conflict, StoreOwned
 from pydanube_core.known_fields import known_fields
 from pydanube_storage.metadata import Absent, GuardFailed, KeyRange, MetadataStore, ModRevision, Put, Revision
 from pydanube_storage.objects import OwnerMark
+
+from pydanube_broker.cluster.claim import Claim
 
 log = logging.getLogger("pydanube.tier")
 
@@ -67,12 +68,21 @@ class Known:
     def of(cls, value: bytes) -> Known:
         return cls(**known_fields(cls, json.loads(value)))
 
+    @property
+    def claim(self) -> Claim[tuple[int, str]]:
+        """The incarnations and lives under which the directory may have marked the store."""
+        return Claim(held=(self.incarnation, self.life), begun=(self.next_incarnation, self.next_life))
+
+    @classmethod
+    def claiming(cls, claim: Claim[tuple[int, str]]) -> Known:
+        """Return what is known while a claim is noted so."""
+        incarnation, life = claim.held or (0, "")
+        next_incarnation, next_life = claim.begun or (0, "")
+        return cls(incarnation=incarnation, life=life, next_incarnation=next_incarnation, next_life=next_life)
+
     def took(self, mark: OwnerMark) -> bool:
         """Return whether the mark is of a start of this directory."""
-        return (mark.incarnation, mark.life) in (
-            (self.incarnation, self.life),
-            (self.next_incarnation, self.next_life),
-        )
+        return (mark.incarnation, mark.life) in self.claim
 
 
 def judge(
