@@ -5,14 +5,13 @@ This module is removed in the next release, with `format_step`, `Stage.CREATING`
 A change takes several transactions. A record with a `Stage` is written first and settled last, and `resume` finishes
 them after a crash:
 
-* a partitioned topic: parent `creating` → its partitions one by one → parent `ready`;
-* its deletion: parent `deleting` → partitions → parent gone;
-* a partition that an official client makes without a parent: parent first (which takes the base name), partition next;
-* partitions that are added: each with its siblings' subscriptions → the parent's number of partitions, which makes all
-  of them known to clients at once.
+* a partitioned topic: parent `creating` → its partitions one by one → parent `ready`
+* its deletion: parent `deleting` → partitions → parent gone
+* a partition that an official client creates without a parent: parent first (which takes the base name), partition next
+* added partitions: each with its siblings' subscriptions → the parent's number of partitions, by which clients see them
 
-The parent's tombstone is written with the mark that begins the deletion and goes with the mark that ends the
-restoration. So `resume` knows at every crash what was meant.
+The parent's tombstone is written with the mark that begins the deletion and deleted with the mark that ends the
+restoration. So `resume` can tell the two apart after any crash.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class PartitionRecords:
         self._tombstones = tombstones
 
     async def _again(self, attempt: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an attempt; if the index was outdated, refresh it and run the attempt again."""
+        """Run an attempt. If the index was outdated, refresh it and run the attempt again."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return await attempt(*args, **kwargs)
@@ -207,7 +206,9 @@ class PartitionRecords:
         if former.is_whole:
             return  # they are
         await self._again(self._show, topic, partitions)
-        await self._subscribed_from(topic, former.spec.partitions)  # subscriptions made meanwhile, too
+        await self._subscribed_from(
+            topic, former.spec.partitions
+        )  # subscriptions that were created in between, too
 
     async def _show(self, topic: TopicName, partitions: int) -> None:
         parent = self._settled_parent(topic)
@@ -248,7 +249,7 @@ class PartitionRecords:
                     until_ms=grace.until_ms,
                 )
                 writes.append(Put(keys.parent_tombstone_key(parent.parent_id), tombstone.to_json()))
-            # What was on its way back from an earlier deletion is not: the next start must not go on with it.
+            # An unfinished restoration of an earlier deletion ends: the next start must not continue it.
             former = {
                 each.call_id
                 for each in self._restorable.topics.values()
@@ -290,13 +291,13 @@ class PartitionRecords:
 
         Raises:
             TopicNotFound: its grace is over.
-            NameReused: another topic has the name now; nothing has changed. Or a partition has the name of one of its
-                partitions; all others are back.
+            NameReused: another topic has the name now, and nothing has changed. Or a partition has the name of one of its
+                partitions, and all others are back.
             NamespaceNotFound: its namespace is gone.
         """
         mine = [each for each in self._restorable.topics.values() if each.call_id == call_id]
         for parent in list(self._restorable.parents.values()):
-            # What could not come back with its topic once may do so after another deletion of the whole.
+            # A partition that could not be restored with its topic may be after another deletion of the whole.
             if parent.call_id == call_id or any(each.parent_id == parent.parent_id for each in mine):
                 key = keys.parent_tombstone_key(TopicId(parent.parent_id))
                 async with self._tombstones.coming_back(call_id, key, TopicNotFound):
@@ -315,7 +316,7 @@ class PartitionRecords:
         ):
             raise not_kept(TopicNotFound, tombstone.call_id)
         parent = self._index.partitioned(name.base)
-        if parent is None or parent.parent_id != tombstone.parent_id:
+        if parent is None or parent.is_whole or parent.parent_id != tombstone.parent_id:
             raise name_reused(tombstone.name)
         guards = [
             Absent(key),
@@ -361,7 +362,7 @@ class PartitionRecords:
         Where two have one name that of this deletion comes back, and the other stays deleted.
 
         Raises:
-            NameReused: some stay deleted; the topic is ready without them.
+            NameReused: some stay deleted. The topic is ready without them.
         """
         parent = self._index.partitioned(name)
         assert parent is not None, "the parent comes back first and goes last"
@@ -381,7 +382,7 @@ class PartitionRecords:
         return self._index.partitions(name)
 
     async def forget(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
-        """Delete the tombstones of partitions whose grace is over; return the ids whose data may be deleted.
+        """Delete the tombstones of partitions whose grace is over. Return the ids whose data may be deleted.
 
         Args:
             among: only of these topics.
@@ -408,7 +409,7 @@ class PartitionRecords:
     # -- after a crash -------------------------------------------------------------------------------------------
 
     async def resume(self) -> None:
-        """Finish interrupted changes. What cannot be finished is set aside."""
+        """Finish interrupted changes. Those that cannot be finished are set aside."""
         for parent in self._index.all_partitioned():
             if not parent.is_whole:
                 key = keys.partitioned_key(parent.topic)
@@ -433,7 +434,7 @@ class PartitionRecords:
                 await self.show(parent.topic, present)
 
     async def existing(self, parent: PartitionedRecord) -> list[TopicRecord]:
-        """Return the partitions of a topic whose name is taken; a creation under way is finished first.
+        """Return the partitions of a topic whose name is taken. A creation under way is finished first.
 
         Raises:
             Conflict: it is coming back from a deletion.
@@ -492,5 +493,5 @@ def _number(part: TopicRecord) -> int:
 
 
 def _one_past(parts: Sequence[TopicRecord]) -> int:
-    """Return one more than the highest partition index; official clients may have left gaps."""
+    """Return one more than the highest partition index. Official clients may have left gaps."""
     return _number(parts[-1]) + 1 if parts else 0

@@ -23,7 +23,7 @@ from pydanube_broker.cluster.records import (
 from pydanube_broker.cluster.registry_records import RegistryRecords
 from pydanube_broker.records import Change
 
-# Of a topic: options of subscriptions that are not there yet, by name; the first of that name takes them.
+# Of a topic: options of subscriptions that do not exist yet, by name. The first of that name takes them.
 KEPT_OPTIONS: Final = "kept_subscription_options"
 
 
@@ -43,9 +43,9 @@ class Subscriptions:
         start_offset: int,
         options: Mapping[str, Any] | None = None,
     ) -> SubscriptionRecord:
-        """Create a subscription; the transaction stores its type, where it begins and its options.
+        """Create a subscription. The transaction stores its type, its start and its options.
 
-        Raises `AlreadyExists`, `TopicNotFound` (also when it was deleted meanwhile), `InvalidName`, `InvalidArgument`.
+        Raises `AlreadyExists`, `TopicNotFound`, `InvalidName`, `InvalidArgument`.
         """
         name = check_subscription(subscription)
 
@@ -78,7 +78,7 @@ class Subscriptions:
         return self._index.subscription(topic, name)
 
     def _take_kept(self, change: Change, topic: TopicRecord, name: str, kept: Mapping[str, Any]) -> None:
-        """Take kept options, which are used once, from the topic; from a whole topic with its last partition's subscription."""
+        """Remove kept options, which are used once, from the topic. A whole topic loses them with its last partition's subscription."""
         parent = self._index.partitioned(topic.topic.base) if topic.is_named_by_parent else None
         spec: TopicSpec | PartitionedSpec = topic.spec if parent is None else parent.spec
         lacking = [
@@ -91,7 +91,9 @@ class Subscriptions:
             spec = replace(spec, settings=replace(spec.settings, options=options))
         for guard in self._records.format_of(topic):
             change.guard(guard)
-        change.put(topic.key, spec)  # also where it stays: two that are created at once look again
+        change.put(
+            topic.key, spec
+        )  # also unchanged, so that of two concurrent creations the second decides again
 
     async def ensure(
         self,
@@ -102,7 +104,7 @@ class Subscriptions:
         start_offset: int,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[SubscriptionRecord, bool]:
-        """Return the subscription as it is, or created; and whether it was. An existing one keeps type and start."""
+        """Return the subscription as it is, or created, and whether it was created. An existing one keeps type and start."""
         found = self._index.find_subscription(topic_id, subscription)
         if found is not None:
             return found, False

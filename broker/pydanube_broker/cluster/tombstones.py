@@ -1,16 +1,16 @@
 """Deleted topics and subscriptions that can still be restored.
 
 Deleting with a tombstone moves the record: out of the registry and into `/tombstones/` in one transaction, and back
-in one transaction. What hangs on a topic's id (its subscriptions' records, its assignment, its log in its owner's journal,
-its objects and their catalog) stays where it is meanwhile, and the id comes back with it: at the broker that has the
-log. When the grace is over the tombstone goes
-first, and then what it kept: a crash in between leaves data that nobody knows, which the next start drops as it does
-that of any deleted topic.
+in one transaction. The keys and data of a topic's id (its subscriptions' records, its assignment, its log in its owner's
+journal, its objects and their catalog) stay in place, and the topic comes back with its id, at the broker that has the
+log. When the grace is over, the tombstone is deleted first, then the data. A crash in between leaves data without a
+record, and the next start drops them as those of any deleted topic.
 
-A subscription of a partitioned topic has a tombstone for each partition. What takes several transactions to come back,
-or to be forgotten, is decided first: a `Verdict` by the deletion's `call_id`, written once. `TopicCatalog.resume` goes on
-with what comes back, the sweep with what goes. Every transaction that takes a tombstone away is guarded by its revision,
-and one that ends a grace without a verdict by the absence of one: a deletion comes back whole, or is gone.
+A subscription of a partitioned topic has a tombstone for each partition. Its restoration takes several transactions, and
+so does forgetting it. Each is decided first: a `Verdict` by the deletion's `call_id`, written once. `TopicCatalog.resume`
+continues a restoration, the sweep continues to forget. Every transaction that deletes a tombstone is guarded by its
+revision. One that ends a grace without a verdict is guarded by the absence of one. So a deletion comes back whole, or is
+gone.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Tombstones:
     async def shorten(self, until_ms: int) -> None:
         """End every grace period by `until_ms` at the latest.
 
-        One that does was begun by a clock that ran ahead. What a deleted topic keeps in the journal keeps all that
-        follows it there.
+        A later end was written by a clock that ran ahead. The records of a deleted topic keep all later records in the
+        journal.
         """
         found = self._restorable
         for topic_id, topic in list(found.topics.items()):
@@ -71,7 +71,7 @@ class Tombstones:
                 await self._replace(key, replace(one, until_ms=until_ms))
 
     async def _replace(self, key: str, tombstone: JsonRecord) -> None:
-        """Write a tombstone again, unless it was restored or forgotten meanwhile."""
+        """Write a tombstone again, unless it was restored or forgotten."""
         with contextlib.suppress(GuardFailed):
             await self._records.transact(
                 [Put(key, tombstone.to_json())], guards=[self._restorable.lies_there(key)]
@@ -80,7 +80,11 @@ class Tombstones:
     # -- verdicts ------------------------------------------------------------------------------------------------
 
     async def _decide(self, call_id: str, key: str, *, comes_back: bool) -> bool:
-        """Record whether a deletion is restored; return whether this decision is the one in effect. `key`: one of its tombstones."""
+        """Record whether a deletion is restored. Return whether this decision is the one in effect.
+
+        Args:
+            key: one of the deletion's tombstones.
+        """
 
         async def decide(change: Change) -> None:
             if call_id not in self._restorable.verdicts:
@@ -116,7 +120,11 @@ class Tombstones:
             await self._records.transact([Delete(keys.verdict_key(call_id))])
 
     async def forget(self, writes: list[Write], key: str, call_id: str, *, several: bool) -> bool:
-        """Delete a tombstone for good; False if it was or is being restored. `several`: its deletion has other tombstones."""
+        """Delete a tombstone for good. Return False if it was or is being restored.
+
+        Args:
+            several: whether its deletion has other tombstones.
+        """
         guards = [self._restorable.lies_there(key)]
         if not several:
             guards.append(Absent(keys.verdict_key(call_id)))
@@ -188,7 +196,7 @@ class Tombstones:
         return self._index.topic((await self._records.change(decide)).result)
 
     async def forget_topics(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
-        """Delete the tombstones of topics whose grace is over; return the ids whose data may be deleted.
+        """Delete the tombstones of topics whose grace is over. Return the ids whose data may be deleted.
 
         Args:
             among: only of these topics.
@@ -207,7 +215,7 @@ class Tombstones:
     async def delete_subscription(
         self, topic_id: TopicId, subscription: str, grace: Grace
     ) -> SubscriptionRecord:
-        """Delete a subscription, restorable for `grace`; return its record. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Delete a subscription, restorable for `grace`, and return its record. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
         async def decide(change: Change) -> SubscriptionRecord:
             topic = self._records.topic_by_id(topic_id)
@@ -231,8 +239,8 @@ class Tombstones:
         """Restore the subscriptions that one deletion took, on every partition. Idempotent.
 
         Raises:
-            SubscriptionNotFound: it took nothing, or its grace is over.
-            NameReused: another subscription has the name now; nothing has changed.
+            SubscriptionNotFound: the deletion took none, or its grace is over.
+            NameReused: another subscription has the name now. Nothing has changed.
             TopicNotFound: its topic is gone.
         """
         mine = [one for one in self._restorable.subscriptions.values() if one.call_id == call_id]
@@ -271,7 +279,7 @@ class Tombstones:
     async def forget_subscriptions(
         self, now_ms: int, among: Container[int] | None = None
     ) -> list[tuple[TopicId, SubscriptionId]]:
-        """Delete the tombstones of subscriptions whose grace is over; return those whose cursors may be deleted.
+        """Delete the tombstones of subscriptions whose grace is over. Return those whose cursors may be deleted.
 
         Args:
             among: only those of these topics.

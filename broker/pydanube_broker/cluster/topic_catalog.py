@@ -1,4 +1,4 @@
-"""Namespaces, topics and subscriptions: every change is a guarded transaction, then the index follows.
+"""Namespaces, topics and subscriptions. Every change is a guarded transaction, then the index follows.
 
 A partitioned topic is one record, and each of its changes one transaction (`whole_topics`). While a build that knows
 only metadata format 1 may read the metadata, each partition has a record of its own instead (`format_1`). A namespace's
@@ -45,10 +45,10 @@ Schema = Mapping[str, Any]
 
 
 class TopicCatalog:
-    """The registry of one cluster through one store; look-ups in `index` and `restorable` are immediate.
+    """The registry of one cluster through one store. Look-ups in `index` and `restorable` are immediate.
 
-    `TopicCatalog(store, wall_ms=…)`, then `load()`; in office also `resume()`. It changes topics, and holds what changes
-    `namespaces`, `subscriptions` and `tombstones`.
+    `TopicCatalog(store, wall_ms=…)`, then `load()`, in office also `resume()`. It changes topics. `namespaces`,
+    `subscriptions`, `tombstones` and `wholes` make the other changes.
     """
 
     def __init__(self, store: MetadataStore, *, wall_ms: Callable[[], int]) -> None:
@@ -74,7 +74,7 @@ class TopicCatalog:
         await self.namespaces.create_built_in()
 
     async def resume(self) -> None:
-        """Finish changes that a crash interrupted; what cannot be finished is set aside. Idempotent; for the leader."""
+        """Finish changes that a crash interrupted. Those that cannot be finished are set aside. Idempotent. For the leader."""
         for call_id in [each for each, comes_back in self.restorable.verdicts.items() if comes_back]:
             with self.aside.finishing(keys.verdict_key(call_id), "changes.undo", call_id=call_id):
                 await self._bring_back(call_id)
@@ -90,7 +90,9 @@ class TopicCatalog:
         if any(one.call_id == call_id for one in self.restorable.subscriptions.values()):
             await self.tombstones.restore_subscriptions(call_id)
             return
-        with contextlib.suppress(TopicNotFound, NameReused):  # it is back already, but for what is stranded
+        with contextlib.suppress(
+            TopicNotFound, NameReused
+        ):  # it is back already, without stranded partitions
             await self.restore_topics(call_id)
         if call_id in self.restorable.verdicts:
             await self.tombstones.carried_out(call_id)
@@ -149,7 +151,7 @@ class TopicCatalog:
         """Return the topics with a log under a name that is taken.
 
         Raises:
-            Conflict: it is coming back from a deletion; in a moment it will be there.
+            Conflict: it is coming back from a deletion.
         """
         known = self.index.find_topic(topic)
         if known is not None:
@@ -160,13 +162,13 @@ class TopicCatalog:
     # -- number of partitions ------------------------------------------------------------------------------------
 
     async def make_partitions(self, topic: TopicName, partitions: int) -> list[TopicRecord]:
-        """Create the partitions that a topic lacks to have `partitions`, with their siblings' subscriptions; return the new ones.
+        """Create the partitions that a topic lacks to have `partitions`, with their siblings' subscriptions. Return the new ones.
 
-        Clients are told of them by `show_partitions`.
+        In format 1 clients see them after `show_partitions`.
 
         Raises:
             TopicNotFound, NamespaceNotFound, InvalidArgument.
-            Conflict: it has as many, or more; or it is being made, deleted or restored.
+            Conflict: it has as many, or more. Or it is being created, deleted or restored.
         """
         return await self._by_format(
             lambda: self.wholes.grow(topic, partitions), lambda: self._of_parts.grow(topic, partitions)
@@ -179,7 +181,7 @@ class TopicCatalog:
     async def drop_partitions(
         self, topic: TopicName, partitions: int, *, held: Sequence[UnusedFacts]
     ) -> list[TopicRecord]:
-        """Delete the partitions from an index on, which their owners hold as unused, in one transaction; return them.
+        """Delete the partitions from an index on, which their owners hold as unused, in one transaction. Return them.
 
         Raises:
             TopicNotFound.
@@ -209,7 +211,7 @@ class TopicCatalog:
         schema: Schema | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[TopicRecord]:
-        """Change the settings that are given, of a partitioned topic in all parts; an empty schema removes it.
+        """Change the settings that are given, of a partitioned topic in all parts. An empty schema removes it.
 
         Returns the topics with a log. Raises `TopicNotFound`, and `PermissionDenied` for policies and schema of a system topic.
         """
@@ -225,9 +227,9 @@ class TopicCatalog:
     async def decide_schema(
         self, topic: TopicName, decide: Callable[[Schema | None], Schema]
     ) -> list[TopicRecord]:
-        """Set the schema that `decide` returns for the present one; an empty one removes it. Guarded by what it decided on.
+        """Set the schema that `decide` returns for the present one, which is guarded. An empty schema removes it.
 
-        Two that decide at once do so one after the other. What `decide` raises comes out, with nothing changed. A
+        Concurrent decisions are made one after the other. Errors of `decide` are raised, with nothing changed. A
         partitioned topic is decided at its parent, and its partitions follow. Returns the topics with a log.
 
         Raises:
@@ -296,7 +298,7 @@ class TopicCatalog:
     async def touch(self, topic: TopicName) -> None:
         """Write the deciding record again as it is, so that older guards of it fail.
 
-        Raises `TopicNotFound`; `Conflict`: it is being deleted.
+        Raises `TopicNotFound`. `Conflict`: it is being deleted.
         """
 
         async def decide(change: Change) -> None:
@@ -312,15 +314,17 @@ class TopicCatalog:
     async def delete_topic(
         self, topic: TopicName, *, grace: Grace | None = None, held: Sequence[UnusedFacts] = ()
     ) -> list[TopicRecord]:
-        """Delete a plain or a whole partitioned topic with its subscriptions and assignments; not its data.
+        """Delete a plain or a whole partitioned topic with its subscriptions and assignments, without its data.
 
-        With a `grace` it can come back (`restore_topics`) and keeps its subscriptions. Returns what was deleted, for
-        whoever drops the data, or keeps it. Interrupted, deleting again finishes it. `held`: what its owners returned
-        when they closed it as unused (`serving.unused_holds`); then it has no grace.
+        With a `grace` it can come back (`restore_topics`) and keeps its subscriptions. Returns the deleted topics, whose
+        data the caller drops or keeps. In format 1 an interrupted deletion is finished by another one.
+
+        Args:
+            held: the answers of its owners when they closed it as unused (`serving.unused_holds`). It has no grace then.
 
         Raises:
             TopicNotFound: no such topic.
-            Conflict: an owner has opened it again, or was restarted; nothing has changed.
+            Conflict: an owner has opened it again, or was restarted. Nothing has changed.
             InvalidArgument: a single partition ("Cannot delete individual partition": official tools look for it).
         """
         if topic.partition is not None and self.index.find_topic(topic) is not None:
@@ -365,8 +369,8 @@ class TopicCatalog:
         self, change: Change, topic: TopicName, held: Sequence[UnusedFacts], logs: int
     ) -> None:
         """Add the guards of a deletion that is right only while owners keep its logs closed. Raises `Conflict`."""
-        counts = [each.logs for each in held if each.logs is not None]
-        if held and len(counts) == len(held) and sum(counts) != logs:
+        counts = [each.logs for each in held]
+        if None not in counts and sum(count or 0 for count in counts) != logs:
             raise _open_again(topic)  # one is on its way between two brokers
         for each in held:
             broker_id = BrokerId(int(each.broker_id))
@@ -389,12 +393,12 @@ class TopicCatalog:
     # -- restoration ---------------------------------------------------------------------------------------------
 
     async def restore_topics(self, call_id: str) -> list[TopicRecord]:
-        """Restore what one deletion took: a topic, or a partitioned one with all its parts. Idempotent.
+        """Restore the topic that a deletion took, a partitioned one with all its parts. Idempotent.
 
         Raises:
             TopicNotFound: that deletion took nothing, or its grace is over.
-            NameReused: another topic has the name now; nothing has changed. In format 1 a partition may have the name
-                of one of its partitions; all others are back then.
+            NameReused: another topic has the name now, and nothing has changed. In format 1 a partition may have the
+                name of one of its partitions, and all others are back then.
             NamespaceNotFound: its namespace is gone.
         """
         for tombstone in list(self.restorable.parents.values()):
@@ -404,7 +408,7 @@ class TopicCatalog:
         return [await self.tombstones.restore_topic(call_id)] if restored is None else restored
 
     async def forget_topics(self, now_ms: int, among: Container[int] | None = None) -> list[TopicId]:
-        """Delete the tombstones of topics whose grace is over; return the ids whose data may be deleted.
+        """Delete the tombstones of topics whose grace is over. Return the ids whose data may be deleted.
 
         Args:
             among: only of these topics.

@@ -145,7 +145,7 @@ async def test_a_subscription_deleted_while_it_is_being_made_is_not_served(
         await catalog.subscriptions.delete(topic_id, name)
         return made
 
-    monkeypatch.setattr(catalog, "ensure_subscription", deleted_meanwhile)
+    monkeypatch.setattr(catalog.subscriptions, "ensure", deleted_meanwhile)
     with pytest.raises(Conflict):
         await broker.port.create_subscription("t", "s", type="exclusive", start="earliest")
     (topic,) = broker.registry.topics
