@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydanube.routing import Router, Routing
 
+from tests.conformance.grpc.go_tools import go_program
 from tests.javascript.conftest import run
 from tests.support.broker_process import BrokerProcess
 from tests.support.official_client import official_client_environment
@@ -43,3 +44,16 @@ def test_a_key_goes_to_the_partition_of_the_official_python_client(
     assert {key: parts[0] for key, parts in found.items()} == {
         key: f"{topic}-part-{router.pick(key, None)}" for key in KEYS
     }
+
+
+def test_a_key_goes_to_the_partition_of_the_official_go_client(client: Path) -> None:
+    """That client is in no registry that can be reached from here. It takes the hash of Go's library, and so does this."""
+    program = go_program("routing", Path(__file__).with_name("go_routing"))
+    keys = json.dumps(KEYS)
+    script = """
+        import { partitionOf } from "./dist/names.js";
+        for (const key of JSON.parse(process.argv[2])) console.log(partitionOf(key, Number(process.argv[1])));
+    """
+    for count in ("1", "3", "7", "10000"):
+        mine = run(["node", "--input-type=module", "-e", script, count, keys], client)
+        assert mine.split() == run([str(program), count, keys], client).split()

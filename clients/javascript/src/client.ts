@@ -4,7 +4,7 @@ import { Connections } from "./connection";
 import { Consumer } from "./consumer";
 import { closed, DanubeError } from "./errors";
 import { Events, type ClientEvents } from "./events";
-import { HealthCheckRequest_ClientType as ClientType, HealthCheckService } from "./generated/danube";
+import { HealthCheckRequest_ClientType as ClientType, HealthCheckDefinition } from "./generated/danube";
 import { checkSignal, object, whole, type CloseOptions, type ConnectOptions, type ProducerOptions, type SubscribeOptions } from "./options";
 import { Producer } from "./producer";
 import { Schemas } from "./schemas";
@@ -112,7 +112,7 @@ async function firstAnswer(connections: Connections, timeoutMs: number, signal: 
     const request = { requestId: 0n, client: ClientType.Producer, id: 0n };
     const options = { timeoutMs: Math.min(5_000, deadline - Date.now()), signal };
     try {
-      await connections.call(HealthCheckService.healthCheck, request, { address, brokerUrl: undefined }, options);
+      await connections.call(HealthCheckDefinition, HealthCheckDefinition.methods.healthCheck, request, { address, brokerUrl: undefined }, options);
     } catch (error) {
       // a broker that has no health check is there nevertheless
       if (!(error instanceof DanubeError) || error.code !== "UNIMPLEMENTED") throw error;

@@ -5,33 +5,24 @@
  * client speak, or show its token, in the clear.
  */
 
-import {
-  Client, credentials, Metadata, type ChannelOptions, type ClientReadableStream, type ClientUnaryCall,
-  type MethodDefinition, type ServiceError,
-} from "@grpc/grpc-js";
-
-import { cancelled, closed, DanubeError, fromCall, invalid } from "./errors";
-import { AuthServiceService } from "./generated/danube";
+import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors";
+import { AuthServiceDefinition, type MessageFns } from "./generated/danube";
 import type { ConnectOptions, Token, TlsOptions } from "./options";
+import { Channel, unavailable, type Call } from "./transport";
 import { watch } from "./waiting";
 
-// Bytes. A message has at most 4 MiB in the official clients; a broker may be set to take more.
-const MAX_RECEIVE_BYTES = 16 * 1024 * 1024;
 const TOKEN_LIFE_MS = 3_000_000; // of one that was exchanged for an API key: they live for an hour
 const MAX_CHANNELS = 64; // addresses that brokers name: a cluster has fewer, a liar may have more
 
-const CHANNEL: ChannelOptions = {
-  "grpc.max_receive_message_length": MAX_RECEIVE_BYTES,
-  "grpc.max_send_message_length": -1, // the broker says what is too large, with its limit
-  "grpc.initial_reconnect_backoff_ms": 100,
-  "grpc.max_reconnect_backoff_ms": 2_000,
-  "grpc.dns_min_time_between_resolutions_ms": 1_000,
-  "grpc.keepalive_time_ms": 20_000, // a peer that is gone without a word
-  "grpc.keepalive_timeout_ms": 10_000,
-  "grpc.use_local_subchannel_pool": 1, // closed with this client
-  "grpc.enable_retries": 0, // this client's own are enough
-  "grpc.enable_http_proxy": 0,
-};
+/** A generated service, and one of its methods. */
+export interface Service {
+  readonly fullName: string;
+}
+export interface Method<Q, A> {
+  readonly name: string;
+  readonly requestType: MessageFns<Q>;
+  readonly responseType: MessageFns<A>;
+}
 
 /** Where a call goes: an address, and the broker behind it where that is a proxy. */
 export interface Target {
@@ -45,8 +36,12 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** A call that streams: cancel it, or wait for it to end. */
-export type Stream<T> = ClientReadableStream<T>;
+/** Gets the answers to a call, decoded. See `Receiver`. */
+export interface Listener<T> {
+  begun?(): void;
+  message(message: T, call: Call): void;
+  ended(error: DanubeError | undefined): void;
+}
 
 export class Connections {
   /** The addresses that the program gave. */
@@ -55,9 +50,7 @@ export class Connections {
   readonly #tls: boolean;
   readonly #options: TlsOptions;
   readonly #token: Token | undefined;
-  readonly #channels = new Map<string, Client>();
-  readonly #calls = new Set<ClientUnaryCall | Stream<never>>();
-  readonly #metadata = new Map<string, Metadata>();
+  readonly #channels = new Map<string, Channel>();
   #closed = false;
 
   constructor(urls: unknown, options: ConnectOptions, requestTimeoutMs: number) {
@@ -73,52 +66,43 @@ export class Connections {
   }
 
   /** A unary call. Rejects with a `DanubeError`; after `close` with `CLOSED`. */
-  async call<Req, Res>(
-    method: MethodDefinition<Req, Res>, request: Req, target: Target, options: CallOptions = {},
-  ): Promise<Res> {
-    if (typeof this.#token !== "function") return this.#once(method, request, target, options, this.#token);
-    try {
-      return await this.#once(method, request, target, options, await tokenOf(this.#token));
-    } catch (error) {
+  call<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, options: CallOptions = {}): Promise<A> {
+    const token = this.#token;
+    if (typeof token !== "function") return this.#once(service, method, request, target, options, token);
+    const renewed = async (fresh: boolean): Promise<A> =>
+      this.#once(service, method, request, target, options, await tokenOf(token, fresh));
+    return renewed(false).catch((error: unknown) => {
       if (!(error instanceof DanubeError) || error.code !== "UNAUTHENTICATED") throw error;
-      return await this.#once(method, request, target, options, await tokenOf(this.#token, true));
-    }
-  }
-
-  #once<Req, Res>(
-    method: MethodDefinition<Req, Res>, request: Req, target: Target, options: CallOptions, token: string | undefined,
-  ): Promise<Res> {
-    const { signal } = options;
-    return new Promise<Res>((resolve, reject) => {
-      if (signal?.aborted) return reject(cancelled(signal));
-      const client = this.#client(target.address);
-      const deadline = Date.now() + Math.max(1, options.timeoutMs ?? this.#requestTimeoutMs);
-      const done = (error: ServiceError | null, answer?: Res): void => {
-        this.#calls.delete(call);
-        unwatch();
-        if (error === null && answer !== undefined) return resolve(answer);
-        if (signal?.aborted) return reject(cancelled(signal, "unknown"));
-        if (this.#closed) return reject(new DanubeError("CLOSED", "the client was closed", { outcome: "unknown" }));
-        reject(fromCall(error as ServiceError));
-      };
-      const call = client.makeUnaryRequest(
-        method.path, method.requestSerialize, method.responseDeserialize, request, this.#headers(target, token),
-        { deadline }, done,
-      );
-      this.#calls.add(call);
-      const unwatch = watch(signal, () => call.cancel());
+      return renewed(true);
     });
   }
 
-  /** A call whose answers are a stream. Its errors are `ServiceError`s. */
-  async stream<Req, Res>(method: MethodDefinition<Req, Res>, request: Req, target: Target): Promise<Stream<Res>> {
+  #once<Q, A>(
+    service: Service, method: Method<Q, A>, request: Q, target: Target, options: CallOptions, token: string | undefined,
+  ): Promise<A> {
+    return new Promise((resolve, reject) => {
+      const { signal, timeoutMs } = options;
+      if (signal?.aborted) throw cancelled(signal);
+      let answer: A | undefined;
+      let unwatch = (): void => undefined; // a call may end while it is begun
+      const listener: Listener<A> = {
+        message: (message) => (answer = message),
+        ended: (error) => {
+          unwatch();
+          if (error !== undefined) reject(error);
+          else if (answer === undefined) reject(protocolError(`${target.address} answered ${method.name} without a message`));
+          else resolve(answer);
+        },
+      };
+      const call = this.#open(service, method, request, target, token, Math.max(1, timeoutMs ?? this.#requestTimeoutMs), listener);
+      unwatch = watch(signal, () => call.cancel(cancelled(signal as AbortSignal, call.outcome)));
+    });
+  }
+
+  /** A call whose answers are a stream. Rejects if it cannot begin. What happens later is the listener's. */
+  async stream<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, listener: Listener<A>): Promise<Call> {
     const token = typeof this.#token === "function" ? await tokenOf(this.#token) : this.#token;
-    const call = this.#client(target.address).makeServerStreamRequest(
-      method.path, method.requestSerialize, method.responseDeserialize, request, this.#headers(target, token),
-    );
-    this.#calls.add(call as Stream<never>);
-    call.once("close", () => this.#calls.delete(call as Stream<never>));
-    return call;
+    return this.#open(service, method, request, target, token, Infinity, listener);
   }
 
   /** The address of a URL that a broker gave; undefined where it is none. */
@@ -133,47 +117,56 @@ export class Connections {
   /** End every call and connection. */
   close(): void {
     this.#closed = true;
-    for (const call of this.#calls) call.cancel();
-    for (const client of this.#channels.values()) client.close();
+    const error = new DanubeError("CLOSED", "the client was closed", { outcome: "unknown" });
+    for (const channel of this.#channels.values()) channel.close(error);
     this.#channels.clear();
   }
 
-  #client(address: string): Client {
+  #open<Q, A>(
+    service: Service, method: Method<Q, A>, request: Q, target: Target, token: string | undefined, timeoutMs: number,
+    listener: Listener<A>,
+  ): Call {
+    const headers: Record<string, string> = {
+      ":method": "POST", ":path": `/${service.fullName}/${method.name}`, "content-type": "application/grpc", te: "trailers",
+    };
+    if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
+    if (target.brokerUrl !== undefined) headers["x-danube-broker-url"] = target.brokerUrl;
+    const call: Call = this.#channel(target.address).open(headers, method.requestType.encode(request).finish(), timeoutMs, {
+      begun: () => listener.begun?.(),
+      message: (bytes) => {
+        let message: A;
+        try {
+          message = method.responseType.decode(bytes);
+        } catch (failure) {
+          const why = (failure as Error).message;
+          return call.cancel(protocolError(`the answer of ${target.address} to ${method.name} cannot be read: ${why}`));
+        }
+        listener.message(message, call);
+      },
+      ended: (error) => listener.ended(error),
+    });
+    return call;
+  }
+
+  #channel(address: string): Channel {
     if (this.#closed) throw closed("the client");
     const known = this.#channels.get(address);
     if (known !== undefined) return known;
     if (this.#channels.size >= MAX_CHANNELS) this.#forgetOne();
     this.#checkSecrecy(address);
-    const { ca, cert, key } = this.#options;
-    const secure = this.#tls
-      ? credentials.createSsl(buffer(ca), buffer(key), buffer(cert))
-      : credentials.createInsecure();
-    const made = new Client(address, secure, CHANNEL);
+    const made = new Channel(address, this.#tls ? this.#options : undefined);
     this.#channels.set(address, made);
     return made;
   }
 
   /** Close the oldest channel that is no service address. A producer or consumer that still uses it comes back with a new one. */
   #forgetOne(): void {
-    for (const [address, client] of this.#channels) {
+    for (const [address, channel] of this.#channels) {
       if (this.services.includes(address)) continue;
       this.#channels.delete(address);
-      client.close();
+      channel.close(unavailable(`the brokers name more than ${MAX_CHANNELS} addresses`, "unknown"));
       return;
     }
-  }
-
-  // grpc-js copies what it is given, so one object serves all calls with the same headers.
-  #headers(target: Target, token: string | undefined): Metadata {
-    const name = `${token ?? ""}\n${target.brokerUrl ?? ""}`;
-    const known = this.#metadata.get(name);
-    if (known !== undefined) return known;
-    const made = new Metadata();
-    if (token !== undefined) made.set("authorization", `Bearer ${token}`);
-    if (target.brokerUrl !== undefined) made.set("x-danube-broker-url", target.brokerUrl);
-    if (this.#metadata.size >= 100) this.#metadata.clear(); // tokens change
-    this.#metadata.set(name, made);
-    return made;
   }
 
   /** Refuse to show a token unencrypted over a network. */
@@ -193,7 +186,7 @@ export class Connections {
       for (const address of this.services) {
         try {
           const target = { address, brokerUrl: undefined };
-          return (await this.#once(AuthServiceService.authenticate, { apiKey }, target, {}, undefined)).token;
+          return (await this.#once(AuthServiceDefinition, AuthServiceDefinition.methods.authenticate, { apiKey }, target, {}, undefined)).token;
         } catch (error) {
           failure = error;
         }
@@ -264,7 +257,7 @@ function addresses(url: unknown): { address: string; tls: boolean }[] {
   return (found[2] ?? "").split(",").map((each) => {
     const parts = /^(\[[0-9a-f:.]+\]|[^:[\]]+)(?::(\d{1,5}))?$/i.exec(each);
     const port = Number(parts?.[2] ?? 6650);
-    if (!parts || port < 1 || port > 65_535) throw wrong();
+    if (!parts || port < 1 || port > 65_535 || !URL.canParse(`http://${parts[1]}`)) throw wrong();
     return { address: `${parts[1]}:${port}`, tls };
   });
 }

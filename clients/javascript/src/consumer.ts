@@ -271,13 +271,12 @@ export class Consumer implements AsyncIterable<Message> {
     }
   }
 
-  #take(message: StreamMessage, from: TopicStream): boolean {
-    if (this.#closing !== undefined) return false;
+  #take(message: StreamMessage, from: TopicStream): void {
+    if (this.#closing !== undefined) return from.pause();
     this.#received++;
     const waiter = this.#waiters.shift();
     if (waiter !== undefined) {
-      waiter.resolve(this.#message(message, from));
-      return true;
+      return waiter.resolve(this.#message(message, from));
     }
     this.#buffer.push({ message, from });
     this.#bytes += message.payload.length;
@@ -285,7 +284,6 @@ export class Consumer implements AsyncIterable<Message> {
       this.#paused = true;
       for (const stream of this.#streams) stream.pause();
     }
-    return !this.#paused;
   }
 
   #shift(): Message | undefined {

@@ -1,7 +1,5 @@
 /** Errors: one class, with what a program needs to decide what to do next. */
 
-import { status, type ServiceError } from "@grpc/grpc-js";
-
 /**
  * Whether a failed call may have had an effect. `refused`: it had none, a message was not stored. `unknown`: the answer was
  * lost, the message may be stored.
@@ -75,51 +73,46 @@ export function asDanubeError(error: unknown): DanubeError {
   return new DanubeError("INTERNAL", text, { outcome: "unknown", cause: error });
 }
 
-const RETRYABLE = new Set<number>([
-  status.UNAVAILABLE, status.DEADLINE_EXCEEDED, status.RESOURCE_EXHAUSTED, status.ABORTED,
-]);
-// A status that only the called side gives, and only where it did nothing.
-const WITHOUT_EFFECT = new Set<number>([
-  status.INVALID_ARGUMENT, status.NOT_FOUND, status.ALREADY_EXISTS, status.PERMISSION_DENIED, status.FAILED_PRECONDITION,
-  status.ABORTED, status.OUT_OF_RANGE, status.UNIMPLEMENTED, status.UNAUTHENTICATED, status.RESOURCE_EXHAUSTED,
-]);
+// By number, as gRPC has them. A broker that cancels a call is about to end.
+const STATUS = [
+  "OK", "UNAVAILABLE", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+  "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
+  "UNAUTHENTICATED",
+];
+const RETRYABLE = new Set(["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"]);
+// A status that comes also where the called side may have done something.
+const MAYBE_DONE = new Set(["UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "DATA_LOSS"]);
 const CODED = /^([A-Z][A-Z0-9_]{2,63}): (.*)$/s;
-// What grpc-js says of a connection that ended below a call.
-const CONNECTION_LOST = /RST_STREAM|ECONN|EPIPE|ETIMEDOUT|socket|GOAWAY|[Cc]onnection (dropped|closed)/;
 
-/** @internal What a failed gRPC call means. The broker's own error is in `danube-error-bin`, or at least in `CODE: message`. */
-export function fromCall(error: ServiceError): DanubeError {
-  const name = status[error.code] ?? "UNKNOWN";
-  const sent = error.metadata?.get("danube-error-bin")[0];
-  const whole = Buffer.isBuffer(sent) ? parseObject(sent) : undefined;
-  const coded = CODED.exec(error.details ?? "");
+/**
+ * @internal What a status of a broker or proxy means. The broker's own error is in `danube-error-bin`, or at least in
+ * `CODE: message`.
+ */
+export function fromStatus(status: number, encoded: string, binary: string): DanubeError {
+  const name = STATUS[status] ?? "UNKNOWN";
+  const text = decoded(encoded);
+  const whole = binary === "" ? undefined : parseObject(Buffer.from(binary, "base64"));
+  const coded = CODED.exec(text);
   const code = typeof whole?.["code"] === "string" ? whole["code"] : (coded?.[1] ?? name);
-  const message = coded?.[2] ?? (error.details || `the call ended with ${name}`);
   const details = isObject(whole?.["details"]) ? whole["details"] : {};
-  const lost = whole === undefined && coded === null && isLost(error);
-  const retryable = typeof whole?.["retryable"] === "boolean" ? whole["retryable"] : lost || RETRYABLE.has(error.code);
+  const answered = whole !== undefined || coded !== null;
+  const unknown = answered ? name === "INTERNAL" || name === "DATA_LOSS" : MAYBE_DONE.has(name);
   const retryAfterMs = details["retry_after_ms"] ?? whole?.["retry_after_ms"];
-  return new DanubeError(code, message, {
-    retryable,
-    outcome: outcomeOf(error, whole !== undefined || coded !== null, details),
+  return new DanubeError(code, coded?.[2] ?? (text || `the call ended with ${name}`), {
+    retryable: typeof whole?.["retryable"] === "boolean" ? whole["retryable"] : RETRYABLE.has(name),
+    outcome: unknown || details["outcome"] === "unknown" ? "unknown" : "refused",
     ...(typeof retryAfterMs === "number" && Number.isFinite(retryAfterMs) ? { retryAfterMs } : {}),
     details,
-    cause: error,
   });
 }
 
-function isLost(error: ServiceError): boolean {
-  const transport = [status.INTERNAL, status.UNKNOWN, status.CANCELLED].includes(error.code);
-  return error.code === status.UNAVAILABLE || (transport && CONNECTION_LOST.test(error.details ?? ""));
-}
-
-function outcomeOf(error: ServiceError, answered: boolean, details: Readonly<Record<string, unknown>>): Outcome {
-  if (details["outcome"] === "unknown") return "unknown";
-  if (answered) return error.code === status.INTERNAL || error.code === status.DATA_LOSS ? "unknown" : "refused";
-  const text = error.details ?? "";
-  if (error.code === status.UNAVAILABLE) return text.startsWith("No connection established") ? "refused" : "unknown";
-  if (text.startsWith("Received message larger than max")) return "unknown"; // grpc-js itself, about the answer
-  return WITHOUT_EFFECT.has(error.code) ? "refused" : "unknown";
+/** The text of `grpc-message`, which is percent-encoded. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function parseObject(bytes: Buffer): Record<string, unknown> | undefined {

@@ -10,7 +10,7 @@ import type { Connections } from "./connection";
 import { asDanubeError, cancelled, DanubeError, protocolError, type Outcome } from "./errors";
 import type { Events, Subject } from "./events";
 import {
-  DispatchStrategy, ProducerAccessMode, ProducerServiceService, type SchemaReference, type StreamMessage,
+  DispatchStrategy, ProducerAccessMode, ProducerServiceDefinition, type SchemaReference, type StreamMessage,
 } from "./generated/danube";
 import { Route } from "./route";
 import { backoff, check, retrying, sleep, watch, withOutcome } from "./waiting";
@@ -22,6 +22,8 @@ export class Sending {
   settled = false;
   /** A try ended without an answer: the message may be stored. */
   maybeStored = false;
+  /** It has one of its producer's `maxPending` places. */
+  admitted = false;
   /** Tries that ended because the broker did not know the session. */
   strangers = 0;
   readonly unwatch: () => void;
@@ -100,6 +102,7 @@ export class Lane {
     private readonly connections: Connections,
     private readonly events: Events,
     private readonly options: LaneOptions,
+    private readonly admit: (lane: Lane) => boolean,
   ) {
     this.#route = new Route(connections, options.topic);
     this.#subject = { role: "producer", name: options.name, topic: options.topic };
@@ -118,7 +121,7 @@ export class Lane {
   send(sending: Sending): void {
     sending.sequence = this.#sequence++;
     this.#queue.push(sending);
-    this.#pump();
+    this.pump();
     this.#watchDeadlines();
   }
 
@@ -134,7 +137,7 @@ export class Lane {
   async #create(signal: AbortSignal | undefined): Promise<void> {
     await this.#route.locate(signal);
     const answer = await this.connections.call(
-      ProducerServiceService.createProducer,
+      ProducerServiceDefinition, ProducerServiceDefinition.methods.createProducer,
       {
         requestId: 0n,
         producerName: this.options.name,
@@ -151,14 +154,21 @@ export class Lane {
     this.events.emit("connected", { ...this.#subject, address: this.#route.target.address });
   }
 
-  #pump(): void {
+  /** Let messages leave, as far as there is room. */
+  pump(): void {
     if (this.#recovering || this.#failure !== undefined || this.#ended.signal.aborted) return;
     if (this.#producerId === undefined) return this.#recover();
     let next = 0;
     const most = this.#probing ? 1 : this.options.maxInFlight;
     while (this.#flying.size < most && next < this.#queue.length) {
       const sending = this.#queue[next++] as Sending;
-      if (!sending.settled) this.#try(sending, this.#producerId);
+      if (sending.settled) continue;
+      if (!sending.admitted && !this.admit(this)) {
+        next--;
+        break;
+      }
+      sending.admitted = true;
+      this.#try(sending, this.#producerId);
     }
     if (next > 0) this.#queue.splice(0, next);
   }
@@ -179,26 +189,29 @@ export class Lane {
     const timeoutMs = Math.min(30_000, sending.deadline - Date.now());
     this.#flying.add(sending);
     sending.flying = true;
-    this.connections
-      .call(ProducerServiceService.sendMessage, message, this.#route.target, { timeoutMs, signal: sending.signal })
-      .then(
-        (answer) => {
-          this.#probing = false;
-          if (answer.requestId === sending.requestId) sending.resolve();
-          else sending.reject(protocolError(`the answer is that of message ${answer.requestId}, not ${sending.requestId}`));
-        },
-        (error: unknown) => this.#missed(sending, asDanubeError(error)),
-      )
-      .finally(() => {
-        this.#flying.delete(sending);
-        sending.flying = false;
-        if (this.#failure === undefined) {
-          this.#attempts = 0;
-          this.#pump();
-        } else if (this.#flying.size === 0) {
-          this.#recover();
-        }
-      });
+    const landed = (): void => {
+      this.#flying.delete(sending);
+      sending.flying = false;
+      if (this.#failure === undefined) {
+        this.#attempts = 0;
+        this.pump();
+      } else if (this.#flying.size === 0) {
+        this.#recover();
+      }
+    };
+    const options = { timeoutMs, signal: sending.signal };
+    this.connections.call(ProducerServiceDefinition, ProducerServiceDefinition.methods.sendMessage, message, this.#route.target, options).then(
+      (answer) => {
+        this.#probing = false;
+        if (answer.requestId === sending.requestId) sending.resolve();
+        else sending.reject(protocolError(`the answer is that of message ${answer.requestId}, not ${sending.requestId}`));
+        landed();
+      },
+      (error: unknown) => {
+        this.#missed(sending, asDanubeError(error));
+        landed();
+      },
+    );
   }
 
   /** A try that failed: the message waits for the next one, or that was the last. */
@@ -234,7 +247,7 @@ export class Lane {
     void this.#again().then(() => {
       this.#recovering = false;
       this.#failure = undefined;
-      if (this.#queue.length > 0) this.#pump();
+      if (this.#queue.length > 0) this.pump();
     });
   }
 

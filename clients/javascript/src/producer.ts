@@ -3,14 +3,14 @@
 import type { Connections } from "./connection";
 import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors";
 import type { Events } from "./events";
-import { DiscoveryService, type SchemaReference } from "./generated/danube";
+import { DiscoveryDefinition, type SchemaReference } from "./generated/danube";
 import { Lane, Sending, type SchemaIds } from "./lane";
 import { partitionCount, partitionOf, topicName } from "./names";
 import {
   checkSignal, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
 } from "./options";
 import type { Schemas } from "./schemas";
-import { deferred, retrying, settledWithin, watch, type Deferred } from "./waiting";
+import { deferred, retrying, settledWithin } from "./waiting";
 
 const OPEN_TIMEOUT_MS = 30_000;
 const MAX_PARTITIONS = 10_000;
@@ -30,20 +30,39 @@ export interface ProducerStatistics {
 }
 
 interface Limits {
-  readonly pending: number;
   readonly waiting: number;
   readonly timeoutMs: number;
 }
 
-/** The sends between two calls of `flush`. */
-interface Batch {
-  left: number;
-  readonly flushed: Deferred<void>;
+/** The `maxPending` places of a producer, which its lanes share. */
+class Places {
+  readonly #blocked = new Set<Lane>();
+  #taken = 0;
+
+  constructor(readonly count: number) {}
+
+  /** Whether there is a place. Where there is none, the lane goes on when there is. */
+  readonly take = (lane: Lane): boolean => {
+    if (this.#taken < this.count) return ++this.#taken > 0;
+    this.#blocked.add(lane);
+    return false;
+  };
+
+  leave(): void {
+    this.#taken--;
+    for (const lane of this.#blocked) {
+      if (this.#taken >= this.count) return;
+      this.#blocked.delete(lane);
+      lane.pump();
+    }
+  }
 }
 
-interface Turn {
-  readonly take: () => void;
-  readonly refuse: (error: DanubeError) => void;
+/** A `flush` that waits for the sends up to `newest`. */
+interface Flush {
+  readonly newest: bigint;
+  left: number;
+  readonly resolve: () => void;
 }
 
 /** Sends messages to one topic. Made by `client.createProducer`. */
@@ -54,23 +73,22 @@ export class Producer {
   readonly #lanes: Lane[];
   readonly #limits: Limits;
   readonly #forget: (producer: Producer) => void;
-  readonly #turns = new Set<Turn>();
-  // The newest batch takes new sends; the others are those that a `flush` waits for.
-  readonly #batches: Batch[] = [newBatch()];
-  #pending = 0;
+  readonly #places: Places;
+  readonly #flushes = new Set<Flush>();
+  #unsettled = 0;
   #acknowledged = 0;
   #failed = 0;
   #requests = 0n;
   #next = 0;
-  #over = false;
   #closing: Promise<void> | undefined;
 
   private constructor(
-    topic: string, name: string, lanes: Lane[], limits: Limits, forget: (producer: Producer) => void,
+    topic: string, name: string, lanes: Lane[], places: Places, limits: Limits, forget: (producer: Producer) => void,
   ) {
     this.topic = topic;
     this.name = name;
     this.#lanes = lanes;
+    this.#places = places;
     this.#limits = limits;
     this.#forget = forget;
   }
@@ -92,17 +110,17 @@ export class Producer {
       resend: flag("resend", options.resend, true),
     };
     const limits = {
-      pending: whole("maxPending", options.maxPending, 1, 1_000_000, 1_000),
       waiting: whole("maxWaiting", options.maxWaiting, 0, 10_000_000, 100_000),
       timeoutMs: whole("sendTimeoutMs", options.sendTimeoutMs, 1, 86_400_000, 60_000),
     };
+    const places = new Places(whole("maxPending", options.maxPending, 1, 1_000_000, 1_000));
     const deadline = Date.now() + OPEN_TIMEOUT_MS;
     const { signal } = options;
     const count = asked ?? (await partitionsOf(connections, topic, deadline, signal));
     const lanes = count === undefined
-      ? [new Lane(connections, events, { ...common, topic, name })]
+      ? [new Lane(connections, events, { ...common, topic, name }, places.take)]
       : Array.from({ length: count }, (_, index) =>
-          new Lane(connections, events, { ...common, topic: `${topic}-part-${index}`, name: `${name}-${index}` }));
+          new Lane(connections, events, { ...common, topic: `${topic}-part-${index}`, name: `${name}-${index}` }, places.take));
     try {
       await Promise.all(lanes.map((lane) => lane.open(deadline, signal)));
       if (schemaRef !== undefined) {
@@ -113,7 +131,7 @@ export class Producer {
       for (const lane of lanes) lane.close(closed("the producer"));
       throw error;
     }
-    return new Producer(topic, name, lanes, limits, forget);
+    return new Producer(topic, name, lanes, places, limits, forget);
   }
 
   /**
@@ -131,42 +149,40 @@ export class Producer {
       const attributes = attributesOf(options.attributes, payload === null);
       checkSignal(signal);
       if (signal?.aborted) throw cancelled(signal);
-      const deadline = Date.now() + this.#limits.timeoutMs;
-      const batch = this.#batches[this.#batches.length - 1] as Batch;
-      const fail = (error: DanubeError): void => {
-        this.#failed++;
-        reject(error);
-        this.#leave(batch);
+      if (this.#unsettled >= this.#places.count + this.#limits.waiting) {
+        const message = `${this.#limits.waiting} sends wait already: await them, or raise maxWaiting`;
+        throw new DanubeError("OVERLOADED", message, { retryable: true });
+      }
+      const done = (error: DanubeError | undefined, sending: Sending): void => {
+        this.#unsettled--;
+        if (error === undefined) {
+          this.#acknowledged++;
+          resolve(sending.requestId);
+        } else {
+          this.#failed++;
+          reject(error);
+        }
+        if (sending.admitted) this.#places.leave();
+        for (const flush of this.#flushes) {
+          if (sending.requestId <= flush.newest && --flush.left === 0) flush.resolve();
+        }
       };
-      const start = (): void => {
-        this.#pending++;
-        const done = (error: DanubeError | undefined, sending: Sending): void => {
-          this.#pending--;
-          if (error !== undefined) {
-            fail(error);
-          } else {
-            this.#acknowledged++;
-            resolve(sending.requestId);
-            this.#leave(batch);
-          }
-        };
-        const requestId = ++this.#requests;
-        const publishTime = BigInt(Date.now());
-        const lane = this.#lanes[this.#pick(key)] as Lane;
-        lane.send(new Sending(requestId, body, key, attributes, publishTime, deadline, signal, done));
-      };
-      if (this.#pending < this.#limits.pending && this.#turns.size === 0) start();
-      else this.#wait(start, fail, deadline, signal);
-      batch.left++;
+      this.#unsettled++;
+      const now = Date.now();
+      const deadline = now + this.#limits.timeoutMs;
+      const lane = this.#lanes[this.#pick(key)] as Lane;
+      lane.send(new Sending(++this.#requests, body, key, attributes, BigInt(now), deadline, signal, done));
     });
   }
 
   /** Wait until every send so far is settled, whichever way. */
   async flush(): Promise<void> {
-    const newest = this.#batches[this.#batches.length - 1] as Batch;
-    const waiting = this.#batches.filter((each) => each.left > 0).map((each) => each.flushed.promise);
-    if (newest.left > 0) this.#batches.push(newBatch());
-    await Promise.all(waiting);
+    if (this.#unsettled === 0) return;
+    const { promise, resolve } = deferred<void>();
+    const flush = { newest: this.#requests, left: this.#unsettled, resolve };
+    this.#flushes.add(flush);
+    await promise;
+    this.#flushes.delete(flush);
   }
 
   /** Take no more, wait for what is under way, and end. What is left then is rejected with `CLOSED`. */
@@ -181,9 +197,9 @@ export class Producer {
 
   statistics(): ProducerStatistics {
     return {
-      pending: this.#pending,
+      pending: Math.min(this.#unsettled, this.#places.count),
       inFlight: this.#lanes.reduce((sum, lane) => sum + lane.inFlight, 0),
-      waiting: this.#turns.size,
+      waiting: Math.max(0, this.#unsettled - this.#places.count),
       acknowledged: this.#acknowledged,
       failed: this.#failed,
     };
@@ -193,8 +209,6 @@ export class Producer {
     const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
     await settledWithin(this.flush(), timeoutMs);
     const error = closed("the producer");
-    this.#over = true;
-    for (const turn of [...this.#turns]) turn.refuse(error);
     for (const lane of this.#lanes) lane.close(error);
     this.#forget(this);
   }
@@ -205,52 +219,6 @@ export class Producer {
     this.#next = (index + 1) % this.#lanes.length;
     return index;
   }
-
-  /** Queue a send until there is room. */
-  #wait(start: () => void, fail: (error: DanubeError) => void, deadline: number, signal: AbortSignal | undefined): void {
-    if (this.#turns.size >= this.#limits.waiting) {
-      throw new DanubeError("OVERLOADED", `${this.#turns.size} sends wait already: await them, or raise maxWaiting`, {
-        retryable: true,
-      });
-    }
-    const over = (): void => {
-      clearTimeout(timer);
-      unwatch();
-      this.#turns.delete(turn);
-    };
-    const turn: Turn = {
-      take: () => {
-        over();
-        start();
-      },
-      refuse: (error) => {
-        over();
-        fail(error);
-      },
-    };
-    const late = (): void => turn.refuse(new DanubeError("DEADLINE_EXCEEDED", "no room in time: maxPending sends are under way", {
-      retryable: true,
-    }));
-    const timer = setTimeout(late, deadline - Date.now());
-    const unwatch = watch(signal, () => turn.refuse(cancelled(signal as AbortSignal)));
-    this.#turns.add(turn);
-  }
-
-  /** A send is settled: others have its room, and a `flush` may be over. */
-  #leave(batch: Batch): void {
-    while (this.#pending < this.#limits.pending && !this.#over) {
-      const [turn] = this.#turns;
-      if (turn === undefined) break;
-      turn.take();
-    }
-    if (--batch.left > 0 || batch === this.#batches[this.#batches.length - 1]) return;
-    this.#batches.splice(this.#batches.indexOf(batch), 1);
-    batch.flushed.resolve();
-  }
-}
-
-function newBatch(): Batch {
-  return { left: 0, flushed: deferred() };
 }
 
 /** @internal A name for who has none. */
@@ -279,7 +247,7 @@ export async function concreteTopics(
   const ask = async (): Promise<string[]> => {
     const address = connections.services[turn++ % connections.services.length] as string;
     const request = { requestId: 0n, topic };
-    const answer = await connections.call(DiscoveryService.topicPartitions, request, { address, brokerUrl: undefined }, { signal });
+    const answer = await connections.call(DiscoveryDefinition, DiscoveryDefinition.methods.topicPartitions, request, { address, brokerUrl: undefined }, { signal });
     const wrong = answer.partitions.find((each) => each !== topic && !each.startsWith(`${topic}-part-`));
     if (wrong !== undefined) throw protocolError(`asked for the partitions of ${topic}, the broker names ${wrong}`);
     if (answer.partitions.length > MAX_PARTITIONS) throw protocolError(`${topic} cannot have ${answer.partitions.length} partitions`);

@@ -7,7 +7,7 @@
 
 import type { Connections, Target } from "./connection";
 import { DanubeError, protocolError } from "./errors";
-import { DiscoveryService, TopicLookupResponse_LookupType as LookupType } from "./generated/danube";
+import { DiscoveryDefinition, TopicLookupResponse_LookupType as LookupType } from "./generated/danube";
 
 const LOOKUP_TIMEOUT_MS = 5_000;
 // Answers that another broker would give as well; the call that follows meets the same, and says it better.
@@ -56,7 +56,7 @@ export class Route {
   async #ask(here: Target, signal: AbortSignal | undefined): Promise<Target> {
     const request = { requestId: 0n, topic: this.topic };
     const options = { timeoutMs: LOOKUP_TIMEOUT_MS, signal };
-    const answer = await this.connections.call(DiscoveryService.topicLookup, request, here, options);
+    const answer = await this.connections.call(DiscoveryDefinition, DiscoveryDefinition.methods.topicLookup, request, here, options);
     const address = this.connections.addressOf(answer.connectUrl);
     const known = answer.responseType === LookupType.Connect || answer.responseType === LookupType.Redirect;
     if (!known || address === undefined) {

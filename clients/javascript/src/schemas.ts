@@ -1,8 +1,8 @@
 /** The schema registry. */
 
-import type { Connections } from "./connection";
+import type { Connections, Method } from "./connection";
 import { DanubeError, invalid } from "./errors";
-import { SchemaRegistryService, type GetSchemaResponse } from "./generated/danube_schema";
+import { SchemaRegistryDefinition, type GetSchemaResponse } from "./generated/danube_schema";
 import { object, text, type Cancellable } from "./options";
 import { retrying } from "./waiting";
 
@@ -59,6 +59,7 @@ export interface TopicSchema {
 
 const CREATED_BY = "danube-client (JavaScript)";
 const TIMEOUT_MS = 30_000;
+const registry = SchemaRegistryDefinition.methods;
 
 /** Calls of the registry: `client.schemas`. */
 export class Schemas {
@@ -84,7 +85,7 @@ export class Schemas {
       createdBy: CREATED_BY,
       tags: [...(options.tags ?? [])],
     };
-    const { schemaId, version, isNewVersion, fingerprint } = await this.#call("registerSchema", request, options.signal);
+    const { schemaId, version, isNewVersion, fingerprint } = await this.#call(registry.registerSchema, request, options.signal);
     return { schemaId, version, isNewVersion, fingerprint };
   }
 
@@ -92,22 +93,22 @@ export class Schemas {
   async get(subject: string | bigint, options: Cancellable & { readonly version?: number | undefined } = {}): Promise<Schema> {
     const { version, signal } = options;
     if (typeof subject === "bigint") {
-      return shown(await this.#call("getSchema", { schemaId: subject, version }, signal));
+      return shown(await this.#call(registry.getSchema, { schemaId: subject, version }, signal));
     }
-    const latest = await this.#call("getLatestSchema", { subject: text("subject", subject) }, signal);
+    const latest = await this.#call(registry.getLatestSchema, { subject: text("subject", subject) }, signal);
     if (version === undefined || version === latest.version) return shown(latest);
-    return shown(await this.#call("getSchema", { schemaId: latest.schemaId, version }, signal));
+    return shown(await this.#call(registry.getSchema, { schemaId: latest.schemaId, version }, signal));
   }
 
   /** The versions of a subject, ascending. */
   async versions(subject: string, options: Cancellable = {}): Promise<number[]> {
-    const answer = await this.#call("listVersions", { subject: text("subject", subject) }, options.signal);
+    const answer = await this.#call(registry.listVersions, { subject: text("subject", subject) }, options.signal);
     return answer.versions.map((each) => each.version);
   }
 
   /** The subjects, by name. */
   async subjects(options: Cancellable = {}): Promise<string[]> {
-    return (await this.#call("listSubjects", {}, options.signal)).subjects.map((each) => each.subject);
+    return (await this.#call(registry.listSubjects, {}, options.signal)).subjects.map((each) => each.subject);
   }
 
   /** Whether a text could be registered as the next version. Registers nothing. */
@@ -124,20 +125,20 @@ export class Schemas {
       newSchemaDefinition: definition(options.definition),
       compatibilityMode: options.compatibility,
     };
-    const answer = await this.#call("checkCompatibility", request, options.signal);
+    const answer = await this.#call(registry.checkCompatibility, request, options.signal);
     return { compatible: answer.isCompatible, errors: answer.errors };
   }
 
   /** Set what new versions of a subject have to be compatible with. */
   async setCompatibility(subject: string, compatibility: Compatibility, options: Cancellable = {}): Promise<void> {
     const request = { subject: text("subject", subject), compatibilityMode: text("compatibility", compatibility) };
-    done(await this.#call("setCompatibilityMode", request, options.signal));
+    done(await this.#call(registry.setCompatibilityMode, request, options.signal));
   }
 
   /** Delete a version of a subject. */
   async delete(subject: string, version: number, options: Cancellable = {}): Promise<void> {
     if (!Number.isInteger(version) || version < 1) throw invalid("version", version, "give a whole number from 1");
-    done(await this.#call("deleteSchemaVersion", { subject: text("subject", subject), version }, options.signal));
+    done(await this.#call(registry.deleteSchemaVersion, { subject: text("subject", subject), version }, options.signal));
   }
 
   /** Tie a topic to a subject. `enforce` refuses messages without its schema; `validatePayloads` looks inside, too. */
@@ -154,12 +155,12 @@ export class Schemas {
       validationPolicy: text("policy", options.policy),
       enablePayloadValidation: options.validatePayloads ?? false,
     };
-    done(await this.#call("configureTopicSchema", request, options.signal));
+    done(await this.#call(registry.configureTopicSchema, request, options.signal));
   }
 
   /** What a topic does about schemas. */
   async ofTopic(topic: string, options: Cancellable = {}): Promise<TopicSchema> {
-    const found = await this.#call("getTopicSchemaConfig", { topicName: text("topic", topic) }, options.signal);
+    const found = await this.#call(registry.getTopicSchemaConfig, { topicName: text("topic", topic) }, options.signal);
     return {
       subject: found.schemaSubject,
       policy: found.validationPolicy,
@@ -168,22 +169,16 @@ export class Schemas {
     };
   }
 
-  async #call<K extends keyof Registry>(name: K, request: Request<K>, signal: AbortSignal | undefined): Promise<Answer<K>> {
-    // The table's rows differ in type, and the compiler does not see that name, request and answer belong together.
-    const method = SchemaRegistryService[name] as never;
+  async #call<Q, A>(method: Method<Q, A>, request: Q, signal: AbortSignal | undefined): Promise<A> {
+    const { services } = this.#connections;
     let turn = 0;
-    const ask = async (): Promise<Answer<K>> => {
-      const services = this.#connections.services;
+    const ask = (): Promise<A> => {
       const address = services[turn++ % services.length] as string;
-      return await this.#connections.call(method, request, { address, brokerUrl: undefined }, { signal });
+      return this.#connections.call(SchemaRegistryDefinition, method, request, { address, brokerUrl: undefined }, { signal });
     };
     return await retrying(ask, Date.now() + TIMEOUT_MS, signal);
   }
 }
-
-type Registry = typeof SchemaRegistryService;
-type Request<K extends keyof Registry> = Parameters<Registry[K]["requestSerialize"]>[0];
-type Answer<K extends keyof Registry> = ReturnType<Registry[K]["responseDeserialize"]>;
 
 function definition(given: Definition): Buffer {
   if (typeof given === "string") return Buffer.from(given);

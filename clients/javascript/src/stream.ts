@@ -6,18 +6,17 @@
  * then served nothing.
  */
 
-import { status, type ServiceError } from "@grpc/grpc-js";
-
-import type { Connections, Stream } from "./connection";
-import { asDanubeError, closed, DanubeError, fromCall, protocolError } from "./errors";
+import type { Connections } from "./connection";
+import { asDanubeError, closed, DanubeError, protocolError } from "./errors";
 import type { Events, Subject } from "./events";
 import {
-  ConsumerRequest_SubscriptionType as WireType, ConsumerServiceService, HealthCheckRequest_ClientType as ClientType,
-  HealthCheckResponse_ClientStatus as ClientStatus, HealthCheckService, type MsgID, type StreamMessage,
+  ConsumerRequest_SubscriptionType as WireType, ConsumerServiceDefinition, HealthCheckRequest_ClientType as ClientType,
+  HealthCheckResponse_ClientStatus as ClientStatus, HealthCheckDefinition, type MsgID, type StreamMessage,
 } from "./generated/danube";
 import type { Cancellable, NackOptions } from "./options";
 import { Route } from "./route";
-import { backoff, retrying, sleep } from "./waiting";
+import { unavailable, type Call } from "./transport";
+import { backoff, deferred, retrying, sleep } from "./waiting";
 
 const ACK_TIMEOUT_MS = 30_000; // the default after which a broker delivers again
 const HEALTH_TIMEOUT_MS = 4_000;
@@ -36,8 +35,8 @@ export interface StreamOptions {
 
 /** Whom a stream delivers to. */
 export interface Sink {
-  /** Take a message; whether there is room for more. */
-  take(message: StreamMessage, from: TopicStream): boolean;
+  /** Take a message. Where there is no room for more, the sink has paused its streams. */
+  take(message: StreamMessage, from: TopicStream): void;
   /** What is not taken by the program yet comes again. */
   lost(from: TopicStream): void;
   failed(error: DanubeError): void;
@@ -49,7 +48,7 @@ export class TopicStream {
   readonly #subject: Subject;
   readonly #ended = new AbortController();
   #consumerId = 0n;
-  #call: Stream<StreamMessage> | undefined;
+  #call: Call | undefined;
   #missingSince: number | undefined;
 
   constructor(
@@ -106,7 +105,7 @@ export class TopicStream {
 
   close(): void {
     this.#ended.abort();
-    this.#call?.cancel();
+    this.#call?.cancel(closed("the consumer"));
   }
 
   /** Ask whether the broker still serves this consumer; where not, end the stream and begin again. */
@@ -116,8 +115,8 @@ export class TopicStream {
     const request = { requestId: 0n, client: ClientType.Consumer, id: this.#consumerId };
     const options = { timeoutMs: HEALTH_TIMEOUT_MS, signal: this.#ended.signal };
     try {
-      const answer = await this.connections.call(HealthCheckService.healthCheck, request, this.#route.target, options);
-      if (answer.status === ClientStatus.CLOSE && this.#call === call) call.cancel();
+      const answer = await this.connections.call(HealthCheckDefinition, HealthCheckDefinition.methods.healthCheck, request, this.#route.target, options);
+      if (answer.status === ClientStatus.CLOSE) call.cancel(unavailable("the broker serves this consumer no more", "refused"));
     } catch {
       // No answer is no reason: where the connection is gone the stream ends by itself.
     }
@@ -126,7 +125,7 @@ export class TopicStream {
   async ack(message: StreamMessage, options: Cancellable): Promise<void> {
     const request = { requestId: message.requestId, msgId: message.msgId, subscriptionName: this.options.subscription };
     await this.#answer(message.msgId, options.signal, () =>
-      this.connections.call(ConsumerServiceService.ack, request, this.#route.target, options));
+      this.connections.call(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.ack, request, this.#route.target, options));
   }
 
   async nack(message: StreamMessage, options: NackOptions): Promise<void> {
@@ -138,7 +137,7 @@ export class TopicStream {
       reason: options.reason,
     };
     await this.#answer(message.msgId, options.signal, () =>
-      this.connections.call(ConsumerServiceService.nack, request, this.#route.target, options));
+      this.connections.call(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.nack, request, this.#route.target, options));
   }
 
   async #answer(id: MsgID | undefined, signal: AbortSignal | undefined, send: () => Promise<unknown>): Promise<void> {
@@ -154,7 +153,7 @@ export class TopicStream {
   async #subscribe(signal: AbortSignal | undefined): Promise<void> {
     await this.#route.locate(signal);
     const answer = await this.connections.call(
-      ConsumerServiceService.subscribe,
+      ConsumerServiceDefinition, ConsumerServiceDefinition.methods.subscribe,
       {
         requestId: 0n,
         topicName: this.topic,
@@ -172,41 +171,27 @@ export class TopicStream {
   /** Read one stream to its end; resolves with its reason. */
   async #receive(): Promise<DanubeError> {
     const request = { requestId: 0n, consumerId: this.#consumerId };
-    const call = await this.connections.stream(ConsumerServiceService.receiveMessages, request, this.#route.target);
-    if (this.#ended.signal.aborted) {
-      call.on("error", () => undefined).cancel();
-      return closed("the consumer");
-    }
-    this.#call = call;
-    let broken: DanubeError | undefined;
-    call.on("metadata", () => {
-      this.#missingSince = undefined;
-      this.events.emit("connected", { ...this.#subject, address: this.#route.target.address });
+    const { promise, resolve } = deferred<DanubeError>();
+    const call = await this.connections.stream(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.receiveMessages, request, this.#route.target, {
+      begun: () => {
+        this.#missingSince = undefined;
+        this.events.emit("connected", { ...this.#subject, address: this.#route.target.address });
+      },
+      message: (message, from) => {
+        if (message.msgId === undefined) from.cancel(protocolError(`a message of ${this.topic} came without its id`));
+        else this.sink.take(message, this);
+      },
+      ended: (error) => resolve(error ?? unavailable("the broker ended the stream", "refused")),
     });
-    call.on("data", (message: StreamMessage) => {
-      if (broken !== undefined || this.#call !== call) return;
-      if (message.msgId === undefined) {
-        broken = protocolError(`a message of ${this.topic} came without its id`);
-        call.cancel();
-      } else if (!this.sink.take(message, this)) {
-        call.pause();
-      }
-    });
-    const error = await new Promise<ServiceError | undefined>((resolve) => {
-      call.on("error", resolve as (error: Error) => void);
-      call.on("end", () => resolve(undefined));
-    });
-    this.#call = undefined;
-    call.resume(); // whatever is left is dropped
-    if (broken !== undefined) return broken;
-    if (error !== undefined && error.code !== status.CANCELLED) return fromCall(error);
-    return new DanubeError("UNAVAILABLE", "the broker ended the stream", { retryable: true });
+    if (this.#ended.signal.aborted) call.cancel(closed("the consumer"));
+    else this.#call = call;
+    return await promise.finally(() => (this.#call = undefined));
   }
 
   #mayPass(error: DanubeError): boolean {
     if (!error.code.endsWith("NOT_FOUND")) {
       // A stream has no effect that a retry could double: what broke on the way may come whole the next time.
-      return error.retryable || error.code === "INTERNAL" || error.code === "PROTOCOL_ERROR";
+      return error.retryable || error.code === "INTERNAL" || error.code === "UNKNOWN";
     }
     this.#missingSince ??= Date.now();
     return Date.now() - this.#missingSince < MISSING_MS;

@@ -9,11 +9,18 @@ export { grpc, wire };
 
 const OK = 0;
 const SERVICES = [
-  wire.ProducerServiceService, wire.ConsumerServiceService, wire.DiscoveryService, wire.HealthCheckService, wire.AuthServiceService,
+  wire.ProducerServiceDefinition, wire.ConsumerServiceDefinition, wire.DiscoveryDefinition, wire.HealthCheckDefinition,
+  wire.AuthServiceDefinition,
 ];
 
-/** Bytes go out as they are, whatever the method's type. */
-const raw = (serialize) => (answer) => (Buffer.isBuffer(answer) ? answer : serialize(answer));
+/** A method, as a server of grpc-js has it. Bytes go out as they are, whatever the method's type. */
+const served = (service, { name, requestType, responseType, responseStream }) => ({
+  path: `/${service.fullName}/${name}`,
+  requestStream: false,
+  responseStream,
+  requestDeserialize: (bytes) => requestType.decode(bytes),
+  responseSerialize: (answer) => (Buffer.isBuffer(answer) ? answer : Buffer.from(responseType.encode(answer).finish())),
+});
 
 export const failure = (code, details = "", metadata = new grpc.Metadata()) => Object.assign(new Error(details), { code, details, metadata });
 
@@ -47,8 +54,8 @@ export class FakeBroker {
     for (const service of SERVICES) {
       const handlers = {};
       const definition = {};
-      for (const [method, each] of Object.entries(service)) {
-        definition[method] = { ...each, responseSerialize: raw(each.responseSerialize) };
+      for (const [method, each] of Object.entries(service.methods)) {
+        definition[method] = served(service, each);
         handlers[method] = each.responseStream
           ? (call) => {
               this.#note(method, call);

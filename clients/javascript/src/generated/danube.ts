@@ -7,7 +7,6 @@
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
-import type { handleServerStreamingCall, handleUnaryCall, UntypedServiceImplementation } from "@grpc/grpc-js";
 
 export const protobufPackage = "danube";
 
@@ -2011,178 +2010,150 @@ export const AuthResponse: MessageFns<AuthResponse> = {
   },
 };
 
-export type ProducerServiceService = typeof ProducerServiceService;
-export const ProducerServiceService = {
-  /** Enters a producer on a topic, which is created if the broker allows that. */
-  createProducer: {
-    path: "/danube.ProducerService/CreateProducer" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ProducerRequest): Buffer => Buffer.from(ProducerRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ProducerRequest => ProducerRequest.decode(value),
-    responseSerialize: (value: ProducerResponse): Buffer => Buffer.from(ProducerResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ProducerResponse => ProducerResponse.decode(value),
-  },
-  /** Publishes one message; the answer is the acknowledgement. */
-  sendMessage: {
-    path: "/danube.ProducerService/SendMessage" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: StreamMessage): Buffer => Buffer.from(StreamMessage.encode(value).finish()),
-    requestDeserialize: (value: Buffer): StreamMessage => StreamMessage.decode(value),
-    responseSerialize: (value: MessageResponse): Buffer => Buffer.from(MessageResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): MessageResponse => MessageResponse.decode(value),
-  },
-} as const;
-
-export interface ProducerServiceServer extends UntypedServiceImplementation {
-  /** Enters a producer on a topic, which is created if the broker allows that. */
-  createProducer: handleUnaryCall<ProducerRequest, ProducerResponse>;
-  /** Publishes one message; the answer is the acknowledgement. */
-  sendMessage: handleUnaryCall<StreamMessage, MessageResponse>;
-}
-
-export type ConsumerServiceService = typeof ConsumerServiceService;
-export const ConsumerServiceService = {
-  /** Enters a consumer on a subscription, which is created if it is new. */
-  subscribe: {
-    path: "/danube.ConsumerService/Subscribe" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ConsumerRequest): Buffer => Buffer.from(ConsumerRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ConsumerRequest => ConsumerRequest.decode(value),
-    responseSerialize: (value: ConsumerResponse): Buffer => Buffer.from(ConsumerResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ConsumerResponse => ConsumerResponse.decode(value),
-  },
-  /** Delivers until either side leaves. The stream's first header frame is what lets a client begin. */
-  receiveMessages: {
-    path: "/danube.ConsumerService/ReceiveMessages" as const,
-    requestStream: false as const,
-    responseStream: true as const,
-    requestSerialize: (value: ReceiveRequest): Buffer => Buffer.from(ReceiveRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ReceiveRequest => ReceiveRequest.decode(value),
-    responseSerialize: (value: StreamMessage): Buffer => Buffer.from(StreamMessage.encode(value).finish()),
-    responseDeserialize: (value: Buffer): StreamMessage => StreamMessage.decode(value),
-  },
-  ack: {
-    path: "/danube.ConsumerService/Ack" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: AckRequest): Buffer => Buffer.from(AckRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): AckRequest => AckRequest.decode(value),
-    responseSerialize: (value: AckResponse): Buffer => Buffer.from(AckResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): AckResponse => AckResponse.decode(value),
-  },
-  nack: {
-    path: "/danube.ConsumerService/Nack" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: NackRequest): Buffer => Buffer.from(NackRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): NackRequest => NackRequest.decode(value),
-    responseSerialize: (value: NackResponse): Buffer => Buffer.from(NackResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): NackResponse => NackResponse.decode(value),
+export type ProducerServiceDefinition = typeof ProducerServiceDefinition;
+export const ProducerServiceDefinition = {
+  name: "ProducerService",
+  fullName: "danube.ProducerService",
+  methods: {
+    /** Enters a producer on a topic, which is created if the broker allows that. */
+    createProducer: {
+      name: "CreateProducer",
+      requestType: ProducerRequest as typeof ProducerRequest,
+      requestStream: false,
+      responseType: ProducerResponse as typeof ProducerResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Publishes one message; the answer is the acknowledgement. */
+    sendMessage: {
+      name: "SendMessage",
+      requestType: StreamMessage as typeof StreamMessage,
+      requestStream: false,
+      responseType: MessageResponse as typeof MessageResponse,
+      responseStream: false,
+      options: {},
+    },
   },
 } as const;
 
-export interface ConsumerServiceServer extends UntypedServiceImplementation {
-  /** Enters a consumer on a subscription, which is created if it is new. */
-  subscribe: handleUnaryCall<ConsumerRequest, ConsumerResponse>;
-  /** Delivers until either side leaves. The stream's first header frame is what lets a client begin. */
-  receiveMessages: handleServerStreamingCall<ReceiveRequest, StreamMessage>;
-  ack: handleUnaryCall<AckRequest, AckResponse>;
-  nack: handleUnaryCall<NackRequest, NackResponse>;
-}
-
-export type DiscoveryService = typeof DiscoveryService;
-export const DiscoveryService = {
-  /** Which broker answers for a topic. */
-  topicLookup: {
-    path: "/danube.Discovery/TopicLookup" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: TopicLookupRequest): Buffer => Buffer.from(TopicLookupRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): TopicLookupRequest => TopicLookupRequest.decode(value),
-    responseSerialize: (value: TopicLookupResponse): Buffer => Buffer.from(TopicLookupResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): TopicLookupResponse => TopicLookupResponse.decode(value),
-  },
-  /** The concrete topics behind a name: its partitions, or the name itself. */
-  topicPartitions: {
-    path: "/danube.Discovery/TopicPartitions" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: TopicLookupRequest): Buffer => Buffer.from(TopicLookupRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): TopicLookupRequest => TopicLookupRequest.decode(value),
-    responseSerialize: (value: TopicPartitionsResponse): Buffer =>
-      Buffer.from(TopicPartitionsResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): TopicPartitionsResponse => TopicPartitionsResponse.decode(value),
-  },
-} as const;
-
-export interface DiscoveryServer extends UntypedServiceImplementation {
-  /** Which broker answers for a topic. */
-  topicLookup: handleUnaryCall<TopicLookupRequest, TopicLookupResponse>;
-  /** The concrete topics behind a name: its partitions, or the name itself. */
-  topicPartitions: handleUnaryCall<TopicLookupRequest, TopicPartitionsResponse>;
-}
-
-export type HealthCheckService = typeof HealthCheckService;
-export const HealthCheckService = {
-  /** Asked every few seconds by every producer and consumer; CLOSE sends it back to look-up. */
-  healthCheck: {
-    path: "/danube.HealthCheck/HealthCheck" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: HealthCheckRequest): Buffer => Buffer.from(HealthCheckRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): HealthCheckRequest => HealthCheckRequest.decode(value),
-    responseSerialize: (value: HealthCheckResponse): Buffer => Buffer.from(HealthCheckResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): HealthCheckResponse => HealthCheckResponse.decode(value),
+export type ConsumerServiceDefinition = typeof ConsumerServiceDefinition;
+export const ConsumerServiceDefinition = {
+  name: "ConsumerService",
+  fullName: "danube.ConsumerService",
+  methods: {
+    /** Enters a consumer on a subscription, which is created if it is new. */
+    subscribe: {
+      name: "Subscribe",
+      requestType: ConsumerRequest as typeof ConsumerRequest,
+      requestStream: false,
+      responseType: ConsumerResponse as typeof ConsumerResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** Delivers until either side leaves. The stream's first header frame is what lets a client begin. */
+    receiveMessages: {
+      name: "ReceiveMessages",
+      requestType: ReceiveRequest as typeof ReceiveRequest,
+      requestStream: false,
+      responseType: StreamMessage as typeof StreamMessage,
+      responseStream: true,
+      options: {},
+    },
+    ack: {
+      name: "Ack",
+      requestType: AckRequest as typeof AckRequest,
+      requestStream: false,
+      responseType: AckResponse as typeof AckResponse,
+      responseStream: false,
+      options: {},
+    },
+    nack: {
+      name: "Nack",
+      requestType: NackRequest as typeof NackRequest,
+      requestStream: false,
+      responseType: NackResponse as typeof NackResponse,
+      responseStream: false,
+      options: {},
+    },
   },
 } as const;
 
-export interface HealthCheckServer extends UntypedServiceImplementation {
-  /** Asked every few seconds by every producer and consumer; CLOSE sends it back to look-up. */
-  healthCheck: handleUnaryCall<HealthCheckRequest, HealthCheckResponse>;
-}
-
-export type StorageServiceService = typeof StorageServiceService;
-export const StorageServiceService = {
-  /** Finished segments of a topic in the object store, for tools that read them directly. */
-  listSegmentDescriptors: {
-    path: "/danube.StorageService/ListSegmentDescriptors" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ListSegmentDescriptorsRequest): Buffer =>
-      Buffer.from(ListSegmentDescriptorsRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ListSegmentDescriptorsRequest => ListSegmentDescriptorsRequest.decode(value),
-    responseSerialize: (value: ListSegmentDescriptorsResponse): Buffer =>
-      Buffer.from(ListSegmentDescriptorsResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ListSegmentDescriptorsResponse =>
-      ListSegmentDescriptorsResponse.decode(value),
+export type DiscoveryDefinition = typeof DiscoveryDefinition;
+export const DiscoveryDefinition = {
+  name: "Discovery",
+  fullName: "danube.Discovery",
+  methods: {
+    /** Which broker answers for a topic. */
+    topicLookup: {
+      name: "TopicLookup",
+      requestType: TopicLookupRequest as typeof TopicLookupRequest,
+      requestStream: false,
+      responseType: TopicLookupResponse as typeof TopicLookupResponse,
+      responseStream: false,
+      options: {},
+    },
+    /** The concrete topics behind a name: its partitions, or the name itself. */
+    topicPartitions: {
+      name: "TopicPartitions",
+      requestType: TopicLookupRequest as typeof TopicLookupRequest,
+      requestStream: false,
+      responseType: TopicPartitionsResponse as typeof TopicPartitionsResponse,
+      responseStream: false,
+      options: {},
+    },
   },
 } as const;
 
-export interface StorageServiceServer extends UntypedServiceImplementation {
-  /** Finished segments of a topic in the object store, for tools that read them directly. */
-  listSegmentDescriptors: handleUnaryCall<ListSegmentDescriptorsRequest, ListSegmentDescriptorsResponse>;
-}
+export type HealthCheckDefinition = typeof HealthCheckDefinition;
+export const HealthCheckDefinition = {
+  name: "HealthCheck",
+  fullName: "danube.HealthCheck",
+  methods: {
+    /** Asked every few seconds by every producer and consumer; CLOSE sends it back to look-up. */
+    healthCheck: {
+      name: "HealthCheck",
+      requestType: HealthCheckRequest as typeof HealthCheckRequest,
+      requestStream: false,
+      responseType: HealthCheckResponse as typeof HealthCheckResponse,
+      responseStream: false,
+      options: {},
+    },
+  },
+} as const;
+
+export type StorageServiceDefinition = typeof StorageServiceDefinition;
+export const StorageServiceDefinition = {
+  name: "StorageService",
+  fullName: "danube.StorageService",
+  methods: {
+    /** Finished segments of a topic in the object store, for tools that read them directly. */
+    listSegmentDescriptors: {
+      name: "ListSegmentDescriptors",
+      requestType: ListSegmentDescriptorsRequest as typeof ListSegmentDescriptorsRequest,
+      requestStream: false,
+      responseType: ListSegmentDescriptorsResponse as typeof ListSegmentDescriptorsResponse,
+      responseStream: false,
+      options: {},
+    },
+  },
+} as const;
 
 /** Of an earlier protocol. The Java client still trades its API key for a token here. */
-export type AuthServiceService = typeof AuthServiceService;
-export const AuthServiceService = {
-  authenticate: {
-    path: "/danube.AuthService/Authenticate" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: AuthRequest): Buffer => Buffer.from(AuthRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): AuthRequest => AuthRequest.decode(value),
-    responseSerialize: (value: AuthResponse): Buffer => Buffer.from(AuthResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): AuthResponse => AuthResponse.decode(value),
+export type AuthServiceDefinition = typeof AuthServiceDefinition;
+export const AuthServiceDefinition = {
+  name: "AuthService",
+  fullName: "danube.AuthService",
+  methods: {
+    authenticate: {
+      name: "Authenticate",
+      requestType: AuthRequest as typeof AuthRequest,
+      requestStream: false,
+      responseType: AuthResponse as typeof AuthResponse,
+      responseStream: false,
+      options: {},
+    },
   },
 } as const;
-
-export interface AuthServiceServer extends UntypedServiceImplementation {
-  authenticate: handleUnaryCall<AuthRequest, AuthResponse>;
-}
 
 export interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;

@@ -7,7 +7,6 @@
 
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
-import type { handleUnaryCall, UntypedServiceImplementation } from "@grpc/grpc-js";
 
 export const protobufPackage = "danube_schema";
 
@@ -1773,141 +1772,101 @@ export const GetTopicSchemaConfigResponse: MessageFns<GetTopicSchemaConfigRespon
   },
 };
 
-export type SchemaRegistryService = typeof SchemaRegistryService;
-export const SchemaRegistryService = {
-  registerSchema: {
-    path: "/danube_schema.SchemaRegistry/RegisterSchema" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: RegisterSchemaRequest): Buffer =>
-      Buffer.from(RegisterSchemaRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): RegisterSchemaRequest => RegisterSchemaRequest.decode(value),
-    responseSerialize: (value: RegisterSchemaResponse): Buffer =>
-      Buffer.from(RegisterSchemaResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): RegisterSchemaResponse => RegisterSchemaResponse.decode(value),
-  },
-  getSchema: {
-    path: "/danube_schema.SchemaRegistry/GetSchema" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: GetSchemaRequest): Buffer => Buffer.from(GetSchemaRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): GetSchemaRequest => GetSchemaRequest.decode(value),
-    responseSerialize: (value: GetSchemaResponse): Buffer => Buffer.from(GetSchemaResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): GetSchemaResponse => GetSchemaResponse.decode(value),
-  },
-  getLatestSchema: {
-    path: "/danube_schema.SchemaRegistry/GetLatestSchema" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: GetLatestSchemaRequest): Buffer =>
-      Buffer.from(GetLatestSchemaRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): GetLatestSchemaRequest => GetLatestSchemaRequest.decode(value),
-    responseSerialize: (value: GetSchemaResponse): Buffer => Buffer.from(GetSchemaResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): GetSchemaResponse => GetSchemaResponse.decode(value),
-  },
-  listVersions: {
-    path: "/danube_schema.SchemaRegistry/ListVersions" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ListVersionsRequest): Buffer => Buffer.from(ListVersionsRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ListVersionsRequest => ListVersionsRequest.decode(value),
-    responseSerialize: (value: ListVersionsResponse): Buffer =>
-      Buffer.from(ListVersionsResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ListVersionsResponse => ListVersionsResponse.decode(value),
-  },
-  checkCompatibility: {
-    path: "/danube_schema.SchemaRegistry/CheckCompatibility" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: CheckCompatibilityRequest): Buffer =>
-      Buffer.from(CheckCompatibilityRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): CheckCompatibilityRequest => CheckCompatibilityRequest.decode(value),
-    responseSerialize: (value: CheckCompatibilityResponse): Buffer =>
-      Buffer.from(CheckCompatibilityResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): CheckCompatibilityResponse => CheckCompatibilityResponse.decode(value),
-  },
-  deleteSchemaVersion: {
-    path: "/danube_schema.SchemaRegistry/DeleteSchemaVersion" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: DeleteSchemaVersionRequest): Buffer =>
-      Buffer.from(DeleteSchemaVersionRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): DeleteSchemaVersionRequest => DeleteSchemaVersionRequest.decode(value),
-    responseSerialize: (value: DeleteSchemaVersionResponse): Buffer =>
-      Buffer.from(DeleteSchemaVersionResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): DeleteSchemaVersionResponse => DeleteSchemaVersionResponse.decode(value),
-  },
-  setCompatibilityMode: {
-    path: "/danube_schema.SchemaRegistry/SetCompatibilityMode" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: SetCompatibilityModeRequest): Buffer =>
-      Buffer.from(SetCompatibilityModeRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): SetCompatibilityModeRequest => SetCompatibilityModeRequest.decode(value),
-    responseSerialize: (value: SetCompatibilityModeResponse): Buffer =>
-      Buffer.from(SetCompatibilityModeResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): SetCompatibilityModeResponse => SetCompatibilityModeResponse.decode(value),
-  },
-  configureTopicSchema: {
-    path: "/danube_schema.SchemaRegistry/ConfigureTopicSchema" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ConfigureTopicSchemaRequest): Buffer =>
-      Buffer.from(ConfigureTopicSchemaRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ConfigureTopicSchemaRequest => ConfigureTopicSchemaRequest.decode(value),
-    responseSerialize: (value: ConfigureTopicSchemaResponse): Buffer =>
-      Buffer.from(ConfigureTopicSchemaResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ConfigureTopicSchemaResponse => ConfigureTopicSchemaResponse.decode(value),
-  },
-  updateTopicValidationPolicy: {
-    path: "/danube_schema.SchemaRegistry/UpdateTopicValidationPolicy" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: UpdateTopicValidationPolicyRequest): Buffer =>
-      Buffer.from(UpdateTopicValidationPolicyRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): UpdateTopicValidationPolicyRequest =>
-      UpdateTopicValidationPolicyRequest.decode(value),
-    responseSerialize: (value: UpdateTopicValidationPolicyResponse): Buffer =>
-      Buffer.from(UpdateTopicValidationPolicyResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): UpdateTopicValidationPolicyResponse =>
-      UpdateTopicValidationPolicyResponse.decode(value),
-  },
-  getTopicSchemaConfig: {
-    path: "/danube_schema.SchemaRegistry/GetTopicSchemaConfig" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: GetTopicSchemaConfigRequest): Buffer =>
-      Buffer.from(GetTopicSchemaConfigRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): GetTopicSchemaConfigRequest => GetTopicSchemaConfigRequest.decode(value),
-    responseSerialize: (value: GetTopicSchemaConfigResponse): Buffer =>
-      Buffer.from(GetTopicSchemaConfigResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): GetTopicSchemaConfigResponse => GetTopicSchemaConfigResponse.decode(value),
-  },
-  listSubjects: {
-    path: "/danube_schema.SchemaRegistry/ListSubjects" as const,
-    requestStream: false as const,
-    responseStream: false as const,
-    requestSerialize: (value: ListSubjectsRequest): Buffer => Buffer.from(ListSubjectsRequest.encode(value).finish()),
-    requestDeserialize: (value: Buffer): ListSubjectsRequest => ListSubjectsRequest.decode(value),
-    responseSerialize: (value: ListSubjectsResponse): Buffer =>
-      Buffer.from(ListSubjectsResponse.encode(value).finish()),
-    responseDeserialize: (value: Buffer): ListSubjectsResponse => ListSubjectsResponse.decode(value),
+export type SchemaRegistryDefinition = typeof SchemaRegistryDefinition;
+export const SchemaRegistryDefinition = {
+  name: "SchemaRegistry",
+  fullName: "danube_schema.SchemaRegistry",
+  methods: {
+    registerSchema: {
+      name: "RegisterSchema",
+      requestType: RegisterSchemaRequest as typeof RegisterSchemaRequest,
+      requestStream: false,
+      responseType: RegisterSchemaResponse as typeof RegisterSchemaResponse,
+      responseStream: false,
+      options: {},
+    },
+    getSchema: {
+      name: "GetSchema",
+      requestType: GetSchemaRequest as typeof GetSchemaRequest,
+      requestStream: false,
+      responseType: GetSchemaResponse as typeof GetSchemaResponse,
+      responseStream: false,
+      options: {},
+    },
+    getLatestSchema: {
+      name: "GetLatestSchema",
+      requestType: GetLatestSchemaRequest as typeof GetLatestSchemaRequest,
+      requestStream: false,
+      responseType: GetSchemaResponse as typeof GetSchemaResponse,
+      responseStream: false,
+      options: {},
+    },
+    listVersions: {
+      name: "ListVersions",
+      requestType: ListVersionsRequest as typeof ListVersionsRequest,
+      requestStream: false,
+      responseType: ListVersionsResponse as typeof ListVersionsResponse,
+      responseStream: false,
+      options: {},
+    },
+    checkCompatibility: {
+      name: "CheckCompatibility",
+      requestType: CheckCompatibilityRequest as typeof CheckCompatibilityRequest,
+      requestStream: false,
+      responseType: CheckCompatibilityResponse as typeof CheckCompatibilityResponse,
+      responseStream: false,
+      options: {},
+    },
+    deleteSchemaVersion: {
+      name: "DeleteSchemaVersion",
+      requestType: DeleteSchemaVersionRequest as typeof DeleteSchemaVersionRequest,
+      requestStream: false,
+      responseType: DeleteSchemaVersionResponse as typeof DeleteSchemaVersionResponse,
+      responseStream: false,
+      options: {},
+    },
+    setCompatibilityMode: {
+      name: "SetCompatibilityMode",
+      requestType: SetCompatibilityModeRequest as typeof SetCompatibilityModeRequest,
+      requestStream: false,
+      responseType: SetCompatibilityModeResponse as typeof SetCompatibilityModeResponse,
+      responseStream: false,
+      options: {},
+    },
+    configureTopicSchema: {
+      name: "ConfigureTopicSchema",
+      requestType: ConfigureTopicSchemaRequest as typeof ConfigureTopicSchemaRequest,
+      requestStream: false,
+      responseType: ConfigureTopicSchemaResponse as typeof ConfigureTopicSchemaResponse,
+      responseStream: false,
+      options: {},
+    },
+    updateTopicValidationPolicy: {
+      name: "UpdateTopicValidationPolicy",
+      requestType: UpdateTopicValidationPolicyRequest as typeof UpdateTopicValidationPolicyRequest,
+      requestStream: false,
+      responseType: UpdateTopicValidationPolicyResponse as typeof UpdateTopicValidationPolicyResponse,
+      responseStream: false,
+      options: {},
+    },
+    getTopicSchemaConfig: {
+      name: "GetTopicSchemaConfig",
+      requestType: GetTopicSchemaConfigRequest as typeof GetTopicSchemaConfigRequest,
+      requestStream: false,
+      responseType: GetTopicSchemaConfigResponse as typeof GetTopicSchemaConfigResponse,
+      responseStream: false,
+      options: {},
+    },
+    listSubjects: {
+      name: "ListSubjects",
+      requestType: ListSubjectsRequest as typeof ListSubjectsRequest,
+      requestStream: false,
+      responseType: ListSubjectsResponse as typeof ListSubjectsResponse,
+      responseStream: false,
+      options: {},
+    },
   },
 } as const;
-
-export interface SchemaRegistryServer extends UntypedServiceImplementation {
-  registerSchema: handleUnaryCall<RegisterSchemaRequest, RegisterSchemaResponse>;
-  getSchema: handleUnaryCall<GetSchemaRequest, GetSchemaResponse>;
-  getLatestSchema: handleUnaryCall<GetLatestSchemaRequest, GetSchemaResponse>;
-  listVersions: handleUnaryCall<ListVersionsRequest, ListVersionsResponse>;
-  checkCompatibility: handleUnaryCall<CheckCompatibilityRequest, CheckCompatibilityResponse>;
-  deleteSchemaVersion: handleUnaryCall<DeleteSchemaVersionRequest, DeleteSchemaVersionResponse>;
-  setCompatibilityMode: handleUnaryCall<SetCompatibilityModeRequest, SetCompatibilityModeResponse>;
-  configureTopicSchema: handleUnaryCall<ConfigureTopicSchemaRequest, ConfigureTopicSchemaResponse>;
-  updateTopicValidationPolicy: handleUnaryCall<UpdateTopicValidationPolicyRequest, UpdateTopicValidationPolicyResponse>;
-  getTopicSchemaConfig: handleUnaryCall<GetTopicSchemaConfigRequest, GetTopicSchemaConfigResponse>;
-  listSubjects: handleUnaryCall<ListSubjectsRequest, ListSubjectsResponse>;
-}
 
 export interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;

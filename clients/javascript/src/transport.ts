@@ -1,0 +1,266 @@
+/**
+ * gRPC over Node's own HTTP/2. A channel is the connection to one address, made at its first call and again after its end.
+ *
+ * It has what this client uses of gRPC: one request, one answer or a stream of them, a deadline, a status. `@grpc/grpc-js` took three
+ * times the processor time for each call, and did not say whether a call that failed had left.
+ */
+
+import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream, type IncomingHttpHeaders } from "node:http2";
+
+import { DanubeError, fromStatus, protocolError, type Outcome } from "./errors";
+import type { TlsOptions } from "./options";
+
+// Bytes. A message has at most 4 MiB in the official clients; a broker may be set to take more.
+const MAX_RECEIVE_BYTES = 16 * 1024 * 1024;
+const PREFIX_BYTES = 5; // of a message: whether it is compressed, its length
+const STREAM_WINDOW_BYTES = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024; // streams that are not read take nothing of it
+const CONNECT_TIMEOUT_MS = 10_000;
+const KEEPALIVE_MS = 20_000; // a peer that is gone without a word; asked only during calls, as servers of gRPC require
+const PING_TIMEOUT_MS = 10_000;
+const LAST_STREAM_ID = 2 ** 30; // a connection has 2³¹ of them
+// gRPC's table of statuses that proxies give instead of an answer; any other is UNKNOWN
+const HTTP_STATUS: Record<number, number> = { 400: 13, 401: 16, 403: 7, 404: 12, 429: 14, 502: 14, 503: 14, 504: 14 };
+
+/** Gets the answers to a call. */
+export interface Receiver {
+  /** The first headers came. */
+  begun?(): void;
+  message(bytes: Uint8Array): void;
+  /** Called once, after the last message. Without an error the broker's status was OK. */
+  ended(error: DanubeError | undefined): void;
+}
+
+export class Channel {
+  readonly #waiting = new Set<Call>(); // for the connection
+  readonly #calls = new Set<Call>();
+  readonly #sessions = new Set<ClientHttp2Session>(); // the one that takes calls, and those whose last calls are under way
+  #session: ClientHttp2Session | undefined;
+  #ready = false;
+  #keepaliveMs = KEEPALIVE_MS;
+
+  constructor(private readonly address: string, private readonly tls: TlsOptions | undefined) {}
+
+  open(headers: Record<string, string>, request: Uint8Array, timeoutMs: number, receiver: Receiver): Call {
+    const call = new Call(this.address, headers, request, receiver, (ended) => {
+      this.#calls.delete(ended);
+      this.#waiting.delete(ended);
+    });
+    if (timeoutMs < Infinity) call.expireAfter(timeoutMs);
+    this.#calls.add(call);
+    const session = this.#session;
+    if (session === undefined || session.closed || session.destroyed) this.#connect();
+    if (this.#ready) this.#start(call, this.#session as ClientHttp2Session);
+    else this.#waiting.add(call);
+    return call;
+  }
+
+  /** End every call with this error, and the connection. */
+  close(error: DanubeError): void {
+    for (const call of [...this.#calls]) call.cancel(error);
+    this.#session = undefined;
+    for (const session of this.#sessions) session.destroy();
+  }
+
+  #start(call: Call, session: ClientHttp2Session): void {
+    this.#waiting.delete(call);
+    if (call.start(session) > LAST_STREAM_ID) this.#retire(session);
+  }
+
+  /** Give it no more calls. */
+  #retire(session: ClientHttp2Session): void {
+    if (this.#session === session) this.#session = undefined;
+    if (!session.closed) session.close();
+  }
+
+  #connect(): void {
+    const { ca, cert, key } = this.tls ?? {};
+    const url = `${this.tls === undefined ? "http" : "https"}://${this.address}`;
+    const options = {
+      ...(ca === undefined ? {} : { ca: Buffer.from(ca) }),
+      ...(cert === undefined || key === undefined ? {} : { cert: Buffer.from(cert), key: Buffer.from(key) }),
+      autoSelectFamilyAttemptTimeout: 2_000,
+      maxSessionMemory: 4_000, // MB; what is under way is bounded by its producers and consumers
+      settings: { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES },
+    };
+    const session = connect(url, options);
+    this.#sessions.add(session);
+    this.#session = session;
+    this.#ready = false;
+    let ready = false;
+    let reason = `the other side closed the connection${this.tls === undefined ? ". If it expects TLS, write https://" : ""}`;
+    let keepalive: NodeJS.Timeout | undefined;
+    const late = setTimeout(() => session.destroy(new Error(`no answer within ${CONNECT_TIMEOUT_MS} ms`)), CONNECT_TIMEOUT_MS);
+    session.once("remoteSettings", () => {
+      clearTimeout(late);
+      if (this.#session !== session) return;
+      ready = this.#ready = true;
+      session.setLocalWindowSize(CONNECTION_WINDOW_BYTES);
+      keepalive = setInterval(() => this.#ping(session), this.#keepaliveMs);
+      for (const call of [...this.#waiting]) this.#start(call, session);
+    });
+    // Node gives no message where a name has several addresses, and none answers
+    session.on("error", (error: NodeJS.ErrnoException) => (reason = error.message || (error.code ?? reason)));
+    session.on("goaway", (code: number) => {
+      if (code === constants.NGHTTP2_ENHANCE_YOUR_CALM) this.#keepaliveMs *= 2;
+      this.#retire(session);
+    });
+    session.once("close", () => {
+      clearTimeout(late);
+      clearInterval(keepalive);
+      this.#sessions.delete(session);
+      if (this.#session === session) this.#session = undefined;
+      if (ready || this.#session !== undefined) return;
+      for (const call of [...this.#waiting]) call.cancel(unavailable(`no connection to ${url}: ${reason}`, "refused"));
+    });
+  }
+
+  #ping(session: ClientHttp2Session): void {
+    if (this.#calls.size === 0 || session.destroyed) return;
+    const late = setTimeout(() => session.destroy(new Error(`no answer to a ping within ${PING_TIMEOUT_MS} ms`)), PING_TIMEOUT_MS);
+    if (!session.ping(() => clearTimeout(late))) clearTimeout(late);
+  }
+}
+
+/** One call. It ends once: with the broker's status, its deadline, the connection's end, or `cancel`. */
+export class Call {
+  #stream: ClientHttp2Stream | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #status: IncomingHttpHeaders | undefined;
+  #httpStatus = 0;
+  #failure: Error | undefined;
+  #chunks: Buffer[] = [];
+  #bytes = 0;
+  #needed = PREFIX_BYTES;
+  #paused = false;
+  #over = false;
+
+  constructor(
+    private readonly address: string,
+    private readonly headers: Record<string, string>,
+    private readonly request: Uint8Array,
+    private readonly receiver: Receiver,
+    private readonly forget: (call: Call) => void,
+  ) {}
+
+  /** What a call that ends now may have done. */
+  get outcome(): Outcome {
+    return this.#stream === undefined ? "refused" : "unknown";
+  }
+
+  expireAfter(ms: number): void {
+    this.headers["grpc-timeout"] = ms > 99_000 ? `${Math.ceil(ms / 1000)}S` : `${Math.ceil(ms)}m`;
+    this.#timer = setTimeout(() => {
+      const message = `${this.address} did not answer within ${Math.round(ms)} ms`;
+      this.cancel(new DanubeError("DEADLINE_EXCEEDED", message, { retryable: true, outcome: this.outcome }));
+    }, ms);
+  }
+
+  /** Send the request. Returns the stream's id. */
+  start(session: ClientHttp2Session): number {
+    try {
+      this.#stream = session.request(this.headers);
+    } catch (error) {
+      this.cancel(unavailable(`the connection to ${this.address} has ended: ${(error as Error).message}`, "refused"));
+      return 0;
+    }
+    const stream = this.#stream;
+    stream.on("response", (headers) => {
+      this.#httpStatus = headers[":status"] ?? 0;
+      this.#status = headers;
+      if (this.#httpStatus !== 200) return;
+      const type = headers["content-type"] ?? "";
+      if (type.startsWith("application/grpc")) this.receiver.begun?.();
+      else this.cancel(protocolError(`${this.address} is no broker: it answered with the content type ${type.slice(0, 100)}`));
+    });
+    stream.on("trailers", (headers) => (this.#status = headers));
+    stream.on("data", (chunk: Buffer) => this.#take(chunk));
+    stream.on("error", (error) => (this.#failure = error));
+    stream.on("close", () => this.#end(this.#verdict()));
+    if (this.#paused) stream.pause();
+    const body = Buffer.allocUnsafe(PREFIX_BYTES + this.request.length);
+    body[0] = 0;
+    body.writeUInt32BE(this.request.length, 1);
+    body.set(this.request, PREFIX_BYTES);
+    stream.end(body);
+    return stream.id ?? 0;
+  }
+
+  cancel(error: DanubeError): void {
+    const stream = this.#stream;
+    this.#end(error);
+    stream?.close(constants.NGHTTP2_CANCEL);
+    stream?.resume(); // what is left is dropped
+  }
+
+  /** Deliver no more, and read no more than is on its way. */
+  pause(): void {
+    this.#paused = true;
+    this.#stream?.pause();
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#deliver();
+    if (!this.#paused) this.#stream?.resume();
+  }
+
+  #take(chunk: Buffer): void {
+    if (this.#over || this.#httpStatus !== 200) return;
+    this.#chunks.push(chunk);
+    this.#bytes += chunk.length;
+    this.#deliver();
+  }
+
+  #deliver(): void {
+    while (this.#bytes >= this.#needed && !this.#paused && !this.#over) {
+      const held = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks, this.#bytes);
+      const length = held.readUInt32BE(1);
+      if (held[0] !== 0 || length > MAX_RECEIVE_BYTES) {
+        const what = held[0] !== 0 ? "is compressed, which was not offered" : `has ${length} bytes, more than ${MAX_RECEIVE_BYTES}`;
+        return this.cancel(protocolError(`an answer of ${this.address} ${what}`));
+      }
+      const end = PREFIX_BYTES + length;
+      this.#chunks = [held];
+      this.#needed = end;
+      if (held.length < end) return;
+      this.#chunks = held.length > end ? [held.subarray(end)] : [];
+      this.#bytes -= end;
+      this.#needed = PREFIX_BYTES;
+      this.receiver.message(held.subarray(PREFIX_BYTES, end));
+    }
+  }
+
+  /** What the end of the stream means. */
+  #verdict(): DanubeError | undefined {
+    const code = this.#status?.["grpc-status"];
+    if (typeof code === "string" && this.#httpStatus === 200) {
+      if (code !== "0") return fromStatus(Number(code), text(this.#status, "grpc-message"), text(this.#status, "danube-error-bin"));
+      return this.#bytes > 0 && !this.#paused ? protocolError(`an answer of ${this.address} is cut off`) : undefined;
+    }
+    if (this.#httpStatus !== 0 && this.#httpStatus !== 200) {
+      return fromStatus(HTTP_STATUS[this.#httpStatus] ?? 2, `${this.address} answered with HTTP status ${this.#httpStatus}`, "");
+    }
+    const refused = this.#stream?.rstCode === constants.NGHTTP2_REFUSED_STREAM;
+    const why = this.#failure?.message ?? "the stream ended without a status";
+    return unavailable(`the connection to ${this.address} was lost: ${why}`, refused ? "refused" : "unknown");
+  }
+
+  #end(error: DanubeError | undefined): void {
+    if (this.#over) return;
+    this.#over = true;
+    clearTimeout(this.#timer);
+    this.#chunks = [];
+    this.forget(this);
+    this.receiver.ended(error);
+  }
+}
+
+function text(headers: IncomingHttpHeaders | undefined, name: string): string {
+  return String(headers?.[name] ?? "");
+}
+
+/** @internal */
+export function unavailable(message: string, outcome: Outcome): DanubeError {
+  return new DanubeError("UNAVAILABLE", message, { retryable: true, outcome });
+}

@@ -1,0 +1,3 @@
+module danube/routing
+
+go 1.22
