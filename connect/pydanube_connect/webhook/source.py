@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import anyio
 import uvicorn
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_core import from_json
 from pydanube_core.errors import PortInUse
 
 from pydanube_connect.connector import Settings, Source
 from pydanube_connect.records import Batch, Record
+from pydanube_connect.webhook.signatures import Scheme, key_of, signed
 
 _WAIT_S: Final = 1.0  # seconds that one `read` waits for a request
 _BATCH_REQUESTS: Final = 1_000
@@ -36,20 +38,29 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class WebhookSettings(Settings):
     """Settings of `webhook-source`."""
 
-    listen: str = Field(description="host:port; port 0 is any free one")
+    listen: str = Field(description="host:port. Port 0 is any free one")
     path: str = Field(default="/", pattern=r"^/", description="where requests are taken")
     token: SecretStr | None = Field(default=None, description="senders show it as Authorization: Bearer …")
+    signature: Scheme | None = Field(
+        default=None, description="whose signature each request has to have. Others get 401"
+    )
+    secrets: list[SecretStr] = Field(
+        default=[], max_length=10, description="keys of the signature. Two while the sender changes its key"
+    )
+    tolerance_s: int = Field(
+        default=300, ge=1, le=86_400, description="age at which a signed request is too old"
+    )
     split: Literal["none", "array", "lines"] = Field(
         default="none",
-        description="one record a request; one for each item of a JSON array; one for each line",
+        description="one record a request, or one for each item of a JSON array, or for each line",
     )
     key_header: str | None = Field(default=None, description="the header that becomes the key")
     headers: list[str] = Field(default=[], max_length=50, description="headers that are kept as attributes")
     max_body_bytes: int = Field(default=1_000_000, ge=1, le=4_000_000, description="larger requests get 413")
     max_waiting: int = Field(
-        default=1_024, ge=1, le=100_000, description="requests that wait for their answer; more get 503"
+        default=1_024, ge=1, le=100_000, description="requests that wait for their answer. More get 503"
     )
-    max_waiting_bytes: int = Field(default=64 << 20, ge=1, description="bytes of their bodies; more get 503")
+    max_waiting_bytes: int = Field(default=64 << 20, ge=1, description="bytes of their bodies. More get 503")
 
     @field_validator("listen")
     @classmethod
@@ -58,6 +69,23 @@ class WebhookSettings(Settings):
         if not host or not port.isdigit() or int(port) > 65_535:
             raise ValueError("an address is host:port, for example 127.0.0.1:8080")
         return listen
+
+    @model_validator(mode="after")
+    def _has_its_secret(self) -> Self:
+        if self.signature is None and self.secrets:
+            raise ValueError("secrets are for a signature: set signature, or leave them out")
+        if self.signature is not None and not all(
+            each.get_secret_value() for each in self.secrets or [SecretStr("")]
+        ):
+            raise ValueError(
+                f'signature = "{self.signature}" needs secrets = ["${{env:NAME}}"], the key that its sender shows'
+            )
+        self.keys()
+        return self
+
+    def keys(self) -> list[bytes]:
+        """Return the keys that requests may be signed with."""
+        return [key_of(self.signature, each.get_secret_value()) for each in self.secrets if self.signature]
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +108,7 @@ class WebhookSource(Source[WebhookSettings]):
         self._arrived = anyio.Event()
         token = settings.token.get_secret_value() if settings.token is not None else ""
         self._bearer = f"Bearer {token}".encode() if token else b""
+        self._keys = settings.keys()
         self._kept = {name.lower().encode(): name.lower() for name in settings.headers}
         self._key_header = settings.key_header.lower().encode() if settings.key_header else b""
 
@@ -188,6 +217,8 @@ class WebhookSource(Source[WebhookSettings]):
                 body = body + part if body else part
                 if not message.get("more_body"):
                     break
+            if not self._signed(headers, body):
+                return 401
             records = self._records(body, headers)
             if records is None:
                 return 400
@@ -195,6 +226,12 @@ class WebhookSource(Source[WebhookSettings]):
         finally:
             self._waiting -= 1
             self._waiting_bytes -= size
+
+    def _signed(self, headers: dict[bytes, bytes], body: bytes) -> bool:
+        settings = self.settings
+        return settings.signature is None or signed(
+            settings.signature, self._keys, headers, body, now_s=time.time(), tolerance_s=settings.tolerance_s
+        )  # fmt: skip
 
     async def _stored(self, records: list[Record], size: int) -> int:
         request = _Request(records, size, asyncio.get_running_loop().create_future())
