@@ -46,8 +46,12 @@ class Attendance:
 
     def leave(self, consumer_id: int) -> str:
         """Take a consumer's name out, before its link goes; return it."""
-        self._answered = self.last_answer()
-        return self.names.pop(consumer_id, "")
+        name = self.names.pop(consumer_id, "")
+        link = self._links.get(consumer_id)
+        if link is not None and link.answered_at_ms is not None:
+            own = LastAnswer(at_ms=link.answered_at_ms, name=name)
+            self._answered = max(self._answered or own, own, key=lambda one: one.at_ms)
+        return name
 
     def left(self, departure: Departure) -> None:
         self.departure = departure

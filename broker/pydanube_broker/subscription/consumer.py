@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.terms import ConsumerTerms
 
-Place: TypeAlias = Any  # a `Chunk`; to import it would close a circle over `Consumer`, which has one of these
+Place: TypeAlias = Any  # a `Chunk` or `Flight`; to import them would close a circle over `Consumer`, which has these
 
 
 class Unhandled:
@@ -101,7 +101,7 @@ class Consumer:
 
     __slots__ = (
         "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages",
-        "credit_returns", "delivered", "expired", "has_answered", "in_flight", "keeps", "key_filters",
+        "credit_returns", "delivered", "expired", "flights", "has_answered", "in_flight", "keeps", "key_filters",
         "max_extend_ms", "name", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "session",
         "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
         "unhandled",
@@ -122,6 +122,7 @@ class Consumer:
         self.key_filters = terms.key_filters
         self.paused = False
         self.in_flight = 0
+        self.flights: dict[Place, None] = {}  # the `Flight`s with messages of it, in the order of sending
         self.delivered = 0  # messages sent, redeliveries included
         self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
         self.reports = terms.reports

@@ -149,10 +149,12 @@ def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> 
         for flight in tuple(chunk.flights):
             if flight.consumer is absent:
                 flight.consumer = consumer
+                consumer.flights[flight] = None
                 consumer.in_flight += flight.mask.bit_count()
                 if consumer.ack_timeout_ms:
                     window.extend(flight, flight.mask, now_ms + consumer.ack_timeout_ms)
     absent.in_flight = 0
+    absent.flights.clear()
     if consumer.credit_returns:
         consumer.credit_messages = max(0, consumer.credit_messages - consumer.in_flight)
     for start, end, left_ms in absent.keeps:

@@ -32,7 +32,7 @@ class SubscriptionType(StrEnum):
 class Members:
     """The consumers of one subscription, by arrival. The first is the active one of exclusive and failover."""
 
-    __slots__ = ("_sessions", "_type", "_window", "consumers", "slots")
+    __slots__ = ("_by_id", "_sessions", "_type", "_window", "consumers", "slots")
 
     def __init__(
         self, type: SubscriptionType, window: Window, slots: KeySlots | None, sessions: Iterator[int]
@@ -41,13 +41,11 @@ class Members:
         self._window = window
         self.slots = slots  # key-shared only
         self.consumers: list[Consumer] = []
+        self._by_id: dict[int, Consumer] = {}
         self._sessions = sessions
 
     def find(self, consumer_id: int) -> Consumer | None:
-        for consumer in self.consumers:
-            if consumer.consumer_id == consumer_id:
-                return consumer
-        return None
+        return self._by_id.get(consumer_id)
 
     def join(
         self, consumer_id: int, name: str, terms: ConsumerTerms, *, ack_timeout_ms: int, now_ms: int
@@ -80,6 +78,7 @@ class Members:
         old: Consumer | None = None
         if place is not None:
             old = self.consumers.pop(place)
+            del self._by_id[old.consumer_id]
             effects.append(
                 SessionEnded(
                     consumer_id=old.consumer_id, session=old.session, reason=SessionReason.TAKEN_OVER
@@ -98,6 +97,7 @@ class Members:
             old is not None and old.set_aside and self._type is SubscriptionType.FAILOVER
         )
         self.consumers.insert(len(self.consumers) if last or place is None else place, consumer)
+        self._by_id[consumer_id] = consumer
         if self.slots is not None:
             if old is None:
                 self.slots.add(consumer, self._window)
@@ -127,6 +127,7 @@ class Members:
             )
             seat.keeps = each.ranges
             self.consumers.append(seat)
+            self._by_id[seat.consumer_id] = seat
             if self.slots is not None:
                 self.slots.add(seat, self._window)
             seats.append(seat)
@@ -142,7 +143,7 @@ class Members:
 
     def leave(self, consumer_id: int) -> None:
         """Detach a consumer and make ready what it held. Unknown ids are ignored."""
-        consumer = self.find(consumer_id)
+        consumer = self._by_id.pop(consumer_id, None)
         if consumer is None:
             return
         self.consumers.remove(consumer)
@@ -204,11 +205,9 @@ class Members:
         )
 
     def _release(self, consumer: Consumer) -> None:
-        """Make ready everything that a consumer holds. O(chunks)."""
-        for chunk in self._window.chunks:
-            for flight in chunk.flights.copy():
-                if flight.consumer is consumer:
-                    mask = flight.mask
-                    self._window.end_flight(flight, mask)
-                    self._window.count_return(chunk, mask, failed=False)
-                    self._window.make_ready(chunk, mask)
+        """Make ready everything that a consumer holds. O(its flights)."""
+        for flight in tuple(consumer.flights):
+            mask = flight.mask
+            self._window.end_flight(flight, mask)
+            self._window.count_return(flight.chunk, mask, failed=False)
+            self._window.make_ready(flight.chunk, mask)

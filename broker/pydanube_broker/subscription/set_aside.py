@@ -37,13 +37,14 @@ MOST_DOUBLINGS: Final = 4
 class SettingAside:
     """Decides which consumers are set aside, and until when."""
 
-    __slots__ = ("_members", "_type", "_window", "next_trial_ms")
+    __slots__ = ("_members", "_not_answering", "_type", "_window", "next_trial_ms")
 
     def __init__(self, type: SubscriptionType, members: Members, window: Window) -> None:
         self._type = type
         self._members = members
         self._window = window
         self.next_trial_ms: int | None = None
+        self._not_answering: list[Consumer] = []  # set aside or on trial; those that have left, until the next look
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
         """Set aside consumers that let everything expire, if others can take their messages; by arrival. O(consumers)."""
@@ -70,6 +71,8 @@ class SettingAside:
     def _set_aside(self, consumer: Consumer, now_ms: int) -> list[Effect]:
         active = self._members.active
         consumer.standing, consumer.standing_since_ms = Standing.SET_ASIDE, now_ms
+        if consumer not in self._not_answering:
+            self._not_answering.append(consumer)
         self._window.version += 1
         if self._type is not SubscriptionType.FAILOVER:
             doubled = FIRST_TRIAL_TIMEOUTS << min(consumer.trials, MOST_DOUBLINGS)
@@ -102,15 +105,20 @@ class SettingAside:
         """Put consumers on trial whose time has come."""
         if self.next_trial_ms is None or now_ms < self.next_trial_ms:
             return
-        for consumer in self._members.consumers:
+        for consumer in self._attached():
             if consumer.set_aside and consumer.trial_at_ms is not None and consumer.trial_at_ms <= now_ms:
                 self._take_back(consumer, Standing.ON_TRIAL, now_ms)
         self._next()
 
     def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
-        """Take back consumers whose messages nobody else takes any more, those first that were set aside first."""
+        """Take back consumers whose messages nobody else takes any more, those first that were set aside first.
+
+        O(1) where each consumer answers.
+        """
+        if not self._not_answering:
+            return
         consumers = self._members.consumers
-        aside = [one for one in consumers if one.set_aside and one is not but]
+        aside = [one for one in self._attached() if one.set_aside and one is not but]
         for consumer in sorted(aside, key=lambda one: one.standing_since_ms or 0):
             if not any(not one.set_aside and one.takes_all_of(consumer) for one in consumers):
                 self._take_back(consumer, Standing.ANSWERING, now_ms)
@@ -145,5 +153,18 @@ class SettingAside:
             members.consumers.append(consumer)
 
     def _next(self) -> None:
-        times = [one.trial_at_ms for one in self._members.consumers if one.trial_at_ms is not None]
+        times = [one.trial_at_ms for one in self._attached() if one.trial_at_ms is not None]
         self.next_trial_ms = min(times, default=None)
+
+    def _attached(self) -> list[Consumer]:
+        """Return the consumers that are set aside or on trial, by arrival; forget the others."""
+        there = self._not_answering
+        self._not_answering = [
+            one
+            for one in there
+            if one.standing is not Standing.ANSWERING and self._members.find(one.consumer_id) is one
+        ]
+        if len(self._not_answering) < 2:
+            return self._not_answering
+        place = {one: at for at, one in enumerate(self._members.consumers)}
+        return sorted(self._not_answering, key=place.__getitem__)

@@ -205,6 +205,7 @@ class Window:
                 return
         flight = Flight(chunk, consumer, mask, now_ms, deadline, taken=not consumer.reports)
         chunk.flights.append(flight)
+        consumer.flights[flight] = None
         if deadline is not None:
             self.timers.set(deadline, flight)
 
@@ -262,6 +263,7 @@ class Window:
         flight.consumer.landed(messages)
         if not flight.mask:
             flight.chunk.flights.remove(flight)
+            del flight.consumer.flights[flight]
             if flight.deadline_ms is not None:
                 self.timers.died()
         if self.listener is not None:
@@ -383,6 +385,7 @@ class Window:
         for chunk in self.chunks:
             for flight in chunk.flights:
                 flight.consumer.landed(flight.mask.bit_count())
+                flight.consumer.flights.clear()
         self.generation += 1
         self.floor = self.next = offset
         self.chunks.clear()
@@ -412,6 +415,7 @@ class Window:
         flight.mask ^= mask
         if not flight.mask:
             chunk.flights.remove(flight)
+            del flight.consumer.flights[flight]
             if flight.deadline_ms is not None:
                 self.timers.died()
         for other in chunk.flights:
@@ -425,6 +429,7 @@ class Window:
                 return
         other = Flight(chunk, flight.consumer, mask, sent_at_ms, deadline_ms, taken=taken)
         chunk.flights.append(other)
+        other.consumer.flights[other] = None
         if deadline_ms is not None:
             self.timers.set(deadline_ms, other)
 
