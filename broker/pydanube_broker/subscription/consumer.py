@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.terms import ConsumerTerms
 
-Place: TypeAlias = Any  # a `Chunk` or `Flight`; to import them would close a circle over `Consumer`, which has these
+Place: TypeAlias = (
+    Any  # a `Chunk` or `Flight`; to import them would close a circle over `Consumer`, which has these
+)
 
 
 class Unhandled:

@@ -44,7 +44,9 @@ class SettingAside:
         self._members = members
         self._window = window
         self.next_trial_ms: int | None = None
-        self._not_answering: list[Consumer] = []  # set aside or on trial; those that have left, until the next look
+        self._not_answering: list[
+            Consumer
+        ] = []  # set aside or on trial; those that have left, until the next look
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
         """Set aside consumers that let everything expire, if others can take their messages; by arrival. O(consumers)."""

@@ -190,7 +190,7 @@ async def test_a_topic_and_its_subscriptions_are_there_after_a_restart_and_empty
 
 async def test_partitions_pass_on_each_for_itself(client: Client) -> None:
     async with (
-        producer(client, partitions=3) as sender,
+        producer(client, partitions=3, routing="round-robin") as sender,
         client.consumer("live", "s", type="failover") as consumer,
     ):
         for i in range(30):
