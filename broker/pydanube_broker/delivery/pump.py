@@ -6,11 +6,12 @@ that must survive: the cursor goes to the journal, types and policies are in the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine
@@ -49,6 +50,8 @@ from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
 
+LOG_PAUSE_S: Final = 10.0  # between two lines on exhausted messages
+
 
 class SubscriptionPump:
     """One subscription of one topic. Its core is made when the first consumer attaches."""
@@ -82,6 +85,9 @@ class SubscriptionPump:
         self._core: Subscription | None = None
         self._holdings = topic.state.holdings.pop(subscription_id, None)  # of the topic's former owner
         self._kept_until_ms = engine.deadlines.now_ms() + REJOIN_MS
+        self._unlogged: dict[
+            PoisonPolicy, int
+        ] = {}  # messages since the last line, while another would be too soon
         self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
         self._snapshot_stale = False
         self._cursor_position = 0  # of its newest record in the topic's log
@@ -447,6 +453,11 @@ class SubscriptionPump:
                     self.engine.dead_letters.submit(self, effect)
 
     def _exhausted(self, ranges: Sequence[Range], reason: str, policy: PoisonPolicy) -> None:
+        """Log these, or count them for the next line: one for each of thousands would stop the loop."""
+        if policy in self._unlogged:
+            self._unlogged[policy] += sum(end - start for start, end in ranges)
+            return
+        self._unlogged[policy] = 0
         log.warning(
             "messages_exhausted",
             extra={
@@ -457,6 +468,13 @@ class SubscriptionPump:
                 "reason": reason,
             },
         )
+        asyncio.get_running_loop().call_later(LOG_PAUSE_S, self._log_exhausted, policy)
+
+    def _log_exhausted(self, policy: PoisonPolicy) -> None:
+        messages = self._unlogged.pop(policy)
+        if messages:
+            facts = {"topic": self.topic.name, "subscription": self.name, "policy": policy.value}
+            log.warning("messages_exhausted", extra=facts | {"more_messages": messages})
 
     def give_up(self, error: ClusterError) -> None:
         """Tell every consumer that the log cannot be read; the subscription stays, until it can be."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.delivery import pump
 from pydanube_core.batch import MAX_BATCH_BYTES, encode_batch
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import InvalidArgument
@@ -225,6 +226,27 @@ async def test_terminated_messages_go_at_once(broker: Broker, client: Client) ->
     async with client.reader("t-dlq-s") as reader:
         (copy,) = await take(reader, 1)
     assert (copy.attributes["x-failure-reason"], copy.attributes["x-delivery-attempt"]) == ("not for us", "1")
+
+
+async def test_many_exhausted_messages_are_counted_in_few_lines(
+    broker: Broker, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "LOG_PAUSE_S", 0.5)
+    await prepare(broker, client, [b"%d" % number for number in range(300)], poison_policy="drop")
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for message in await take(consumer, 300):
+            await message.terminate("not for us")
+        await consumer.flush_acks()
+
+    def told() -> list[int]:
+        lines = [vars(each) for each in caplog.records if each.getMessage() == "messages_exhausted"]
+        return [
+            line.get("more_messages", sum(end - start for start, end in line.get("ranges", ())))
+            for line in lines
+        ]
+
+    await until(lambda: sum(told()) == 300)
+    assert len(told()) < 100  # else one for each
 
 
 async def test_a_nack_is_heard_before_its_consumer_leaves(broker: Broker, client: Client) -> None:
