@@ -170,6 +170,19 @@ class Health:
         self._look()
         return self.disk["free_bytes"], self.disk["guard_bytes"] or 0
 
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFull` if storing so many bytes would leave less on the disk than publishing needs."""
+        free, guard = self.room()
+        if free is not None and free - size < guard:
+            raise DiskFull(
+                f"{size} bytes do not fit in {self._folder}: {free} are free, and publishing stops below {guard}. Free "
+                "space, or lower data.min_free_bytes",
+                field="data.min_free_bytes",
+                value=guard,
+                free_bytes=free,
+                retry_after_ms=int(SAMPLE_S * 1000),
+            )
+
     @property
     def disk_error(self) -> ClusterError | None:
         """Return the error of a full disk; None while it has room."""

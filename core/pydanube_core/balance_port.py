@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pydanube_core.balance import Assessment, LoadReport
-from pydanube_core.facts import MoveFacts
+from pydanube_core.facts import FailedMoveFacts, MoveFacts
 
 
 class BalancePort(Protocol):
@@ -30,6 +30,9 @@ class BalancePort(Protocol):
 
     async def moves(self) -> Sequence[MoveFacts]:
         """Return the topics that are moving, anywhere in the cluster, in no order."""
+
+    async def failed_moves(self) -> Sequence[FailedMoveFacts]:
+        """Return the moves that were cancelled, of topics that have not moved since, in no order."""
 
     async def loads(self) -> Sequence[LoadReport]:
         """Return this broker's load; for a lone broker only that it exists."""

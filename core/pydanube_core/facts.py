@@ -310,13 +310,30 @@ class CursorDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveFacts:
-    """A topic that is moving from one broker to another. `stage`: moving, sealed or assigned."""
+    """A topic that is moving from one broker to another. `stage`: moving, sealed or assigned.
+
+    The target reports its progress every 10 s. `copied_bytes`, `total_bytes`: None before its first report.
+    """
 
     topic: str
     source: str
     target: str
     stage: str
     begun_at_ms: int
+    copied_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedMoveFacts:
+    """A move that was cancelled, of a topic that has not moved since. `code`, `why`: of the error."""
+
+    topic: str
+    owner: str
+    target: str
+    begun_at_ms: int
+    code: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

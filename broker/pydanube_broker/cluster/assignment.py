@@ -36,7 +36,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move_record import HandOverPart, MoveRecord, Stage
+from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import Aside, counted_at_most
@@ -63,7 +63,7 @@ class Assignment(JsonRecord):
     """An owner's claim; `epoch` fences everything that it writes for the topic.
 
     `sealed_epoch`: the last one that was handed over, 0 for none. `moved`: the revision of the last step before the move
-    that brought the topic to this broker ended; the broker keeps the copy that awaits it. `stage`, `move`: see
+    that brought the topic to this broker ended; the broker keeps the copy that awaits it. `stage`, `move`, `failed`: see
     `move_record`.
     """
 
@@ -77,6 +77,7 @@ class Assignment(JsonRecord):
     sealed_epoch: int = 0
     moved: Annotated[int, UNLESS_DEFAULT] = 0
     move: MoveRecord | None = None
+    failed: Annotated[MoveFailure | None, UNLESS_DEFAULT] = None
 
     @property
     def is_served(self) -> bool:

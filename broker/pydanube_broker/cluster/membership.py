@@ -61,6 +61,14 @@ class BrokerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(JsonRecord):
+    """Bytes of a topic that its next owner has copied, and of all that it had to copy when that was last known."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord(JsonRecord):
     """A registration as the others see it; ids as decimal strings, as on every face."""
 
@@ -81,9 +89,9 @@ class MemberRecord(JsonRecord):
     copies: Annotated[bool, UNLESS_DEFAULT] = (
         False  # topics move to it by copies; builds before this one: not
     )
-    copied_bytes: Annotated[int, UNLESS_DEFAULT] = (
-        0  # since its start: by this the leader sees that moves progress
-    )
+    # Bytes copied since its start, and by topic id what it copies now. The leader sees from them that moves progress.
+    copied_bytes: Annotated[int, UNLESS_DEFAULT] = 0
+    copying: Annotated[Mapping[str, Progress] | None, UNLESS_DEFAULT] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +159,7 @@ class Membership:
     ) -> None:
         self._state = state
         self._load: Mapping[str, float] | None = None
-        self._copied_bytes = 0
+        self._copied: tuple[int, Mapping[str, Progress] | None] = (0, None)
         self._renewed = anyio.Event()
         self._store = store
         self._me = me
@@ -198,11 +206,12 @@ class Membership:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
 
-    async def tell_copied(self, copied_bytes: int) -> None:
-        """Publish how much this broker has copied, unless that is unchanged. Raises as `set_state`."""
-        if copied_bytes != self._copied_bytes:
-            await self._show(lambda record: replace(record, copied_bytes=copied_bytes))
-            self._copied_bytes = copied_bytes
+    async def tell_copied(self, copied_bytes: int, copying: Mapping[str, Progress]) -> None:
+        """Publish what this broker has copied and copies, unless that is unchanged. Raises as `set_state`."""
+        told = copied_bytes, copying or None
+        if told != self._copied:
+            await self._show(lambda record: replace(record, copied_bytes=told[0], copying=told[1]))
+            self._copied = told
 
     async def _show(self, shown: Callable[[MemberRecord], MemberRecord]) -> None:
         key, mine = keys.member_key(self._broker_id), self.registration
@@ -333,7 +342,8 @@ class Membership:
             load=self._load,
             metadata_format=METADATA_FORMAT,
             copies=self._ttl_ms is not None,
-            copied_bytes=self._copied_bytes,
+            copied_bytes=self._copied[0],
+            copying=self._copied[1],
         )
 
 

@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
-from pydanube_core.errors import Conflict
+from pydanube_core.errors import ClusterError, Conflict, Unavailable
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Absent, Guard, ModRevision, Put, Revision, Write
@@ -45,7 +45,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move_record import MoveRecord, Stage
+from pydanube_broker.cluster.move_record import MoveFailure, MoveRecord, Stage
 
 # How long the leader sees no progress of a move before it takes the next step itself.
 PATIENCE_MS: Final = 60_000
@@ -53,6 +53,8 @@ PATIENCE_MS: Final = 60_000
 LITTLE_BYTES: Final = 2 << 20
 # Rounds of copying after which the owner stops however much came meanwhile.
 MAX_ROUNDS: Final = 8
+# Maximum length in characters of the reason that a cancelled move leaves in the assignment.
+_WHY_CHARS: Final = 500
 
 
 class Step(StrEnum):
@@ -93,7 +95,8 @@ def begin(
     if target == now.broker_id:
         raise _conflict(now, f"{now.topic} is with broker {target} already")
     move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, ready=ready)
-    return Change(step=Step.BEGIN, revision=revision, after=replace(now, stage=Stage.MOVING, move=move))
+    after = replace(now, stage=Stage.MOVING, move=move, failed=None)
+    return Change(step=Step.BEGIN, revision=revision, after=after)
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
@@ -104,10 +107,14 @@ def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Chan
     )
 
 
-def cancel(now: Assignment, revision: Revision) -> Change:
-    """End the move; the topic stays with its owner. After this change no `arrive` of this move is possible."""
-    _check(now, Step.CANCEL, Stage.MOVING)
-    return Change(step=Step.CANCEL, revision=revision, after=replace(now, stage=Stage.SERVING, move=None))
+def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
+    """End the move because of `error`; the topic stays with its owner. After this change its `arrive` cannot succeed."""
+    move = _check(now, Step.CANCEL, Stage.MOVING)
+    failed = MoveFailure(
+        target=move.target, begun_at_ms=move.begun_at_ms, code=error.code, why=error.message[:_WHY_CHARS]
+    )
+    after = replace(now, stage=Stage.SERVING, move=None, failed=failed)
+    return Change(step=Step.CANCEL, revision=revision, after=after)
 
 
 def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
@@ -253,8 +260,13 @@ def leaders_change(now: Assignment, revision: Revision, standing: LeaderView) ->
             return None
         case Stage.MOVING:
             assert now.move is not None
-            hangs = standing.waited_ms >= PATIENCE_MS or BrokerId(int(now.move.target)) not in standing.alive
-            return cancel(now, revision) if hangs else None
+            if BrokerId(int(now.move.target)) not in standing.alive:
+                why = f"broker {now.move.target} takes no topics any more"
+            elif standing.waited_ms >= PATIENCE_MS:
+                why = f"broker {now.move.target} copied nothing of it for {PATIENCE_MS // 1000} s"
+            else:
+                return None
+            return cancel(now, revision, Unavailable(f"{now.topic} was not moved: {why}"))
         case Stage.SEALED | Stage.ASSIGNED:
             assert now.move is not None
             wanted = [BrokerId(int(now.move.target)), BrokerId(int(now.move.source)), *standing.alive]

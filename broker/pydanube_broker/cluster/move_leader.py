@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, epoch_counter
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
+from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import LeaderView, Witnesses, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
@@ -25,11 +25,14 @@ class Brokers:
     copying: those of them that rebuild a topic from the store, and copy one from its owner; not brokers of the release
         before.
     copied: bytes that each has copied since its start, as it told last.
+    progress: by target and topic, a value that changes while the topic is copied. A topic that waits for its turn has
+        none, and progresses with the others that its target copies.
     """
 
     alive: Mapping[BrokerId, Incarnation]
     copying: Collection[BrokerId]
     copied: Mapping[BrokerId, int]
+    progress: Mapping[tuple[BrokerId, TopicId], object] = field(default_factory=dict)
 
 
 class MoveLeader:
@@ -39,23 +42,26 @@ class MoveLeader:
         self._store = store
         self._leadership = leadership
         self._now_ms = now_ms
-        # Per topic: the assignment's revision and the bytes that its target had copied, and when both were first seen
-        self._since: dict[TopicId, tuple[tuple[Revision, int], int]] = {}
+        # Per topic: the assignment and its target's progress, and when both were first seen.
+        self._since: dict[TopicId, tuple[object, int]] = {}
 
-    async def look_after(self, topics: Iterable[TopicId], brokers: Brokers) -> None:
+    async def look_after(self, places: Iterable[Assignment], brokers: Brokers) -> None:
         """Take the leader's step for each of these moving topics, where one is due.
 
         Args:
-            topics: those whose assignment was last seen at another stage than `serving`.
+            places: the assignments that were last seen at another stage than `serving`.
 
         Raises:
             Conflict: the leadership has ended.
             StoreUnavailable: the others wait for the next look.
         """
-        topics = list(topics)
-        self._since = {topic_id: self._since[topic_id] for topic_id in topics if topic_id in self._since}
-        for topic_id in topics:
-            await self.take_step(topic_id, brokers)
+        places = list(places)
+        since = {place.topic_id: self._since.get(place.topic_id) for place in places}
+        self._since = {topic_id: found for topic_id, found in since.items() if found is not None}
+        for place in places:
+            # Judged by the watch first, so that moves which progress cost the store nothing.
+            if leaders_change(place, Revision(0), self._view(place, brokers, place.epoch)) is not None:
+                await self.take_step(place.topic_id, brokers)
 
     async def take_step(self, topic_id: TopicId, brokers: Brokers) -> None:
         """Take the leader's step for one topic that is known to have one due."""
@@ -63,17 +69,8 @@ class MoveLeader:
         if item is None:
             return
         now = Assignment.of(item.key, item.value)
-        progress = (item.mod_revision, brokers.copied.get(now.next_owner, 0))
-        since = self._since.get(topic_id)
-        if since is None or since[0] != progress:
-            since = (progress, self._now_ms())
-        self._since[topic_id] = since
-        alive = brokers.alive
-        if now.move is not None and now.move.from_store:
-            alive = {broker: life for broker, life in alive.items() if broker in brokers.copying}
         counter = await epoch_counter(self._store, now.topic)
-        standing = LeaderView(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=counter.epoch)
-        change = leaders_change(now, item.mod_revision, standing)
+        change = leaders_change(now, item.mod_revision, self._view(now, brokers, counter.epoch))
         if change is None:
             return
         writes, guards = transaction(change, Witnesses(leadership=self._leadership, counter=counter))
@@ -93,3 +90,14 @@ class MoveLeader:
                 "epoch": change.after.epoch,
             }
             log.info("move_step", extra={"step": change.step.value, **to})
+
+    def _view(self, now: Assignment, brokers: Brokers, last_epoch: Epoch) -> LeaderView:
+        target = now.next_owner
+        progress = now, brokers.progress.get((target, now.topic_id), brokers.copied.get(target, 0))
+        since = self._since.get(now.topic_id)
+        if since is None or since[0] != progress:
+            since = self._since[now.topic_id] = (progress, self._now_ms())
+        alive = brokers.alive
+        if now.move is not None and now.move.from_store:
+            alive = {broker: life for broker, life in alive.items() if broker in brokers.copying}
+        return LeaderView(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=last_epoch)

@@ -40,6 +40,16 @@ class HandOverPart(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFailure(JsonRecord):
+    """The move that was cancelled last, until the topic moves again. `begun_at_ms` is that of its `MoveRecord`."""
+
+    target: str
+    begun_at_ms: int
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord(JsonRecord):
     """A move under way.
 

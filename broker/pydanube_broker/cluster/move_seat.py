@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
+from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_storage.metadata import Revision
 
 from pydanube_broker.cluster.assignment import Assignment
@@ -252,7 +253,8 @@ class Seat:
             self._copying = record.epoch
             return [*self._hold(Phase.COPYING_AHEAD), CopyAhead(self.turn)]
         if record.move.ready != self.incarnation:
-            return [*self._hold(Phase.AWAY), *self._commit(cancel(record, self.revision))]
+            why = Unavailable(f"broker {self._me} was restarted, and what it had copied is gone")
+            return [*self._hold(Phase.AWAY), *self._commit(cancel(record, self.revision, why))]
         self._copying = record.epoch
         return [*self._hold(Phase.COPYING), CopyEnd(self.turn, self.revision)]
 
@@ -301,20 +303,22 @@ class Seat:
 
     # -- what was done ---------------------------------------------------------------------------------------
 
-    def copied_ahead(self, turn: int, *, done: bool) -> list[Effect]:
-        """The target has nearly all, or cannot copy: then the owner continues with the topic."""
+    def copied_ahead(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
+        """The target has nearly all, or could not copy it: then the owner continues with the topic."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
-        return self._get_ready(record) if done else self._commit(cancel(record, self.revision))
+        if error is not None:
+            return self._commit(cancel(record, self.revision, error))
+        return self._get_ready(record)
 
-    def copied(self, turn: int, *, done: bool) -> list[Effect]:
-        """The whole copy is safe in the journal, awaiting this move; or it cannot be had, and the move is off."""
+    def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
+        """The whole copy is safe in the journal, awaiting this move; or it could not be copied, and the move is off."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING or self._pending:
             return []
-        if not done:
-            return self._commit(cancel(record, self.revision))
+        if error is not None:
+            return self._commit(cancel(record, self.revision, error))
         self._adopted, self.phase = self.revision, Phase.ARRIVING
         return self._commit(arrive(record, self.revision, self.incarnation))
 
@@ -325,12 +329,12 @@ class Seat:
         self.held, self._copying = epoch, Epoch(0)
         return self._open(self.record)
 
-    def give_up(self) -> list[Effect]:
-        """End a move of this broker's topic before it has stopped for it: the target cannot copy."""
+    def give_up(self, error: ClusterError) -> list[Effect]:
+        """End a move of this broker's topic before it has stopped for it, because the target cannot copy."""
         record = self.record
         if record is None or self.phase is not Phase.LEAVING or self._pending:
             return []
-        return self._commit(cancel(record, self.revision))
+        return self._commit(cancel(record, self.revision, error))
 
     def released(self, turn: int) -> list[Effect]:
         """The journal says that it holds nothing of the topic, synced."""

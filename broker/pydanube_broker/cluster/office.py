@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import anyio
@@ -110,6 +111,7 @@ class Office:
         self._mine: dict[TopicId, Assignment] = {}
         self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # those whose owner is about to be another
+        self.failed: set[TopicId] = set()  # those whose last move was cancelled
         self._load: Counter[BrokerId] = Counter()
         # As `_load`, with what is on its way counted where it goes
         self._heading: Counter[BrokerId] = Counter()
@@ -151,10 +153,12 @@ class Office:
         active = sorted(self._active(), key=lambda broker: self._heading[broker])
         return {broker: Incarnation(self._members[broker].incarnation) for broker in active}
 
-    def spread(self, topics: Sequence[TopicId]) -> dict[TopicId, BrokerId]:
+    def spread(
+        self, topics: Sequence[TopicId], *, avoid: Mapping[TopicId, BrokerId] = MappingProxyType({})
+    ) -> dict[TopicId, BrokerId]:
         """Choose a broker for each topic as if all moved: the one with the fewest topics, those already chosen counted.
 
-        Those that no other broker could take are left out.
+        Those that no other broker could take are left out. `avoid`: brokers to choose only if there is no other.
         """
         load, active = self._heading.copy(), self._active()
         found: dict[TopicId, BrokerId] = {}
@@ -162,7 +166,9 @@ class Office:
             place = self._places.get(topic_id)
             others = [broker for broker in active if place is None or broker != place.broker_id]
             if others:
-                found[topic_id] = min(others, key=lambda broker: (load[broker], broker))
+                found[topic_id] = min(
+                    others, key=lambda broker: (broker == avoid.get(topic_id), load[broker], broker)
+                )
                 load[found[topic_id]] += 1
         return found
 
@@ -187,6 +193,10 @@ class Office:
     def place(self, topic_id: TopicId) -> Assignment | None:
         """Who owns a topic; None while nobody does."""
         return self._places.get(topic_id)
+
+    def moving_places(self) -> list[Assignment]:
+        """Return the assignments of topics that move, anywhere in the cluster."""
+        return [place for topic_id in self.moving if (place := self._places.get(topic_id)) is not None]
 
     def address(self, broker_id: BrokerId) -> BrokerAddress | None:
         """Return a broker's address, the last known if it is not registered; None for one that was never seen."""
@@ -304,6 +314,7 @@ class Office:
         former = self._places.pop(topic_id, None)
         self._mine.pop(topic_id, None)
         self.moving.discard(topic_id)
+        self.failed.discard(topic_id)
         if former is not None:
             self._load[former.broker_id] -= 1
             self._heading[former.next_owner] -= 1
@@ -313,6 +324,8 @@ class Office:
             self._heading[made.next_owner] += 1
             if made.stage is not Stage.SERVING:
                 self.moving.add(topic_id)
+            if made.failed is not None:
+                self.failed.add(topic_id)
             if made.broker_id == self._me and made.is_served:
                 self._mine[topic_id] = made
 

@@ -1,6 +1,6 @@
 """The messages of `danube.stream.Stream/Copy` (`danube_stream.proto`), as values. Pure.
 
-A target requests rounds. The answers of a round are chunks of pieces, and at the end `End` or `Failure`.
+A target requests rounds. The answers of a round are `Start`, chunks of pieces, and at the end `End` or `Failure`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """The round begins. It has about `size` bytes of batches."""
+
+    topic_id: int
+    number: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A part of a piece. The pieces of a topic come one after another."""
 
@@ -82,7 +91,7 @@ class Failure:
 
 
 Request: TypeAlias = Round | Grant | Leave
-Answer: TypeAlias = Chunk | End | Failure
+Answer: TypeAlias = Start | Chunk | End | Failure
 
 
 def chunks_of(piece: Piece, number: int) -> Iterator[Chunk]:

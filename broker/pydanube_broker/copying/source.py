@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
@@ -24,8 +25,10 @@ from pydanube_broker.copying.messages import (
     Leave,
     Request,
     Round,
+    Start,
     chunks_of,
 )
+from pydanube_broker.copying.pace import Pace
 from pydanube_broker.copying.reading import pieces_of
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.worker_threads import WorkerThreads
@@ -64,6 +67,7 @@ class Source:
         self._rounds: dict[int, asyncio.Task[None]] = {}
         self._pieces = asyncio.Semaphore(_PIECES)
         self._more = asyncio.Event()
+        self._paces: dict[int, Pace] = {}
 
     def handle(self, request: Request) -> None:
         """Handle a request of the peer. Raises `InvalidArgument`: its credit is negative or above `MOST_BYTES`."""
@@ -103,6 +107,9 @@ class Source:
         answer: Answer
         try:
             topic = await self._permit(request)
+            missing = topic.journal_bytes(request.first or 0)
+            self._send(Start(topic_id, number, missing))
+            self._slow_down(topic, request, missing)
             answer = End(topic_id, number, await self._send_pieces(topic, request))
         except ClusterError as error:
             answer = Failure(topic_id, number, error)
@@ -114,19 +121,39 @@ class Source:
             self._credit.close(topic_id)
         self._send(answer)
 
+    def _slow_down(self, topic: Topic, request: Round, missing: int) -> None:
+        """Limit the topic's producers if its copy does not come closer to them."""
+        if request.last:
+            self._paces.pop(request.topic_id, None)
+            return
+        pace = self._paces.get(request.topic_id)
+        if pace is None or pace.revision != request.revision:
+            while len(self._paces) >= MOST_ROUNDS:  # of moves that were cancelled
+                del self._paces[next(iter(self._paces))]
+            pace = self._paces[request.topic_id] = Pace(request.revision)
+        limit = pace.round_begins(missing)
+        if limit is not None:
+            topic.slow_down(limit)
+            log.info("producers_slowed_down", extra={"topic": topic.name, "bytes_per_s": limit})
+
     async def _send_pieces(self, topic: Topic, request: Round) -> int:
         """Send the pieces of a round. Return the end offset of the last one."""
-        end = 0
+        end, sent, begun_s = 0, 0, time.monotonic()
         pieces = pieces_of(topic, request.first, self._worker_threads, last=request.last)
         async with aclosing(pieces):
             while True:
                 async with self._pieces:
                     piece = await anext(pieces, None)
                     if piece is None:
-                        return end
+                        break
                     for chunk in chunks_of(piece, request.number):
                         await self._send_chunk(chunk)
+                        sent += len(chunk.data)
                     end = piece.end_offset
+                    topic.keep_slow()
+        if (pace := self._paces.get(request.topic_id)) is not None:
+            pace.rate_bytes_s = int(sent / max(1e-3, time.monotonic() - begun_s))
+        return end
 
     async def _send_chunk(self, chunk: Chunk) -> None:
         while not (self._credit.may_send(chunk.topic_id) and self._writable()):

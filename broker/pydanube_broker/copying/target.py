@@ -29,6 +29,7 @@ from pydanube_broker.copying.messages import (
     Leave,
     Request,
     Round,
+    Start,
 )
 from pydanube_broker.copying.piece import Piece
 
@@ -36,6 +37,8 @@ STALL_S: Final = 20.0
 _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
 
 Sink = Callable[[Piece], Awaitable[None]]
+#: called with the bytes that a round is about to bring. It may raise `ClusterError` to refuse them
+Begun = Callable[[int], None]
 
 
 class Wire(Protocol):
@@ -85,6 +88,7 @@ class Copies:
         sink: Sink,
         *,
         last: bool = False,
+        begun: Begun = lambda size: None,
     ) -> Copied:
         """Copy a topic from its owner, from offset `first` on (see `messages.Round`). A topic has one round at a time.
 
@@ -92,7 +96,7 @@ class Copies:
 
         Raises:
             Unavailable: the owner cannot be reached, or sent nothing for `STALL_S`.
-            CorruptObject: a piece is damaged. Errors of the owner and of the sink.
+            CorruptObject: a piece is damaged. Errors of the owner, of the sink and of `begun`.
         """
         stream = self._stream(owner)
         number = next(self._numbers)
@@ -112,6 +116,8 @@ class Copies:
             while True:
                 answer = await mine.next()
                 match answer:
+                    case Start(_, _, expected):
+                        begun(expected)
                     case Chunk(_, _, data):
                         self.copied_bytes += len(data)
                         size += len(data)

@@ -61,6 +61,7 @@ class ClusterViewing:
             metadata_full=error is not None and error.details.get("reason") == "nospace",
             metadata_since_ms=self._begun("metadata", now_ms, holds=error is not None),
             moves=tuple(ownership.moves()),
+            failed_moves=tuple(ownership.failed_moves()),
             draining_since_ms=self._begun("draining", now_ms, holds=draining),
             left=self._registry.count if draining else 0,
             takers=len([broker for broker in office.alive() if str(broker) != ownership.me.broker_id]),

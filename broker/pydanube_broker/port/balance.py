@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pydanube_core.balance import Assessment, BrokerLoad, LoadReport, Resource, TopicLoad
-from pydanube_core.facts import MoveFacts
+from pydanube_core.facts import FailedMoveFacts, MoveFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 
 from pydanube_broker.observation.load_meter import TopicRate
@@ -68,6 +68,9 @@ class BalancePart:
 
     async def moves(self) -> Sequence[MoveFacts]:
         return self._broker.registry.ownership.moves()
+
+    async def failed_moves(self) -> Sequence[FailedMoveFacts]:
+        return self._broker.registry.ownership.failed_moves()
 
     def note_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
         self._broker.told.balance, self._broker.told.silent = found, silent

@@ -14,7 +14,17 @@ from pydanube_core.grpc_wire import MessageReader, WireError, decode_metadata, f
 from pydanube_core.services import STREAM
 
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.copying.messages import Answer, Chunk, End, Failure, Grant, Leave, Request, Round
+from pydanube_broker.copying.messages import (
+    Answer,
+    Chunk,
+    End,
+    Failure,
+    Grant,
+    Leave,
+    Request,
+    Round,
+    Start,
+)
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
 from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link
@@ -203,6 +213,9 @@ def _encode_request(request: Request) -> bytes:
 
 def _encode_answer(answer: Answer) -> bytes:
     match answer:
+        case Start(topic_id, number, size):
+            start = pb.CopyStart(topic_id=topic_id, round=number, bytes=size)
+            return pb.CopyResponse(start=start).SerializeToString()
         case Chunk(topic_id, number, data, ends_piece):
             chunk = pb.CopyChunk(topic_id=topic_id, round=number, data=data, ends_piece=ends_piece)
             return pb.CopyResponse(chunk=chunk).SerializeToString()
@@ -218,6 +231,8 @@ def _encode_answer(answer: Answer) -> bytes:
 def _decode_answer(message: bytes) -> Answer:
     answer = pb.CopyResponse.FromString(message)
     match answer.WhichOneof("kind"):
+        case "start":
+            return Start(answer.start.topic_id, answer.start.round, answer.start.bytes)
         case "chunk":
             chunk = answer.chunk
             return Chunk(chunk.topic_id, chunk.round, chunk.data, chunk.ends_piece)

@@ -22,16 +22,15 @@ from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, epoch_counter
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.membership import MemberRecord
+from pydanube_broker.cluster.membership import Progress
 from pydanube_broker.cluster.move import (
     LITTLE_BYTES,
     MAX_ROUNDS,
     Change,
     Step,
     Witnesses,
-    settle,
     transaction,
 )
 from pydanube_broker.cluster.move_record import Stage
@@ -53,13 +52,17 @@ from pydanube_broker.cluster.move_seat import (
 from pydanube_broker.cluster.removal import check_not_removed
 from pydanube_broker.copying.arrival import Arrival, release
 from pydanube_broker.copying.messages import Round
+from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Copied, Copies
+from pydanube_broker.serving.move_ends import MoveEnds
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 32
+# Maximum of concurrent moves of one owner for which it has stopped. Their clients wait.
+STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
 _SEEN_S: Final = 5.0  # until the owner has seen the record by which the target copies
@@ -100,8 +103,11 @@ class TopicSwitch(Protocol):
     def copies(self, broker_id: BrokerId) -> bool:
         """Return whether a broker moves topics by copies; one of the release before does not."""
 
-    def check_room(self, topic_id: TopicId) -> None:
-        """Raise the error for which this broker cannot take another topic."""
+    def check_room(self, size: int) -> None:
+        """Raise the error for which this broker cannot take so many bytes more."""
+
+    def stopped_at(self, broker_id: BrokerId) -> int:
+        """Return how many topics of a broker are stopped because they move."""
 
 
 @dataclass(slots=True)
@@ -110,6 +116,22 @@ class _Drive:
 
     effects: list[Effect] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """The copy of one topic that is not the topic yet. `total` is what was to be copied when the newest round began."""
+
+    arrival: Arrival
+    owner: BrokerId
+    done: int = 0
+    total: int = 0
+    waits: bool = False  # for its owner, which has stopped for many others
+    may_stop: bool = False  # its owner may stop for it
+
+    async def take(self, piece: Piece) -> None:
+        await self.arrival.take(piece)
+        self.done += sum(map(len, piece.batches))
 
 
 class Mover:
@@ -134,9 +156,16 @@ class Mover:
         self._me = me
         self._incarnation = incarnation
         self._ahead = anyio.CapacityLimiter(_AT_ONCE)
-        self._objects = ObjectCatalog(store, wall_ms=wall_ms)
+        self._ends = MoveEnds(
+            store,
+            ObjectCatalog(store, wall_ms=wall_ms),
+            me=me,
+            incarnation=incarnation,
+            folder_of=doors.folder,
+            start_of=self._start_of,
+        )
         self._drives: dict[TopicId, _Drive] = {}
-        self._arrivals: dict[TopicId, Arrival] = {}  # copies that are not topics yet
+        self._coming: dict[TopicId, _Coming] = {}
         self._stopped: dict[TopicId, int] = {}  # topics that were held, and in which turn of their seat
         self._changed = anyio.Event()  # a seat has seen another record, or has stopped
         self._group: TaskGroup | None = None
@@ -168,10 +197,9 @@ class Mover:
             seat = self.seats[topic_id] = Seat(self._me, self._incarnation(), held=held)
         self._act(topic_id, lambda seat: seat.see(record, revision))
         if record is not None and seat.phase is Phase.LEAVING and not self._doors.copies(record.next_owner):
-            log.warning(
-                "move_refused", extra={"topic_id": topic_id, "why": "the target is of an older release"}
-            )
-            self._act(topic_id, lambda seat: seat.give_up())
+            error = Unavailable(f"broker {record.next_owner} runs an older release, which copies no topics")
+            self._failed("move_refused", topic_id, error)
+            self._act(topic_id, lambda seat: seat.give_up(error))
 
     def _concerns(self, record: Assignment) -> bool:
         """Return whether this broker has a part in a move under way."""
@@ -249,11 +277,11 @@ class Mover:
                 self._stopped[topic_id] = turn
                 self._wake()
             case CopyAhead(turn):
-                done = await self._copy_ahead(topic_id, seat)
-                self._act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
+                error = await self._copy_ahead(topic_id, seat)
+                self._act(topic_id, lambda seat: seat.copied_ahead(turn, error))
             case CopyEnd(turn, revision):
-                done = await self._copy_end(topic_id, seat, revision)
-                self._act(topic_id, lambda seat: seat.copied(turn, done=done))
+                error = await self._copy_end(topic_id, seat, revision)
+                self._act(topic_id, lambda seat: seat.copied(turn, error))
             case Rebuild(turn, epoch):
                 await self._rebuild(topic_id, seat, turn, epoch)
             case DropCopy():
@@ -268,7 +296,7 @@ class Mover:
                 assert_never(effect)
 
     async def _serve(self, topic_id: TopicId, seat: Seat) -> None:
-        self._arrivals.pop(topic_id, None)
+        self._coming.pop(topic_id, None)
         self._stopped.pop(topic_id, None)
         while seat.record is not None and seat.serving:
             try:
@@ -325,54 +353,103 @@ class Mover:
 
     # -- as target -------------------------------------------------------------------------------------------
 
-    async def _copy_ahead(self, topic_id: TopicId, seat: Seat) -> bool:
-        """Copy round by round until a round is little. Return False where the move is to end."""
+    def progress(self) -> dict[TopicId, Progress]:
+        """Return how far the copies of topics have come that move to this broker, unless they wait for their turn."""
+        return {
+            topic_id: Progress(done=coming.done, total=max(coming.done, coming.total))
+            for topic_id, coming in self._coming.items()
+            if not coming.waits
+        }
+
+    async def _copy_ahead(self, topic_id: TopicId, seat: Seat) -> ClusterError | None:
+        """Copy round by round until a round is little. Return the error that ends the move."""
         record = seat.record
         assert record is not None
         while not self._doors.copies(record.broker_id):
             await anyio.sleep_forever()  # an owner of the release before hands over through fragments
         try:
-            self._doors.check_room(topic_id)
             async with self._ahead:
                 for _ in range(MAX_ROUNDS):
                     copied = await self._round(topic_id, seat, seat.revision, last=False)
                     if copied.size <= LITTLE_BYTES:
                         break
+                if await self._until_it_may_stop(topic_id):
+                    await self._round(topic_id, seat, seat.revision, last=False)
                 await self._hub.journal.until_durable()
         except ClusterError as error:
             self._failed("move_not_copied", topic_id, error)
-            return False
-        return True
+            return error
+        return None
 
-    async def _copy_end(self, topic_id: TopicId, seat: Seat, revision: Revision) -> bool:
-        """Copy the rest with the state, and make the copy safe. Return False where the move is to end."""
+    async def _until_it_may_stop(self, topic_id: TopicId) -> bool:
+        """Wait until the owner has stopped for fewer than `STOPPED_AT_ONCE` others. Return whether that took any time."""
+        mine, waited = self._coming[topic_id], False
+        while self._doors.stopped_at(mine.owner) + self._about_to_stop(mine.owner) >= STOPPED_AT_ONCE:
+            mine.waits = waited = True
+            with anyio.move_on_after(_AGAIN_S):
+                await self._changed.wait()
+        mine.waits, mine.may_stop = False, True
+        return waited
+
+    def _about_to_stop(self, owner: BrokerId) -> int:
+        """Return how many topics copied here may have their owner stop, which it does not yet."""
+        return sum(
+            coming.owner == owner
+            and coming.may_stop
+            and (seat := self.seats.get(topic_id)) is not None
+            and seat.phase is Phase.COPYING_AHEAD
+            for topic_id, coming in self._coming.items()
+        )
+
+    async def _copy_end(self, topic_id: TopicId, seat: Seat, revision: Revision) -> ClusterError | None:
+        """Copy the rest with the state, and make the copy safe. Return the error that ends the move."""
         until_s = time.monotonic() + _COPY_END_S
         while True:
             copied_before = self._copies.copied_bytes
             try:
                 await self._round(topic_id, seat, revision, last=True)
-                await self._arrivals[topic_id].await_move(revision)
-                return True
+                await self._coming[topic_id].arrival.await_move(revision)
+                return None
             except Unavailable as error:
                 self._failed("move_not_copied", topic_id, error)
                 if self._copies.copied_bytes != copied_before:
                     until_s = time.monotonic() + _COPY_END_S
                 if time.monotonic() > until_s:
-                    return False
+                    return error
                 await anyio.sleep(_AGAIN_S)
             except ClusterError as error:
                 self._failed("move_not_copied", topic_id, error)
-                return False
+                return error
 
     async def _round(self, topic_id: TopicId, seat: Seat, revision: Revision, *, last: bool) -> Copied:
-        arrival = self._arrivals.get(topic_id)
-        if arrival is None or not arrival.is_there:
-            arrival = self._arrivals[topic_id] = Arrival(self._hub, topic_id)
-        assert seat.record is not None
-        owner = seat.record.broker_id
+        coming = self._coming.get(topic_id)
+        if coming is None or not coming.arrival.is_there:
+            assert seat.record is not None
+            coming = self._coming[topic_id] = _Coming(
+                Arrival(self._hub, topic_id), owner=seat.record.broker_id
+            )
+        copy = coming
+
+        def begun(size: int) -> None:
+            copy.total = copy.done + size
+            rest = sum(max(0, each.total - each.done) for each in self._coming.values())
+            self._doors.check_room(rest)
+
         return await self._copies.round(
-            owner, topic_id, revision, arrival.next_offset, arrival.take, last=last
+            copy.owner,
+            topic_id,
+            revision,
+            copy.arrival.next_offset,
+            copy.take,
+            last=last,
+            begun=begun,
         )
+
+    def _start_of(self, topic_id: TopicId) -> int:
+        state = self._hub.states.get(topic_id)
+        if state is None:
+            raise Unavailable(f"broker {self._me} has no copy of topic {topic_id} any more")
+        return state.start_offset
 
     async def _rebuild(self, topic_id: TopicId, seat: Seat, turn: int, epoch: Epoch) -> None:
         assert seat.record is not None
@@ -386,10 +463,10 @@ class Mover:
         self._act(topic_id, lambda seat: seat.rebuilt(turn, epoch))
 
     def _drop_copy(self, topic_id: TopicId) -> None:
-        arrival = self._arrivals.pop(topic_id, None)
-        if arrival is not None:
+        coming = self._coming.pop(topic_id, None)
+        if coming is not None:
             try:
-                arrival.drop()
+                coming.arrival.drop()
             except ClusterError as error:
                 self._failed("copy_not_dropped", topic_id, error)
 
@@ -397,10 +474,12 @@ class Mover:
 
     async def _commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         try:
-            witnesses = await self._witnesses(topic_id, change)
-            change = settle(change, witnesses)
-            writes, guards = transaction(change, witnesses)
-            revision = await self._store.transact(writes, guards=guards)
+            if change.step is Step.ARRIVE:
+                assert self._group is not None
+                change, revision = await self._ends.send(change, self._group)
+            else:
+                writes, guards = transaction(change, Witnesses())
+                revision = await self._store.transact(writes, guards=guards)
         except GuardFailed:
             self._act(topic_id, lambda seat: seat.refused(turn))
         except ClusterError as error:
@@ -409,22 +488,6 @@ class Mover:
         else:
             log.info("move_step", extra={"step": change.step.value, "topic": str(change.after.topic)})
             self._act(topic_id, lambda seat: seat.committed(turn, change.after, revision))
-
-    async def _witnesses(self, topic_id: TopicId, change: Change) -> Witnesses:
-        if change.step is not Step.ARRIVE:
-            return Witnesses()
-        key = keys.member_key(self._me)
-        member = await self._store.get(key)
-        mine = self._incarnation()
-        if member is None or MemberRecord.from_json(member.value, key=key).incarnation != mine:
-            raise Unavailable(f"broker {self._me} is not registered at present", broker_id=str(self._me))
-        return Witnesses(
-            head=await self._objects.head(topic_id),
-            folder=self._doors.folder(topic_id, change.after.topic),
-            start_offset=self._hub.states[topic_id].start_offset,
-            member=member.mod_revision,
-            counter=await epoch_counter(self._store, change.after.topic),
-        )
 
     async def _read(self, topic_id: TopicId) -> None:
         try:

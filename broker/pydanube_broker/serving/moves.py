@@ -38,7 +38,9 @@ from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.health import Health
+from pydanube_broker.serving.leaving import Leaving
 from pydanube_broker.serving.mover import Mover
+from pydanube_broker.serving.ownership import keep_cursors
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.removed_brokers import RemovedBrokers
 from pydanube_broker.slices import Slices
@@ -54,13 +56,11 @@ log = logging.getLogger("pydanube.cluster")
 
 LOOK_S: Final = 1.0  # between two looks at all that is under way
 SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
-_LEAVING_AT_ONCE: Final = 200  # topics of a drain that are on their way
-STOPPED_AT_ONCE: Final = 32  # topics of a drain that are begun with their owner stopped
-QUIET_BYTES: Final = 256 << 10  # of such a topic, at most: it is copied in a moment
 TOPICS_AT_ONCE: Final = 10  # in one transaction
 _NEXT_S: Final = 0.05  # until a drain looks again, at the latest, while topics are left
 _WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
 _PROGRESS_S: Final = 10.0  # between two times that this broker publishes how much it has copied
+_MOST_TOLD: Final = 100  # topics of which it publishes that
 _AGAIN_MS: Final = 500
 _RETRY_MS: Final = (
     10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
@@ -138,7 +138,7 @@ class Moves:
             group.start_soon(self._drain, office, mover)
             group.start_soon(self._keep_states)
             group.start_soon(self._tell_load, office, load)
-            group.start_soon(self._tell_progress, office, copies)
+            group.start_soon(self._tell_progress, office, copies, mover)
             group.start_soon(self._tell_whether_it_stores, office, health)
 
     def source(
@@ -152,11 +152,12 @@ class Moves:
             lambda request: mover.permit(request, peer), self._worker_threads, send=send, writable=writable
         )
 
-    async def _tell_progress(self, office: Office, copies: Copies) -> None:
+    async def _tell_progress(self, office: Office, copies: Copies, mover: Mover) -> None:
         while True:
             await anyio.sleep(_PROGRESS_S)
+            copying = {str(topic_id): each for topic_id, each in list(mover.progress().items())[:_MOST_TOLD]}
             try:
-                await office.membership.tell_copied(copies.copied_bytes)
+                await office.membership.tell_copied(copies.copied_bytes, copying)
             except ClusterError as error:  # the next time is near
                 log.warning("progress_not_told", extra={"code": error.code})
 
@@ -224,7 +225,7 @@ class Moves:
                 if not is_look:
                     continue
                 await self.taking.look(office)
-                await leader.look_after(list(office.moving), brokers)
+                await leader.look_after(office.moving_places(), brokers)
             except ClusterError as error:
                 leader = None
                 log.warning("moves_not_looked_after", extra={"code": error.code})
@@ -236,6 +237,11 @@ class Moves:
             alive=office.alive(),
             copying={broker for broker, member in members.items() if member.copies},
             copied={broker: member.copied_bytes for broker, member in members.items()},
+            progress={
+                (broker, TopicId(int(topic_id))): progress
+                for broker, member in members.items()
+                for topic_id, progress in (member.copying or {}).items()
+            },
         )
 
     async def _sealed_by(self, then_s: float) -> set[TopicId]:
@@ -276,17 +282,15 @@ class Moves:
         """
         office = self._registry.ownership.office
         moves = self.destinations(records, target)
+        stored = [each for each, _ in moves if each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
+        found = await self._assignments(stored)
         changes = []
         for record, to in moves:
-            if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            if record.topic_id not in found:
                 continue
-            key = keys.assignment_key(record.topic_id)
-            item = await self._store.get(key)
-            if item is None:
-                raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
             ready = Incarnation(office.members[to].incarnation) if record.topic_id in at_once else None
-            now = Assignment.of(key, item.value)
-            changes.append(begin(now, item.mod_revision, to, at_ms=now_ms(), ready=ready))
+            now, revision = found[record.topic_id]
+            changes.append(begin(now, revision, to, at_ms=now_ms(), ready=ready))
         for record, to in moves:
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
                 await office.give(record, to)
@@ -304,6 +308,33 @@ class Moves:
                 for writes, guards in steps:  # one of them has changed: the others do not wait for it
                     await self._store.transact(writes, guards=guards)
         return {record.name: to for record, to in moves}
+
+    async def _assignments(
+        self, records: Sequence[TopicRecord]
+    ) -> dict[TopicId, tuple[Assignment, Revision]]:
+        """Read assignments concurrently. Raises `Conflict`: a topic has none yet."""
+        found: dict[TopicId, tuple[Assignment, Revision]] = {}
+        failures: list[ClusterError] = []
+        limiter = anyio.CapacityLimiter(TOPICS_AT_ONCE)
+
+        async def read(record: TopicRecord) -> None:
+            key = keys.assignment_key(record.topic_id)
+            async with limiter:
+                try:
+                    item = await self._store.get(key)
+                    if item is None:
+                        raise Conflict(f"topic {record.name} has no owner yet", topic=record.name)
+                except ClusterError as error:
+                    failures.append(error)
+                else:
+                    found[record.topic_id] = Assignment.of(key, item.value), item.mod_revision
+
+        async with anyio.create_task_group() as group:
+            for record in records:
+                group.start_soon(read, record)
+        if failures:
+            raise failures[0]
+        return found
 
     def destinations(
         self, records: Sequence[TopicRecord], target: BrokerId | None
@@ -370,23 +401,14 @@ class Moves:
         return BrokerState.ACTIVE.value
 
     async def _drain(self, office: Office, mover: Mover) -> None:
+        leaving = Leaving(self._registry, self._hub, mover)
         while True:
-            await self._draining.wait()
+            if not self._draining.is_set():
+                leaving.reset()
+                await self._draining.wait()
             ownership = self._registry.ownership
-            served = [topic.options for topic in self._registry.topics if not topic.options.topic.is_audit]
-            served += self._restorable_here(office)
-            leaving = [record for record in served if not ownership.is_moving(record.topic_id)]
-            quiet = {record.topic_id for record in leaving if self._is_quiet(record)}
-            room, stopped = max(0, _LEAVING_AT_ONCE - len(mover.seats)), mover.stopped()
-            next_ones = []
-            for record in leaving:
-                if record.topic_id in quiet and stopped < STOPPED_AT_ONCE:
-                    stopped += 1
-                    next_ones.append(record)
-                elif record.topic_id not in quiet and room > 0:
-                    room -= 1
-                    next_ones.append(record)
-            places = office.spread([record.topic_id for record in next_ones])
+            next_ones, quiet = await leaving.next()
+            places = office.spread([record.topic_id for record in next_ones], avoid=leaving.avoid(next_ones))
             groups: dict[BrokerId, list[TopicRecord]] = {}
             for record in next_ones:
                 if record.topic_id in places:
@@ -396,37 +418,15 @@ class Moves:
                     await self.begin(records, to, at_once=quiet)
                 except ClusterError as error:  # the next look tries it again
                     log.warning("drain_held_up", extra={"code": error.code, "error": error.message})
-            is_empty = not served and not ownership.held
+            is_empty = leaving.is_empty and not ownership.held
             if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
                     await self._show(BrokerState.DRAINED, "unload")
-            with anyio.move_on_after(_NEXT_S if leaving else LOOK_S):
+            with anyio.move_on_after(LOOK_S if leaving.is_empty else _NEXT_S):
                 await mover.until_changed()
-
-    def _is_quiet(self, record: TopicRecord) -> bool:
-        """Return whether so little of a topic is to be copied that its owner may stop before it is."""
-        state = self._hub.states.get(record.topic_id)
-        if state is None or not state.messages:
-            return True
-        missing = state.next_offset - state.needed_offset
-        return missing * state.stored_bytes // state.messages <= QUIET_BYTES
 
     async def _show(self, state: BrokerState, reason: str) -> None:
         await self._registry.ownership.office.membership.set_state(state, reason=reason)
-
-    def _restorable_here(self, office: Office) -> list[TopicRecord]:
-        """Return the restorable topics whose data is at this broker."""
-        catalog = self._registry.catalog
-        found = [
-            catalog.restorable.record(each)
-            for each in catalog.restorable.topics
-            if each in office.assignments
-        ]
-        return [
-            each
-            for each in found
-            if each is not None and each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
-        ]
 
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
@@ -472,8 +472,15 @@ class Moves:
         member = self._registry.ownership.office.members.get(broker_id)
         return member is None or member.copies
 
-    def check_room(self, topic_id: TopicId) -> None:
+    def check_room(self, size: int) -> None:
         self._health.check_publish()
+        self._health.check_room(size)
+
+    def stopped_at(self, broker_id: BrokerId) -> int:
+        return sum(
+            place.broker_id == broker_id and place.stage is Stage.MOVING and not place.is_served
+            for place in self._registry.ownership.office.moving_places()
+        )
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         ownership = self._registry.ownership
@@ -492,12 +499,14 @@ class Moves:
             retry_after_ms=_RETRY_MS,
         )
         topic.closed = error
-        await topic.ended()
         for pump in topic.subscriptions.values():
             if isinstance(pump, SubscriptionPump):
                 pump.set_down()
+        keep_cursors(topic)  # before the wait, so that one sync covers messages and cursors
+        for pump in topic.subscriptions.values():
+            pump.close(error)
+        await topic.ended()  # producers have their receipts by now
         ownership.release(topic, error)
-        await topic.ended()  # the cursors of the last moment
 
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         ownership = self._registry.ownership

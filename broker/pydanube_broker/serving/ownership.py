@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import anyio
 from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNotFound, TopicNotFound
-from pydanube_core.facts import BrokerAddress, MoveFacts
+from pydanube_core.facts import BrokerAddress, FailedMoveFacts, MoveFacts
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
@@ -182,17 +182,38 @@ class Ownership:
 
     def moves(self) -> list[MoveFacts]:
         """Return the topics that are moving, anywhere in the cluster."""
-        places = [self.office.place(topic_id) for topic_id in list(self.office.moving)]
-        return [
-            MoveFacts(
-                topic=str(place.topic),
-                source=place.move.source,
-                target=place.move.target,
-                stage=place.stage.value,
-                begun_at_ms=place.move.begun_at_ms,
+        found = []
+        for place in self.office.moving_places():
+            if place.move is None:
+                continue
+            target = self.office.members.get(place.next_owner)
+            copying = None if target is None else (target.copying or {}).get(str(place.topic_id))
+            found.append(
+                MoveFacts(
+                    topic=str(place.topic),
+                    source=place.move.source,
+                    target=place.move.target,
+                    stage=place.stage.value,
+                    begun_at_ms=place.move.begun_at_ms,
+                    copied_bytes=None if copying is None else copying.done,
+                    total_bytes=None if copying is None else copying.total,
+                )
             )
-            for place in places
-            if place is not None and place.move is not None
+        return found
+
+    def failed_moves(self) -> list[FailedMoveFacts]:
+        """Return the moves that were cancelled, of topics that have not moved since."""
+        return [
+            FailedMoveFacts(
+                topic=str(place.topic),
+                owner=str(place.broker_id),
+                target=place.failed.target,
+                begun_at_ms=place.failed.begun_at_ms,
+                code=place.failed.code,
+                why=place.failed.why,
+            )
+            for topic_id in list(self.office.failed)
+            if (place := self.office.place(topic_id)) is not None and place.failed is not None
         ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:

@@ -8,6 +8,7 @@ Records of every other kind, cursors, sessions, trims, are safe by the same rule
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from collections import deque
@@ -26,7 +27,8 @@ from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Journal, Kind
 from pydanube_broker.outcome import OutcomeCallback, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
-from pydanube_broker.topics.gate import TopicGate
+from pydanube_broker.topics.brake import Brake
+from pydanube_broker.topics.gate import TopicGate, monotonic_ms
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import LogState, encode_open_body, encode_session_body, encode_trim_body
@@ -106,7 +108,7 @@ class Topic:
     stores: ClassVar[bool] = True  # what is published can be read afterwards
 
     __slots__ = (
-        "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
+        "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
         "commit", "durability", "gate", "is_system", "listeners", "messages_in", "messages_out", "name",
         "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
         "schema", "sessions", "state", "subscriptions",
@@ -149,6 +151,7 @@ class Topic:
         self.closed: ClusterError | None = None
         self.changes = hub.changes
         self._hub = hub
+        self._brake: Brake | None = None
         # Batches above the commit offset: (position, end offset)
         self._unsafe: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, OutcomeCallback]] = deque()  # by position
@@ -196,6 +199,8 @@ class Topic:
         if not system:
             journal.check_room(len(data))
         if limited:
+            if self._brake is not None:
+                self._take(len(data))
             self.gate.take(part.count)
         if not state.opened or state.epoch < self.assigned_epoch:
             self.open_epoch()
@@ -240,7 +245,28 @@ class Topic:
 
     def when_room(self, done: Callable[[], None]) -> None:
         """Call `done` once, when an append refused as `Overloaded` is worth trying again."""
-        self._hub.journal.when_room(done)
+        wait_ms = 0 if self._brake is None else self._brake.wait_ms(monotonic_ms())
+        if wait_ms:
+            asyncio.get_running_loop().call_later(wait_ms / 1000, done)
+        else:
+            self._hub.journal.when_room(done)
+
+    def slow_down(self, bytes_per_s: int) -> None:
+        """Limit what producers append, until 20 s after the last `keep_slow`."""
+        self._brake = Brake(bytes_per_s, monotonic_ms())
+
+    def keep_slow(self) -> None:
+        """Keep a limit of `slow_down` in force, because the copy that needs it makes progress."""
+        if self._brake is not None:
+            self._brake.renew(monotonic_ms())
+
+    def _take(self, size: int) -> None:
+        assert self._brake is not None
+        now = monotonic_ms()
+        if self._brake.is_over(now):
+            self._brake = None
+        else:
+            self._brake.take(size, now)
 
     def write_now(self) -> None:
         """Write now what was appended: nothing more comes in this turn of the loop."""
@@ -406,6 +432,10 @@ class Topic:
         waiters, self._waiters = self._waiters, deque()
         for _, done in waiters:
             done(error)
+
+    def journal_bytes(self, offset: int) -> int:
+        """Return the bytes of the batches from an offset on that the cold tier does not have."""
+        return self._hub.journal.stored_bytes(self.topic_id, max(self.state.needed_offset, offset))
 
     # -- read ------------------------------------------------------------------------------------------------
 

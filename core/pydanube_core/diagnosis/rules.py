@@ -48,6 +48,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         cluster.no_leader,
         cluster.broker_unreachable,
         cluster.move_hangs,
+        cluster.move_cancelled,
         cluster.drain_stuck,
         cluster.cluster_imbalanced,
         cluster.hot_partition,

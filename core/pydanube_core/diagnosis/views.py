@@ -15,7 +15,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import RuleArea
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind
-from pydanube_core.facts import ConsumerFacts, MoveFacts, SetAside
+from pydanube_core.facts import ConsumerFacts, FailedMoveFacts, MoveFacts, SetAside
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
 FEWEST_SEGMENTS: Final = 4
@@ -282,6 +282,7 @@ class ClusterView:
     metadata_full: bool = False
     metadata_since_ms: int | None = None
     moves: tuple[MoveFacts, ...] = ()
+    failed_moves: tuple[FailedMoveFacts, ...] = ()
     draining_since_ms: int | None = None
     left: int = 0  # topics that a drain still has to hand over
     takers: int = 0  # other brokers that take topics

@@ -435,14 +435,26 @@ class CopyLeave(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ...) -> None: ...
 
 class CopyResponse(_message.Message):
-    __slots__ = ("chunk", "end", "failure")
+    __slots__ = ("chunk", "end", "failure", "start")
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     chunk: CopyChunk
     end: CopyEnd
     failure: CopyFailure
-    def __init__(self, chunk: _Optional[_Union[CopyChunk, _Mapping]] = ..., end: _Optional[_Union[CopyEnd, _Mapping]] = ..., failure: _Optional[_Union[CopyFailure, _Mapping]] = ...) -> None: ...
+    start: CopyStart
+    def __init__(self, chunk: _Optional[_Union[CopyChunk, _Mapping]] = ..., end: _Optional[_Union[CopyEnd, _Mapping]] = ..., failure: _Optional[_Union[CopyFailure, _Mapping]] = ..., start: _Optional[_Union[CopyStart, _Mapping]] = ...) -> None: ...
+
+class CopyStart(_message.Message):
+    __slots__ = ("topic_id", "round", "bytes")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    bytes: int
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CopyChunk(_message.Message):
     __slots__ = ("topic_id", "round", "data", "ends_piece")

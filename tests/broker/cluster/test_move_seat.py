@@ -6,6 +6,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move import Step, begin, cancel, ready
 from pydanube_broker.cluster.move_seat import Commit, CopyAhead, CopyEnd, Hold, Phase, Release, Seat, Stopped
+from pydanube_core.errors import Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Revision
 
@@ -28,7 +29,7 @@ def test_an_owner_that_never_had_a_record_of_the_topic_releases_it_all_the_same(
     assert owner.held == 3
     target = seat(TWO, 0)
     target.see(READY, Revision(3))
-    (commit,) = target.copied(1, done=True)
+    (commit,) = target.copied(1)
     assert isinstance(commit, Commit)
     assert owner.see(commit.change.after, Revision(4)) == [Release(2, Epoch(3))]
 
@@ -51,17 +52,18 @@ def test_a_target_that_was_ready_in_an_earlier_life_cancels() -> None:
     target = seat(TWO, 0, life=LIFE + 1)
     (commit,) = target.see(READY, Revision(3))
     assert isinstance(commit, Commit)
-    assert commit.change == cancel(READY, Revision(3))
+    gone = Unavailable("broker 2 was restarted, and what it had copied is gone")
+    assert commit.change == cancel(READY, Revision(3), gone)
 
 
 def test_a_target_copies_ahead_then_the_end_then_arrives() -> None:
     target = seat(TWO, 0)
     assert target.see(MOVING, Revision(2)) == [CopyAhead(1)]
-    (commit,) = target.copied_ahead(1, done=True)
+    (commit,) = target.copied_ahead(1)
     assert isinstance(commit, Commit)
     assert commit.change.step is Step.READY
     assert target.committed(1, commit.change.after, Revision(3)) == [CopyEnd(2, Revision(3))]
-    (last,) = target.copied(2, done=True)
+    (last,) = target.copied(2)
     assert isinstance(last, Commit)
     assert (last.change.step, target.phase) == (Step.ARRIVE, Phase.ARRIVING)
 

@@ -25,8 +25,8 @@ from pydanube_broker.cluster.move import (
     take_away,
     transaction,
 )
-from pydanube_broker.cluster.move_record import HandOverPart, MoveRecord, Stage
-from pydanube_core.errors import Conflict
+from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
+from pydanube_core.errors import Conflict, DiskFull
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
@@ -37,6 +37,8 @@ LIFE, NOW = Incarnation(4), Revision(50)
 SERVING = Assignment(
     topic_id=TopicId(7), topic=TopicName("default", "t"), broker_id=ONE, incarnation=LIFE, epoch=Epoch(3)
 )
+ERROR = DiskFull("there is no room")
+FAILED = MoveFailure(target="2", begun_at_ms=1, code="DISK_FULL", why="there is no room")
 ALIVE = {ONE: LIFE, TWO: LIFE, THREE: LIFE}
 
 
@@ -60,7 +62,10 @@ def test_a_move_ends_where_it_was_to_go_and_remembers_the_seal() -> None:
     assert (SEALED.broker_id, SEALED.epoch, SEALED.sealed_epoch) == (ONE, 3, 3)
     assert (OPENED.stage, OPENED.broker_id, OPENED.epoch) == (Stage.SERVING, TWO, 4)
     assert (OPENED.sealed_epoch, OPENED.sealed_at_ms, OPENED.move) == (3, None, None)
-    assert cancel(READY, NOW).after == SERVING
+    assert cancel(READY, NOW, ERROR).after == replace(SERVING, failed=FAILED)
+    assert begin(cancel(READY, NOW, ERROR).after, NOW, TWO, at_ms=1).after == MOVING, (
+        "a new move forgets the failure"
+    )
     assert begin(SERVING, NOW, TWO, at_ms=1, ready=LIFE).after == READY, "of little the owner stops at once"
 
 
@@ -78,7 +83,7 @@ def test_no_step_from_another_stage() -> None:
         with pytest.raises(Conflict):
             ready(now, NOW, LIFE)
         with pytest.raises(Conflict):
-            cancel(now, NOW)
+            cancel(now, NOW, ERROR)
         with pytest.raises(Conflict):
             arrive(now, NOW, LIFE)
     for now in (SERVING, MOVING, READY, OPENED, ARRIVED):
@@ -105,10 +110,10 @@ def test_an_assignment_that_is_not_a_step_leaves_a_move_alone() -> None:
 
 
 def test_every_step_is_guarded_by_what_was_read() -> None:
-    change = cancel(READY, NOW)
+    change = cancel(READY, NOW, ERROR)
     key = keys.assignment_key(READY.topic_id)
     assert transaction(change, Witnesses()) == (
-        [Put(key, SERVING.to_json())],
+        [Put(key, replace(SERVING, failed=FAILED).to_json())],
         [ModRevision(key, NOW)],
     )
 
@@ -195,10 +200,15 @@ def test_the_leader_does_not_touch_moves_that_progress() -> None:
 
 
 def test_the_leader_ends_what_hangs() -> None:
-    for now, alive, waited in ((MOVING, ALIVE, PATIENCE_MS), (READY, {ONE: LIFE}, 0)):
+    for now, alive, waited, why in (
+        (MOVING, ALIVE, PATIENCE_MS, "broker 2 copied nothing of it for 60 s"),
+        (READY, {ONE: LIFE}, 0, "broker 2 takes no topics any more"),
+    ):
         change = leader(now, alive, waited)
         assert change is not None
-        assert change.after == SERVING
+        assert replace(change.after, failed=None) == SERVING
+        assert change.after.failed is not None
+        assert change.after.failed.why == f"/default/t was not moved: {why}"
     for now, alive, waited, to in (
         (SEALED, ALIVE, 0, TWO),
         (SEALED, {ONE: LIFE, THREE: LIFE}, 0, ONE),

@@ -14,6 +14,7 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.copying import source as source_module
 from pydanube_broker.copying.credit import CHUNK_BYTES, MOST_BYTES, STREAM_BYTES, ReceiverCredit, SenderCredit
 from pydanube_broker.copying.messages import Answer, Assembly, Chunk, End, Failure, Request, Round, chunks_of
+from pydanube_broker.copying.pace import ROUNDS, Pace
 from pydanube_broker.copying.piece import Piece, encode_piece
 from pydanube_broker.copying.source import MOST_ROUNDS, Source
 from pydanube_broker.copying.target import Answers, Copies
@@ -24,6 +25,7 @@ from pydanube_core.errors import (
     ClusterError,
     Conflict,
     CorruptObject,
+    DiskFull,
     InvalidArgument,
     Overloaded,
     Unavailable,
@@ -120,8 +122,19 @@ class Log:
     """A topic of the owner: its pieces, as they are read."""
 
     def __init__(self, topic_id: int, sizes: list[int]) -> None:
-        self.topic_id = topic_id
+        self.topic_id, self.name = topic_id, f"t{topic_id}"
+        self.sizes = sizes
+        self.limits: list[int] = []
         self.pieces = [piece_of(topic_id, n, [size]) for n, size in enumerate(sizes)]
+
+    def journal_bytes(self, offset: int) -> int:
+        return sum(self.sizes[offset:])
+
+    def slow_down(self, bytes_per_s: int) -> None:
+        self.limits.append(bytes_per_s)
+
+    def keep_slow(self) -> None:
+        """Nothing counts here."""
 
 
 class Ends:
@@ -177,7 +190,11 @@ class Ends:
         answers.lost(Unavailable("cut"))
 
     async def copy(
-        self, topic_id: int, first: int | None = None, taken: Callable[[Piece], object] = lambda piece: None
+        self,
+        topic_id: int,
+        first: int | None = None,
+        taken: Callable[[Piece], object] = lambda piece: None,
+        begun: Callable[[int], None] = lambda size: None,
     ) -> list[Piece]:
         found: list[Piece] = []
 
@@ -188,7 +205,7 @@ class Ends:
             if isinstance(waits, anyio.Event):
                 await waits.wait()
 
-        await self.copies.round(OWNER, topic_id, 1, first, sink)
+        await self.copies.round(OWNER, topic_id, 1, first, sink, begun=begun)
         return found
 
 
@@ -274,6 +291,54 @@ async def test_a_topic_that_may_not_be_copied_fails_alone(monkeypatch: pytest.Mo
         with pytest.raises(Conflict, match="not here"):
             await both.copy(1)
         assert len(await both.copy(2)) == 1
+
+
+@pytest.mark.anyio
+async def test_a_target_without_room_refuses_a_round_before_anything_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ends(monkeypatch, Log(1, [200_000] * 10), Log(2, [1])) as both:
+
+        def no_room(size: int) -> None:
+            raise DiskFull(f"{size} bytes do not fit")
+
+        taken: list[Piece] = []
+        with pytest.raises(DiskFull, match="2000000 bytes"):
+            await both.copy(1, taken=taken.append, begun=no_room)
+        assert not taken
+        assert len(await both.copy(2)) == 1
+
+
+@pytest.mark.anyio
+async def test_the_owner_slows_producers_down_that_outrun_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(1, [30_000] * 100)
+    async with ends(monkeypatch, log) as both:
+        for _ in range(ROUNDS):
+            await both.copy(1)  # each from the beginning: what is missing does not get less
+            assert not log.limits
+        await both.copy(1)
+        (limit,) = log.limits
+        assert limit > 0
+
+
+def test_a_copy_that_comes_closer_slows_nothing_down() -> None:
+    pace = Pace(1)
+    pace.rate_bytes_s = 50
+    assert [pace.round_begins(missing << 20) for missing in (800, 700, 500, 400, 350, 240)] == [None] * 6
+    assert pace.round_begins(230 << 20) == 25, (
+        "less than half of what it was three rounds before is not there yet"
+    )
+
+
+def test_missing_bytes_that_double_in_one_round_slow_the_producers_down_at_once() -> None:
+    pace = Pace(1)
+    pace.rate_bytes_s = 50
+    assert [pace.round_begins(missing << 20) for missing in (100, 200, 401)] == [None, None, 25]
+    few = Pace(2)
+    few.rate_bytes_s = 50
+    assert [few.round_begins(missing) for missing in (10, 1000, 100_000)] == [None] * 3, (
+        "it is copied in a moment"
+    )
 
 
 @pytest.mark.anyio

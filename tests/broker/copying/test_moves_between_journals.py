@@ -197,8 +197,11 @@ class Half:
     def copies(self, broker_id: BrokerId) -> bool:
         return True
 
-    def check_room(self, topic_id: TopicId) -> None:
+    def check_room(self, size: int) -> None:
         """There is."""
+
+    def stopped_at(self, broker_id: BrokerId) -> int:
+        return 0
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         return f"c/topics/{topic_id}"
@@ -367,7 +370,7 @@ async def pair(folder: Path, count: int = 1) -> AsyncIterator[Pair]:
                     await anyio.sleep(0.01)
                     alive = {half.id: Incarnation(half.life) for half in list(found.halves.values())}
                     brokers = Brokers(alive=alive, copying=alive, copied={})
-                    await leader.look_after([record.topic_id], brokers)
+                    await leader.look_after([await found.assignment()], brokers)
 
             group.start_soon(lead)
             group.start_soon(found.produce)

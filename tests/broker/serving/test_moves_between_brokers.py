@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.move import LITTLE_BYTES
+from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.arrival import Arrival
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.journal import Journal
 from pydanube_broker.serving import moves, topic_access
 from pydanube_broker.serving.topic_access import Placement
 from pydanube_broker.topics.replay import Replay
-from pydanube_core.errors import ClusterError, Conflict, InvalidArgument
+from pydanube_broker.topics.topic import Topic
+from pydanube_core.errors import ClusterError, Conflict, DiskFull, InvalidArgument
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_several_brokers import cluster, create
@@ -216,6 +221,113 @@ async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
     assert copied[False] < LITTLE_BYTES
     stored = target.registry.known(name)
     assert stored.commit == many
+
+
+async def test_producers_that_outrun_the_copy_are_slowed_down_and_the_rest_is_little(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target takes 2 MB a second, and the producer writes as much as it can."""
+    name, size, rate = TopicName.parse("t"), 32 << 10, 2_000_000
+    limits: list[int] = []
+    rounds: list[tuple[bool, int]] = []
+    take, slow_down, copy = Arrival.take, Topic.slow_down, Copies.round
+
+    async def slowly(self: Arrival, piece: Piece) -> None:
+        await anyio.sleep(sum(map(len, piece.batches)) / rate)
+        await take(self, piece)
+
+    def noted(self: Topic, bytes_per_s: int) -> None:
+        limits.append(bytes_per_s)
+        slow_down(self, bytes_per_s)
+
+    async def counted(self: Copies, *given: Any, last: bool = False, **more: Any) -> Copied:
+        found = await copy(self, *given, last=last, **more)
+        rounds.append((last, found.size))
+        return found
+
+    monkeypatch.setattr(Arrival, "take", slowly)
+    monkeypatch.setattr(Topic, "slow_down", noted)
+    monkeypatch.setattr(Copies, "round", counted)
+    enough = anyio.Event()
+    async with connect(cluster.brokers[1].broker_url) as client, client.producer("t") as producer:
+        await until(lambda: cluster.serves(name))
+        sent = 80
+        await producer.send_many([bytes(size)] * sent)
+        target = cluster.others("t")[0]
+
+        async def produce() -> None:
+            nonlocal sent
+            while not enough.is_set():
+                await producer.send_many([bytes(size)] * 4)
+                sent += 4
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(produce)
+            await move(cluster, "t", target)
+            enough.set()
+    assert limits, "the producer was not slowed down"
+    assert min(limits) <= rate  # the first may be higher, because what is on its way counts as copied
+    most = max(copied for last, copied in rounds if not last)
+    (rest,) = [copied for last, copied in rounds if last]
+    assert rest < most / 2, "the copy has come closer"
+    assert target.registry.known(name).commit == sent
+
+
+async def test_a_target_without_room_copies_nothing_and_the_topic_stays(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = TopicName.parse("t")
+    async with connect(cluster.brokers[1].broker_url) as client, client.producer("t") as producer:
+        await until(lambda: cluster.serves(name))
+        await producer.send_many([bytes(64 << 10)] * 100)
+        owner, target = cluster.owner("t"), cluster.others("t")[0]
+        monkeypatch.setattr(target.health, "room", lambda: (6 << 20, 1 << 20))
+        record = owner.registry.known(name).options
+        await owner.moves.begin([record], broker_id(target))
+        office = cluster.brokers[1].registry.ownership.office
+
+        def failed() -> bool:
+            place = office.place(record.topic_id)
+            return place is not None and place.failed is not None
+
+        await until(failed)
+        place = office.place(record.topic_id)
+        assert place is not None
+        assert place.failed is not None
+        assert (place.failed.code, place.failed.target) == ("DISK_FULL", str(broker_id(target)))
+        assert "do not fit" in place.failed.why
+        assert (place.broker_id, place.stage) == (broker_id(owner), Stage.SERVING)
+        assert record.topic_id not in target.hub.states
+        await producer.send(b"goes on")
+
+
+async def test_a_drain_begins_a_move_that_failed_again_elsewhere_and_ever_later(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, leaving = TopicName.parse("t"), cluster.brokers[1]
+    await leaving.registry.create(name, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(leaving.broker_url) as client, client.producer("t") as producer:
+        await producer.send_many([bytes(64 << 10)] * 10)  # not so quiet that its owner stops at once
+    begun: list[tuple[float, BrokerId]] = []
+    full = {2, 3}
+    for n in full:
+        broker = cluster.brokers[n]
+
+        def check_room(size: int, n: int = n, broker: Broker = broker) -> None:
+            begun.append((anyio.current_time(), broker_id(broker)))
+            if n in full:
+                raise DiskFull("there is no room")
+
+        monkeypatch.setattr(broker.health, "check_room", check_room)
+    await leaving.port.unload()
+    await until(lambda: len(begun) >= 4)
+    full.clear()
+    await until(lambda: not leaving.registry.find(name) and cluster.serves(name))
+    targets = [target for _, target in begun[:4]]
+    assert targets[:2] == targets[2:]
+    assert targets[0] != targets[1], "to the other one each time"
+    pauses = [after - before for (before, _), (after, _) in pairwise(begun[:4])]
+    assert [pause > least for pause, least in zip(pauses, (0.9, 1.9, 3.9), strict=True)] == [True] * 3
 
 
 async def test_what_works_on_messages_is_refused_as_retryable_while_they_are_between_two_owners(

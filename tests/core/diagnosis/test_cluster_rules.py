@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad, assess
 from pydanube_core.diagnosis.causes import cluster
-from pydanube_core.diagnosis.causes.cluster import HANGS_MS
+from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, HANGS_MS
 from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import RULES, check_view
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView
-from pydanube_core.facts import MoveFacts
+from pydanube_core.facts import FailedMoveFacts, MoveFacts
 
 from tests.core.diagnosis.test_rules import BROKER
 
@@ -48,6 +48,17 @@ def move(age_ms: int, stage: str) -> MoveFacts:
     return MoveFacts(topic="/default/t", source="2", target="3", stage=stage, begun_at_ms=NOW - age_ms)
 
 
+def failed(age_ms: int) -> FailedMoveFacts:
+    return FailedMoveFacts(
+        topic=f"/default/t{age_ms}",
+        owner="2",
+        target="3",
+        begun_at_ms=NOW - age_ms,
+        code="DISK_FULL",
+        why="no room",
+    )
+
+
 HOLDS: dict[str, dict[str, Any]] = {
     "owner_down": {"absent": {"2": 7, "3": 1}},
     "broker_unreachable": {"silent": {"2": "broker 2 does not answer at http://b:2"}},
@@ -62,6 +73,7 @@ HOLDS: dict[str, dict[str, Any]] = {
     },
     "cluster_imbalanced": {"balance": balance(5, 5, 5, 5)},
     "move_hangs": {"moves": (move(HANGS_MS, "moving"), move(5, "moving"))},
+    "move_cancelled": {"failed_moves": (failed(CANCELLED_MS - 1), failed(CANCELLED_MS))},
     "drain_stuck": {"draining_since_ms": NOW - 1000, "left": 5, "takers": 0},
     "store_not_shared": {"store_refused": "the store has another cluster's name"},
 }
@@ -95,6 +107,7 @@ def test_nothing_is_found_of_a_cluster_that_is_well_nor_of_a_broker_alone() -> N
     assert findings() == []
     assert findings(balance=balance(0.1)) == []
     assert findings(moves=(move(HANGS_MS - 1, "moving"),)) == []
+    assert findings(failed_moves=(failed(CANCELLED_MS),)) == []
     assert findings(draining_since_ms=NOW - 1000, left=5) == []
     assert findings(draining_since_ms=NOW - HANGS_MS, left=0, takers=0) == []
     assert check_view(BROKER, DiagnosisOptions()) == ()

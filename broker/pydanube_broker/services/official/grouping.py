@@ -168,13 +168,14 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 class _Gathering:
     """The messages of one topic that wait for the next batch."""
 
-    __slots__ = ("answering", "due", "in_flight", "pending", "waiting_bytes")
+    __slots__ = ("answering", "due", "held", "in_flight", "pending", "waiting_bytes")
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
         self.waiting_bytes = 0  # of `pending`
         self.in_flight = 0  # groups that are appended and not committed
         self.due = False  # appended when the loop turns
+        self.held = False  # the topic takes nothing for a moment, and is tried again by itself
         self.answering = 0  # groups that are committed and answered when the loop turns
 
     @property
@@ -210,7 +211,7 @@ class Grouping:
             gathering = self._topics[topic] = _Gathering()
         gathering.pending.append(pending)
         gathering.waiting_bytes += pending.size
-        if not gathering.due and (not gathering.in_flight or gathering.full):
+        if not (gathering.due or gathering.held) and (not gathering.in_flight or gathering.full):
             gathering.due = True
             if not self._due:
                 self._loop.call_soon(self._turned)
@@ -233,6 +234,9 @@ class Grouping:
             del self._topics[topic]
 
     def _append(self, topic: Topic, gathering: _Gathering, group: Sequence[Pending]) -> None:
+        if gathering.held:  # those before it wait, too
+            self._put_back(gathering, group)
+            return
         try:
             data = encode_group(group)
             appended, _ = topic.append(data, read_producer_part(data, verify=False))
@@ -243,6 +247,10 @@ class Grouping:
                 self._answer(topic, group, error)
             for one in group if len(group) > 1 else ():  # some of them may still be within the rate
                 self._append(topic, gathering, [one])
+        except Overloaded:  # nothing was stored: the messages wait, as those of the SDK do
+            gathering.held = True
+            self._put_back(gathering, group)
+            topic.when_room(lambda: self._go_on(topic, gathering))
         except ClusterError as error:
             self._answer(topic, group, error)
         except Exception:
@@ -252,11 +260,21 @@ class Grouping:
             gathering.in_flight += 1
             topic.when_committed(end, lambda error: self._committed(topic, gathering, group, error))
 
+    @staticmethod
+    def _put_back(gathering: _Gathering, group: Sequence[Pending]) -> None:
+        gathering.pending += group
+        gathering.waiting_bytes += sum(one.size for one in group)
+
+    def _go_on(self, topic: Topic, gathering: _Gathering) -> None:
+        gathering.held = False
+        if not gathering.due:
+            self._flush(topic, gathering)
+
     def _committed(
         self, topic: Topic, gathering: _Gathering, group: Sequence[Pending], error: ClusterError | None
     ) -> None:
         gathering.in_flight -= 1
-        if not gathering.in_flight and not gathering.due:
+        if not (gathering.in_flight or gathering.due or gathering.held):
             self._flush(topic, gathering)
         if gathering.in_flight or gathering.answering:
             # What was appended is written first: the disk works while the loop answers. A group that one sync

@@ -18,6 +18,9 @@ from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
 HANGS_MS: Final = 180_000  # three times what the leader waits before it takes a step itself
+CANCELLED_MS: Final = (
+    3_600_000  # a cancelled move is shown for an hour from its begin, unless its topic moves again
+)
 SHOWN: Final = 10
 
 _BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")
@@ -282,6 +285,48 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
         next=(
             _BROKERS,
             NextCall("brokers.logs", {"broker_id": waits_for, "level": "warning"}, "see what fails"),
+        ),
+    )
+
+
+@partial(
+    BrokerRule,
+    holds="a move that began in the last hour was cancelled, and its topic has not moved since",
+    evidence={
+        "topics": "topic → why, the first ten",
+        "target": "of the latest",
+        "code": "of the latest's error",
+        "since_s": "how long ago that one began",
+    },
+    unobservable=("whether the cause is gone by now",),
+    helps="mend what `why` says, then move the topic again; its owner serves it meanwhile",
+    many="brokers see cancelled moves",
+    of_cluster=True,
+)
+@_of_several
+def move_cancelled(view: BrokerView, cluster: ClusterView) -> Outcome:
+    cancelled = sorted(
+        (move for move in cluster.failed_moves if view.now_ms - move.begun_at_ms < CANCELLED_MS),
+        key=lambda move: (-move.begun_at_ms, move.topic),
+    )
+    if not cancelled:
+        return "no move of the last hour was cancelled"
+    latest = cancelled[0]
+    return Finding(
+        summary=counted(len(cancelled), "topic was not moved", "topics were not moved")
+        + f", and their owners serve them on; the latest, {latest.topic} to broker {latest.target}: {latest.why}",
+        evidence={
+            "topics": {move.topic: move.why for move in cancelled[:SHOWN]},
+            "target": latest.target,
+            "code": latest.code,
+            "since_s": ago_s(view, latest.begun_at_ms),
+        },
+        next=(
+            _BROKERS,
+            NextCall(
+                "brokers.logs", {"broker_id": latest.target, "level": "warning"}, "see what the target met"
+            ),
+            NextCall("topics.move", {"topic": latest.topic}, "move it again, to another broker"),
         ),
     )
 

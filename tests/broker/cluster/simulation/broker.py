@@ -56,7 +56,7 @@ from pydanube_broker.topics.producers import Opening
 from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
 from pydanube_core.batch import BROKER_PART_BYTES, broker_part, encode_batch
 from pydanube_core.batch.layout import PRODUCER_PART
-from pydanube_core.errors import ClusterError, Fenced, OutOfSequence, ProducerUnknown
+from pydanube_core.errors import ClusterError, Fenced, OutOfSequence, ProducerUnknown, Unavailable
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Absent, GuardFailed, LeaseId, ModRevision, Put, Revision
@@ -74,6 +74,7 @@ SAY_MS: Final = 5_000
 LITTLE_BYTES: Final = 600  # some messages: a round may bring more
 ANSWER_MS: Final = 3_000  # after which a copy's request has failed
 COPY_END_MS: Final = 10_000  # after which the target gives the end up
+NOT_COPIED: Final = Unavailable("no piece came in time")
 Reply = Callable[[Any], None]
 
 #: a stage in which a broker keeps callers waiting
@@ -440,33 +441,33 @@ class SimBroker:
             self.world.note(f"broker {self.id} hangs in copying topic {topic_id}")
             return
 
-        def told(done: bool) -> None:
-            self.act(topic_id, lambda seat: seat.copied_ahead(turn, done=done))
+        def told(error: ClusterError | None) -> None:
+            self.act(topic_id, lambda seat: seat.copied_ahead(turn, error))
 
         def got(piece: Piece | None) -> None:
             if run.seat.turn != turn:
                 return
             if piece is None:
-                told(False)
+                told(NOT_COPIED)
                 return
             self._take(run, piece)
             if rounds > 1 and sum(map(len, piece.batches)) > LITTLE_BYTES:
                 self._copy_ahead(topic_id, run, turn, rounds - 1)
             else:
-                self.when_copied(lambda: told(True))
+                self.when_copied(lambda: told(None))
 
         self._round(topic_id, run, None, got)
 
     def _copy_end(self, topic_id: TopicId, run: Run, turn: int, revision: Revision, until_ms: int) -> None:
-        def told(done: bool) -> None:
-            self.act(topic_id, lambda seat: seat.copied(turn, done=done))
+        def told(error: ClusterError | None) -> None:
+            self.act(topic_id, lambda seat: seat.copied(turn, error))
 
         def got(piece: Piece | None) -> None:
             if run.seat.turn != turn:
                 return
             if piece is None:
                 if self.world.now_ms > until_ms:
-                    told(False)
+                    told(NOT_COPIED)
                 else:
                     self.later(200, lambda: self._copy_end(topic_id, run, turn, revision, until_ms))
                 return
@@ -475,7 +476,7 @@ class SimBroker:
             run.state, run.holdings = piece.state, piece.holdings
             run.state.epoch, run.state.awaiting = 0, revision
             self.append(Kind.ADOPT, topic_id, encode_adopt_body(run.state))
-            self.when_copied(lambda: told(True))
+            self.when_copied(lambda: told(None))
 
         if run.seat.turn == turn:
             self._round(topic_id, run, revision, got)

@@ -79,8 +79,8 @@ class ServesBeforeItArrives(SimBroker):
     """The target serves as soon as it has its copy."""
 
     class _Seat(Seat):
-        def copied(self, turn: int, *, done: bool) -> list[Effect]:
-            effects = super().copied(turn, done=done)
+        def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
+            effects = super().copied(turn, error)
             if self.phase is Phase.ARRIVING and self.record is not None:
                 self.serving = True
                 return [Serve(Epoch(self.record.epoch + 1)), *effects]
@@ -130,7 +130,7 @@ class FailedAttemptBelieved(SimBroker):
     def perform(self, topic_id: TopicId, run: Run, effect: Effect) -> None:
         if isinstance(effect, CopyEnd) and run.state is not None and run.state.awaiting:
             turn = effect.turn
-            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn, done=True)))
+            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn)))
         else:
             super().perform(topic_id, run, effect)
 
