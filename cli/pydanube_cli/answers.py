@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO, TypeVar
 
 from pydanube_admin.engine.forecast import radius_text
 from pydanube_admin.engine.operation import Operation
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, Conflict
 
 from pydanube_cli.failures import printable
 from pydanube_cli.render import cell, print_json
@@ -212,6 +212,41 @@ def progress_line(status: Mapping[str, Any], operation: str) -> str:
 
 
 Asker = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+
+def outcome_of(task_id: str, ask: Asker) -> dict[str, Any]:
+    """Wait until a task has ended, with its progress on a terminal; return its result.
+
+    Raises the task's error. `Conflict`: it was cancelled, or its broker ended.
+    """
+    is_seen, shown = sys.stderr.isatty(), 0
+    while (task := ask("tasks.get", {"task_id": task_id}))["state"] == "running":
+        line = ", ".join(_work_line(work) for work in task["work"][:3]) if is_seen else ""
+        if line:
+            sys.stderr.write("\r" + line.ljust(shown))
+            sys.stderr.flush()
+            shown = len(line)
+        time.sleep(_INTERVAL_S)
+    if shown:
+        sys.stderr.write("\r" + " " * shown + "\r")
+        sys.stderr.flush()
+    if task["error"] is not None:
+        raise ClusterError.from_dict(task["error"])
+    if task["result"] is None:
+        raise Conflict(
+            f"the task {task_id} is {task['state']}: what it had begun goes on by itself, and danube brokers list and "
+            "danube topics describe show how far that is",
+            task_id=task_id,
+            retryable=False,
+        )
+    return dict(task["result"])
+
+
+def _work_line(work: Mapping[str, Any]) -> str:
+    of = "" if work.get("total") is None else f" of {work['total']:,}"
+    topic = f"{work['topic']}: " if work.get("topic") else ""
+    return f"{topic}{work['done']:,}{of} {work['unit']}"
+
 
 _ATTRIBUTE: Final = "x-replayed-from"  # /namespace/topic@offset
 _SETTLED_S: Final = 0.3  # what was on its way into the journal is there

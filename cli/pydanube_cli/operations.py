@@ -30,6 +30,7 @@ from pydanube_cli.answers import (
     consents,
     describe,
     lines_of,
+    outcome_of,
     print_diagnosis,
     row_of,
     show_plan,
@@ -117,6 +118,10 @@ def command_of(operation: Operation, *, positional: str | None = None) -> Comman
         ]
     if operation.long_running:
         parameters.append(_flag("option_detach", "--detach", "Answer with its task, and let it go on."))
+    if operation.followed:
+        parameters.append(
+            _flag("option_wait", "--wait", "Wait until all of it is done, and end as that does.")
+        )
     if operation.name in PATHS:
         parameters.append(_format_option())
     examples = [operation.command_line(example.arguments) for example in operation.examples]
@@ -193,11 +198,13 @@ class _Ways:
     file: str | None = None
     format: str | None = None
     detach: bool = False
+    wait: bool = False
 
     def __post_init__(self) -> None:
         for other, given in (
             ("--plan-token", self.plan_token is not None),
             ("--detach", self.detach),
+            ("--wait", self.wait),
             ("--yes", self.yes),
         ):
             if self.dry_run and given:
@@ -258,6 +265,8 @@ def _call(*, operation: Operation, common: Common, **given: Any) -> int:
     if result is None:
         print("nothing was changed", file=sys.stderr)
         return 1
+    if ways.wait and result.get("task_id"):
+        result = outcome_of(result["task_id"], common.call)
     show(operation, result, common)
     if any(result[field] for field in operation.damage):
         return CODES[CorruptObject.code].exit

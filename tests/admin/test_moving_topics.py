@@ -12,12 +12,12 @@ import pytest
 from pydanube import connect
 from pydanube_admin import cluster_wide_port
 from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
+from pydanube_admin.engine import following
 from pydanube_admin.peers import Peers
 from pydanube_broker.broker import Broker
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.copying.piece import Piece
-from pydanube_broker.tier.failing import Failure
-from pydanube_core.errors import ClusterError, NoOwner, StoreUnavailable
+from pydanube_core.errors import ClusterError, DiskFull, NoOwner
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -67,8 +67,98 @@ async def test_topic_goes_to_the_broker_that_is_named_whichever_is_asked(cluster
     assert found.commit == 4
 
 
+async def ended(broker: Broker, task_id: str) -> dict[str, Any]:
+    """Wait until a task has ended."""
+    while (task := await ask(broker, "tasks.get", task_id=task_id))["state"] == "running":  # noqa: ASYNC110
+        await anyio.sleep(0.05)
+    return task
+
+
+async def outcomes(broker: Broker, call_id: str) -> list[tuple[str, str | None]]:
+    """Return the outcomes that the audit has of a call: decision and code."""
+    found = (await ask(broker, "audit.query", limit=200))["items"]
+    return [
+        (each["decision"], each["code"])
+        for each in found
+        if each["call_id"] == call_id and each["phase"] == "outcome"
+    ]
+
+
+async def test_a_move_is_a_task_with_an_outcome(cluster: SeveralBrokers) -> None:
+    await ask(cluster.brokers[1], "topics.create", topic="followed", partitions=3)
+    parts = [f"/default/followed-part-{n}" for n in range(3)]
+    await until(lambda: all(cluster.serves_name(part) for part in parts))
+    asked = cluster.brokers[2]
+    moved = await ask(asked, "topics.unload", topic="followed")
+    task = await ended(asked, moved["task_id"])
+    assert (task["state"], task["operation"], task["of_call"]) == ("done", "topics.unload", moved["call_id"])
+    assert task["result"]["moves"] == moved["moves"], "known from when all have arrived"
+    for part in parts:
+        assert id_of(cluster.owner(part)) == moved["moves"][part]
+    listed = (await ask(cluster.brokers[3], "tasks.list", filter="topics.unload"))["items"]
+    assert moved["task_id"] in [each["task_id"] for each in listed]
+    await until_outcomes(asked, moved["call_id"], [("allowed", None), ("done", None)])
+
+
+async def until_outcomes(broker: Broker, call_id: str, wanted: list[tuple[str, str | None]]) -> None:
+    with anyio.fail_after(20):
+        while sorted(await outcomes(broker, call_id), key=str) != wanted:  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+
+
+async def test_a_move_that_fails_is_begun_again_and_ends_as_a_failed_task_and_a_finding(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(cluster, "refused")
+    owner, (target, asked) = cluster.owner("refused"), cluster.others("refused")
+    monkeypatch.setattr(following, "ATTEMPTS", 3)
+    monkeypatch.setattr(following, "FIRST_PAUSE_S", 0.05)
+    tries: list[int] = []
+
+    def no_room(size: int) -> None:
+        tries.append(size)
+        raise DiskFull("there is no room")
+
+    with monkeypatch.context() as full:
+        full.setattr(target.health, "check_room", no_room)
+        moved = await ask(asked, "topics.move", topic="refused", to_broker=id_of(target))
+        task = await ended(asked, moved["task_id"])
+    assert (task["state"], task["code"], len(tries)) == ("failed", "DISK_FULL", 3)
+    assert "in 3 attempts, and stays with broker" in task["error"]["message"]
+    assert "there is no room" in task["error"]["message"]
+    assert cluster.owner("refused") is owner
+    await until_outcomes(asked, moved["call_id"], [("allowed", None), ("failed", "DISK_FULL")])
+
+    async def cancelled() -> list[dict[str, Any]]:
+        found = (await ask(asked, "diagnose.cluster"))["findings"]
+        return [each for each in found if each["rule"] == "move_cancelled"]
+
+    (finding,) = await cancelled()
+    assert finding["evidence"]["topics"] == {"/default/refused": "there is no room"}
+    again = await ask(asked, "topics.move", topic="refused", to_broker=id_of(target))
+    assert (await ended(asked, again["task_id"]))["state"] == "done"
+    assert await cancelled() == []
+
+
+async def test_a_cancelled_task_begins_no_move_again(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(cluster, "left")
+    (target, asked) = cluster.others("left")
+    monkeypatch.setattr(following, "FIRST_PAUSE_S", 1000.0)
+
+    def no_room(size: int) -> None:
+        raise DiskFull("there is no room")
+
+    monkeypatch.setattr(target.health, "check_room", no_room)
+    moved = await ask(asked, "topics.move", topic="left", to_broker=id_of(target))
+    await until(lambda: asked.registry.ownership.failed_moves())
+    await ask(asked, "tasks.cancel", task_id=moved["task_id"])
+    assert (await ended(asked, moved["task_id"]))["state"] == "cancelled"
+
+
 async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops(
-    cluster: SeveralBrokers,
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(cluster, "stays")
     owner = cluster.owner("stays")
@@ -82,13 +172,27 @@ async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops
 
     assert (await refused("7")).code == "INVALID_ARGUMENT"
     assert (await refused(id_of(owner))).code == "CONFLICT"
-    other.tier.flusher.failures[0] = Failure(
-        StoreUnavailable("the store does not answer", store="x", cause="timeout"), 1, 0.0
-    )
-    error = await refused(id_of(other))
-    assert (error.code, error.retryable) == ("UNAVAILABLE", True)
-    assert "does not answer" in error.message
-    other.tier.flusher.failures.clear()
+    async with connect(one.broker_url) as client, client.producer("stays") as producer:
+        await producer.send_many([bytes(64 << 10)] * 40)
+    room, folder = os.statvfs, other.data_dir.path
+
+    def with_little_room(path: Any) -> os.statvfs_result:
+        found = list(room(path))
+        if path == folder:
+            found[0:5] = [
+                4096,
+                4096,
+                1 << 20,
+                1 << 19,
+                (1 << 20) // 20 + 500,
+            ]  # 2 MB above what publishing needs
+        return os.statvfs_result(found)
+
+    with monkeypatch.context() as small:
+        small.setattr("pydanube_broker.health.os.statvfs", with_little_room)
+        error = await refused(id_of(other))
+        assert (error.code, error.details["broker_id"]) == ("DISK_FULL", id_of(other))
+        assert "has no room for /default/stays" in error.message
     await ask(one, "brokers.unload", broker_id=id_of(other))
     await until(lambda: id_of(other) not in [str(each) for each in one.moves.takers()])
     assert "takes no topics" in (await refused(id_of(other))).message
@@ -245,8 +349,10 @@ async def test_broker_that_is_unloaded_once_more_is_drained_once_more(cluster: S
 
     assert await planned("brokers.unload") == [{"active": "draining"}]
     for _ in range(2):
-        await ask(other, "brokers.unload", broker_id=id_of(leaving))
+        unloaded = await ask(other, "brokers.unload", broker_id=id_of(leaving))
         await until(lambda: state() == "drained")
+        task = await ended(other, unloaded["task_id"])
+        assert (task["state"], task["result"]["state"]) == ("done", "drained")
     assert await planned("brokers.unload") == [{"drained": "draining"}]
     assert await planned("brokers.activate") == [{"drained": "active"}]
     await activate(cluster, leaving)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -57,7 +57,15 @@ class TaskBook(Protocol):
     def cancel(self, task_id: str) -> bool:
         """Ask a running task of this process to stop; return whether it runs here."""
 
-    def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
+    def check_follow(self) -> None:
+        """Raise `LimitReached` if too many tasks follow what their calls have begun."""
+
+    async def follow(
+        self, context: Context, arguments: Mapping[str, Any], work: Coroutine[Any, Any, Result]
+    ) -> str:
+        """Run work that waits for what a call has begun, as a task of that call. Return the task's id."""
+
+    def tell(self, call_id: str, *work: Mapping[str, Any]) -> None:
         """Report the progress of a call whose work the broker does not count."""
 
 

@@ -97,6 +97,9 @@ class Operation:
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     idempotent: bool = True  # the same call again, token and all, has no further effect
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
+    followed: bool = (
+        False  # what it begins goes on when it has answered: its result has the `task_id` of that
+    )
     resumable: bool = False  # cut off and begun again, it comes to the same end
     condition: str | None = None  # field of the result: false makes the command end with 6
     damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
@@ -119,6 +122,7 @@ class Operation:
         assert self.condition is None or self.condition in self.result.model_fields
         assert set(self.damage) <= set(self.result.model_fields)
         assert self.long_running or not self.resumable
+        assert not self.followed or "task_id" in self.result.model_fields
         assert not (self.resumable and self.effect is Effect.DESTROY), "what destroys is done as it was shown"
         assert not (self.resumable and self.reversible), (
             "what its undo needs is kept for one life of the broker"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +49,7 @@ _log = logging.getLogger("pydanube.admin")
 
 MAX_TASKS: Final = 500
 MAX_DETACHED: Final = 16  # that run side by side
+MAX_FOLLOWED: Final = 200  # concurrent tasks that follow what their calls have begun
 NOTED_S: Final = 2.0  # how often the work of a detached one is kept
 STOP_S: Final = 5.0
 
@@ -63,7 +64,8 @@ class Tasks:
         self._records: dict[str, TaskRecord] = {}  # of those that run here
         self._cancelled: set[str] = set()
         self._detached: set[asyncio.Task[Any]] = set()
-        self._told: dict[str, Mapping[str, Any]] = {}
+        self._following: set[asyncio.Task[Any]] = set()
+        self._told: dict[str, Sequence[Mapping[str, Any]]] = {}
         self._stopping = False
         self._left_open: dict[str, TaskRecord] = {}  # by call: those that the next life takes up
 
@@ -106,8 +108,74 @@ class Tasks:
             return task_item(detachment.begun.result(), [])
         return task.result()
 
+    def check_follow(self) -> None:
+        """Raise `LimitReached` if too many tasks follow what their calls have begun."""
+        if len(self._following) >= MAX_FOLLOWED:
+            raise LimitReached(
+                f"{MAX_FOLLOWED} tasks follow moves: wait until one has ended, or cancel one",
+                field="topic",
+                limit=MAX_FOLLOWED,
+                retry_after_ms=5000,
+            ).followed_by(next_call("tasks.list", {}, "shows the tasks there are"))
+
+    async def follow(
+        self, context: Context, arguments: Mapping[str, Any], work: Coroutine[Any, Any, Result]
+    ) -> str:
+        """Run work that waits for what a call has begun, as a task of that call. Return the task's id.
+
+        Its outcome is recorded in the audit, beside that of the call. Call `check_follow` before anything is begun.
+        """
+        record = TaskRecord(
+            task_id=task_id_of(context.call_id),
+            call_id=context.call_id,
+            operation=context.operation,
+            arguments=redacted(arguments),
+            **context.owner,
+            started_ms=self._now_ms(),
+            face=context.face,
+            detached=True,
+            life=self._port.life,
+        )
+        try:
+            await self._sweep(record.started_ms)
+            await self._put(record)
+        except BaseException:
+            work.close()
+            raise
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[TaskRecord] = loop.create_future()
+        begun.set_result(record)
+        task = loop.create_task(self._followed(context, record, work))
+        self._running[record.task_id], self._records[record.task_id] = task, record
+        self._following.add(task)
+        watcher = loop.create_task(self._note_work(task, begun))
+        task.add_done_callback(lambda _: watcher.cancel())
+        task.add_done_callback(self._left)
+        return record.task_id
+
+    async def _followed(
+        self, context: Context, record: TaskRecord, work: Coroutine[Any, Any, Result]
+    ) -> None:
+        failed: BaseException | None = None
+        result: Result | None = None
+        try:
+            result = await work
+        except ClusterError as error:
+            failed = error
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            entry = Entry.of(context, record.operation, record.arguments)
+            if isinstance(failed, ClusterError):
+                context.audit.note(entry.outcome(decision="failed", error=failed))
+            elif failed is None:
+                context.audit.note(entry.outcome(decision="done"))
+            await self.end(record, failed, result, self._now_ms())
+
     def _left(self, task: asyncio.Task[Any]) -> None:
         self._detached.discard(task)
+        self._following.discard(task)
         if not task.cancelled():
             task.exception()  # is in the task's record, or with who began it
 
@@ -130,7 +198,7 @@ class Tasks:
     async def aclose(self) -> None:
         """Stop tasks that nobody waits for; those that can be begun again are left for the next start."""
         self._stopping = True
-        waiting = list(self._detached)
+        waiting = [*self._detached, *self._following]
         for task in waiting:
             task.cancel()
         if waiting:
@@ -214,16 +282,18 @@ class Tasks:
         task.cancel()
         return True
 
-    def tell(self, call_id: str, work: Mapping[str, Any]) -> None:
+    def tell(self, call_id: str, *work: Mapping[str, Any]) -> None:
         """Report the progress of a call whose work the broker does not count."""
         if task_id_of(call_id) in self._records:
             self._told[task_id_of(call_id)] = work
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
-        """Return the progress of a running task."""
+        """Return the progress of a running task; of another broker's, as that has noted it last."""
+        if record.task_id not in self._records:
+            return [dict(each) for each in record.work]
         told = self._told.get(record.task_id)
         if told is not None:
-            return [dict(told)]
+            return [dict(each) for each in told]
         found = (await self._port.status()).tier.get("work", ())
         return [dict(each) for each in found if isinstance(each, Mapping) and _is_of(each, record)]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Final, Literal
 
+import anyio
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import Draining, InvalidArgument, LastBroker, Unavailable
+from pydanube_core.errors import Conflict, Draining, InvalidArgument, LastBroker, Unavailable
 from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.following import LOOK_S
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
@@ -144,6 +146,10 @@ class BrokerChangeRequest(Request):
 class ChangedBroker(Change):
     broker_id: str
     state: str
+
+
+class UnloadedBroker(ChangedBroker):
+    task_id: str | None = None  # of the task that follows the drain; None in the task's own result
 
 
 @operation(
@@ -347,13 +353,41 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
     permission="brokers:change",
     summary="Move all topics of a broker to others; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
+    followed=True,
     examples=(Example({"broker_id": "10203040506070809"}, "before maintenance"),),
 )
-async def unload_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
+async def unload_broker(context: Context, request: BrokerChangeRequest) -> UnloadedBroker:
     """Begin to hand over a broker's topics; it gets no new ones until it is activated."""
-    facts = await _this(context, request.broker_id)
+    facts, tasks = await _this(context, request.broker_id), context.desk.tasks
+    tasks.check_follow()
     await context.port.unload()
-    return ChangedBroker(broker_id=facts.broker_id, state="draining")
+    task_id = await tasks.follow(
+        context, request.model_dump(exclude_none=True), _until_drained(context, facts)
+    )
+    return UnloadedBroker(broker_id=facts.broker_id, state="draining", task_id=task_id)
+
+
+async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroker:
+    """Wait until a broker has handed all topics over. Raises `Conflict`: it was activated before."""
+    begun = False
+    while True:
+        facts = await context.port.status()
+        state = await _state_now(context, facts)
+        begun = begun or state == "draining"
+        if state == "drained":
+            return UnloadedBroker(broker_id=facts.broker_id, state=state)
+        if begun and state == "active":
+            raise Conflict(
+                f"broker {facts.broker_id} takes topics again: it was activated when {counted(facts.topics, 'topic was', 'topics were')} "
+                "left",
+                broker_id=facts.broker_id,
+                retryable=False,
+            )
+        done = max(0, before.topics - facts.topics)
+        context.desk.tasks.tell(
+            context.call_id, {"done": done, "total": max(before.topics, facts.topics), "unit": "topics"}
+        )
+        await anyio.sleep(LOOK_S)
 
 
 async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:

@@ -2,7 +2,7 @@
 
 A move is begun at any broker: to one that is named, or to the one with the fewest topics. What it needs is asked before
 its owner stops anything, and the target reads what is handed over before that, too: a move that cannot be carried out
-leaves the topic where it is. Partitions are added by a plan that says what becomes of the topic's keys.
+leaves the topic where it is. A task follows each move until it has ended (`engine.following`). Partitions are added by a plan that says what becomes of the topic's keys.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from math import lcm
 from typing import Annotated
 
 from pydantic import Field
-from pydanube_core.errors import Conflict, InvalidArgument, LastBroker, TopicNotFound, Unavailable
+from pydanube_core.errors import (
+    Conflict,
+    DiskFull,
+    InvalidArgument,
+    LastBroker,
+    TopicNotFound,
+    Unavailable,
+)
 from pydanube_core.facts import TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import changed_since, system_is_closed
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.following import FollowedMoves
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import Example, next_call, operation
@@ -39,6 +47,7 @@ class MoveTopicRequest(Request):
 class MovedTopic(Change):
     topic: str
     moves: dict[str, str]  # concrete topic → the broker it goes to
+    task_id: str | None = None  # of the task that follows the move; None in the task's own result
 
 
 async def undo_move(context: Context, request: Request, done: Done) -> Undo:
@@ -99,22 +108,34 @@ async def _moves(context: Context, topic: Topic, to_broker: str | None) -> Mappi
         error.followed_by(next_call("brokers.list", {}, "shows the brokers there are, and their states"))
         raise
     if to_broker is not None:
-        await _check_store(context, to_broker)
+        await _check_target(context, topic, to_broker)
     return found
 
 
-async def _check_store(context: Context, broker_id: str) -> None:
-    """Refuse a target that cannot read the object store, from which it takes the hand-over."""
+async def _check_target(context: Context, topic: Topic, broker_id: str) -> None:
+    """Refuse a target whose store is not the cluster's, or whose disk has no room for the copy.
+
+    An object store that does not answer is no obstacle, because the copy does not go through it.
+    """
     for facts in await context.port.statuses():
         if facts.broker_id != broker_id:
             continue
         for reason in facts.reasons:
-            if reason.code.startswith("TIER_STORE") or reason.code == "TIER_NOT_SHARED":
+            if reason.code == "TIER_NOT_SHARED":
                 raise Unavailable(
-                    f"broker {broker_id} cannot read what is handed over: {reason.message}",
+                    f"broker {broker_id} cannot read older messages: {reason.message}",
                     broker_id=broker_id,
                     retry_after_ms=1000,
                 )
+        free, guard = facts.disk.get("free_bytes"), facts.disk.get("guard_bytes") or 0
+        size = sum(log.journal_bytes for log in topic.logs if log.owner != broker_id)
+        if free is not None and free - size < guard:
+            raise DiskFull(
+                f"broker {broker_id} has no room for {topic.own.topic}: {size} bytes are to be copied, {free} are "
+                f"free there, and publishing stops below {guard}. Free space there, or choose another broker",
+                broker_id=broker_id,
+                free_bytes=free,
+            ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
         return
     raise Unavailable(
         f"broker {broker_id} is registered and does not answer", broker_id=broker_id, retry_after_ms=1000
@@ -129,14 +150,28 @@ async def _check_store(context: Context, broker_id: str) -> None:
     summary="Move a topic to another broker, a named one or the one with the fewest topics.",
     forecast=forecast_move,
     undo=undo_move,
+    followed=True,
     examples=(Example({"topic": "orders", "to_broker": "10203040506070809"}, "to the one that is named"),),
 )
 async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     """Begin to move a topic: its producers and consumers wait for a moment, and nothing is lost."""
     topic = await find_topic(context, request.topic)
     await _moves(context, topic, request.to_broker)
+    tasks = context.desk.tasks
+    tasks.check_follow()
+    followed = await FollowedMoves.of(context.port)
     moves = await context.port.move_topic(topic.own.topic, request.to_broker)
-    return MovedTopic(topic=topic.own.topic, moves=dict(moves))
+    followed.add(moves)
+
+    async def begin(one: str) -> str:
+        return (await context.port.move_topic(one, request.to_broker))[one]
+
+    async def follow() -> MovedTopic:
+        await followed.until_over(begin, lambda work: tasks.tell(context.call_id, *work))
+        return MovedTopic(topic=topic.own.topic, moves=followed.targets)
+
+    task_id = await tasks.follow(context, request.model_dump(exclude_none=True), follow())
+    return MovedTopic(topic=topic.own.topic, moves=dict(moves), task_id=task_id)
 
 
 async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
@@ -151,6 +186,7 @@ async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
     summary="Move a topic to another broker; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
     undo=undo_move,
+    followed=True,
     examples=(Example({"topic": "orders"}, "to the one with the fewest topics"),),
 )
 async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:

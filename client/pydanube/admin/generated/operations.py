@@ -97,6 +97,7 @@ from pydanube.admin.generated.results import (
     TopicSchemaResult,
     TruncatedTopic,
     UndoneChange,
+    UnloadedBroker,
     Verdict,
     VerifiedAudit,
     VerifiedObjects,
@@ -299,13 +300,13 @@ class BrokersOperations(KeywordsNamed):
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
         return await self._caller.call("brokers.status", locals(), BrokerStatus)
 
-    async def unload(self, broker_id: str, *, plan_token: str | None = None) -> ChangedBroker:
+    async def unload(self, broker_id: str, *, plan_token: str | None = None) -> UnloadedBroker:
         """Move all topics of a broker to others; a lone broker answers LAST_BROKER."""
-        return await self._caller.call("brokers.unload", locals(), ChangedBroker)
+        return await self._caller.call("brokers.unload", locals(), UnloadedBroker)
 
-    async def plan_unload(self, broker_id: str) -> Plan[ChangedBroker]:
+    async def plan_unload(self, broker_id: str) -> Plan[UnloadedBroker]:
         """What `unload` would change; nothing changes until it is applied."""
-        return await planned(self._caller, "brokers.unload", locals(), ChangedBroker)
+        return await planned(self._caller, "brokers.unload", locals(), UnloadedBroker)
 
 
 class ChangesOperations(KeywordsNamed):

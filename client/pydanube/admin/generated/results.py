@@ -226,6 +226,15 @@ class RemovedBroker(Result):
     known_lost_messages: int | None
 
 
+class UnloadedBroker(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    broker_id: str
+    state: str
+    task_id: str | None = None
+
+
 class UndoneChange(Result):
     call_id: str = ""
     plan_id: str = ""
@@ -1254,6 +1263,7 @@ class MovedTopic(Result):
     undo_until: str | None = None
     topic: str
     moves: dict[str, str]
+    task_id: str | None = None
 
 
 class ReplayedRange(Result):
