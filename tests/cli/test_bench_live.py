@@ -95,7 +95,7 @@ def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("scenario", "words", "ratios"),
     [
-        ("move", ["--topics", "20"], {"pause_p99_to_bound", "drain_s_to_bound"}),
+        ("move", ["--topics", "20"], {"pause_p99_to_bound", "heavy_pause_p99_to_bound", "drain_s_to_bound"}),
         ("failover", [], {"topics_after_restart_to_bound", "leader_to_bound"}),
         (
             "cluster",

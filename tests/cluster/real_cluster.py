@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
@@ -28,21 +29,43 @@ _ENVIRONMENT: Final = {
     "DANUBE_TIER__FLUSH_AGE": "5s",
     "DANUBE_TIER__TIMEOUT": "5s",
 }
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class RealCluster:
-    """Brokers, etcd members and an object store in networks of their own, as the module describes."""
+    """Brokers, etcd members and an object store in networks of their own, as the module describes.
 
-    def __init__(self, folder: Path, networks: Networks, etcd: EtcdMembers, store: FaultyProxy) -> None:
+    Args:
+        environment: more variables of all brokers.
+        environments: more variables of single brokers.
+        program: another `danube` than that of this environment, for the first life of each broker.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        networks: Networks,
+        etcd: EtcdMembers,
+        store: FaultyProxy,
+        *,
+        environment: Mapping[str, str] = _NONE,
+        environments: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+        program: str | None = None,
+    ) -> None:
         self.networks = networks
         self.etcd = etcd
         self.store = store
+        self._environment = environment
+        self._environments = environments
+        self._program = program
         self._folder = folder
         self._lives = dict.fromkeys(BROKERS, 0)
         self.brokers = {n: self._broker(n) for n in BROKERS}
 
-    def _broker(self, n: int) -> BrokerProcess:
+    def _broker(self, n: int, *, again: bool = False) -> BrokerProcess:
+        """Return the next broker in a place: `again` with the directory of the one before."""
         self._lives[n] += 1
+        life = self._lives[n] - again
         host = self.networks.address(n)
         return BrokerProcess(
             self._folder / f"broker-{n}-{self._lives[n]}",
@@ -56,9 +79,13 @@ class RealCluster:
                 "DANUBE_TIER__ENDPOINT": self.store.endpoint,
                 "DANUBE_TIER__REGION": "us-east-1",
                 "DANUBE_TIER__PATH_STYLE": "true",
+                **self._environment,
+                **self._environments.get(n, {}),
             },
             face="broker",
             within=self.networks.command(n),
+            data_dir=self._folder / f"broker-{n}-{life}" / "data",
+            program=self._program if self._lives[n] == 1 else None,
         )
 
     @property
@@ -71,12 +98,12 @@ class RealCluster:
             for broker in self.brokers.values():
                 group.start_soon(to_thread.run_sync, broker.start)
 
-    async def replace(self, n: int) -> None:
-        """Drain a broker, and put another one with an empty directory in its place."""
+    async def replace(self, n: int, *, again: bool = False) -> None:
+        """Drain a broker, and put another one in its place, with an empty directory or `again` with the same."""
         old = self.brokers[n]
         old.terminate()
         await to_thread.run_sync(old.wait, DRAINED_S)
-        fresh = self._broker(n)
+        fresh = self._broker(n, again=again)
         fresh.begin()
         self.brokers[n] = fresh
         await to_thread.run_sync(fresh.wait_ready)
@@ -91,10 +118,12 @@ class RealCluster:
 
     # -- asked ---------------------------------------------------------------------------------------------------
 
-    async def call(self, operation: str, arguments: dict[str, Any] | None = None) -> Any:
-        """An operation, at whichever broker answers."""
+    async def call(
+        self, operation: str, arguments: dict[str, Any] | None = None, *, at: BrokerProcess | None = None
+    ) -> Any:
+        """An operation, at a broker or at whichever answers."""
         failed: ClusterError | None = None
-        for broker in self.brokers.values():
+        for broker in self.brokers.values() if at is None else [at]:
             if not broker.running:
                 continue
             try:
@@ -117,6 +146,27 @@ class RealCluster:
                 )
         return None
 
+    def id_of(self, n: int) -> str:
+        """Return a broker's id."""
+        return str(self.brokers[n].info["broker_id"])
+
+    async def owner(self, topic: str) -> int | None:
+        """Return which broker owns a topic, None while it is between two."""
+        try:
+            found = (await self.call("topics.describe", {"topic": topic}))["owner"]
+        except ClusterError:
+            return None
+        return next((n for n in self.brokers if self.id_of(n) == found), None)
+
+    async def moved(self, topic: str, target: int) -> dict[str, Any]:
+        """Move a topic to a broker, and return the task once it has ended."""
+        begun = await self.call("topics.move", {"topic": topic, "to_broker": self.id_of(target)})
+        while True:
+            task: dict[str, Any] = await self.call("tasks.get", {"task_id": begun["task_id"]})
+            if task["state"] != "running":
+                return task
+            await anyio.sleep(0.2)
+
     async def begin_move(self, topic: str) -> bool:
         """Send a topic to another broker; False where that cannot be begun now."""
         try:
@@ -127,13 +177,13 @@ class RealCluster:
 
 
 @contextlib.contextmanager
-def real_cluster(folder: Path) -> Iterator[RealCluster]:
-    """Not started yet; all of it is gone in the end."""
+def real_cluster(folder: Path, **given: Any) -> Iterator[RealCluster]:
+    """Not started yet; all of it is gone in the end. `given`: see `RealCluster`."""
     with contextlib.ExitStack() as stack:
         networks = stack.enter_context(Networks(len(BROKERS)))
         etcd = stack.enter_context(EtcdMembers(folder / "etcd", 3, host=networks.here))
         server = stack.enter_context(running_s3_server(folder / "s3"))
         store = stack.enter_context(FaultyProxy(server.endpoint, host=networks.here))
-        cluster = RealCluster(folder, networks, etcd, store)
+        cluster = RealCluster(folder, networks, etcd, store, **given)
         stack.callback(cluster.close)
         yield cluster

@@ -1,6 +1,7 @@
 """The scenarios of several brokers: costs of moves and failures, compared with the unavoidable ones.
 
-    move      a topic moved round under load, and a broker with many quiet topics that is drained
+    move      a topic moved round under load, one with 64 MB that the object store does not have and that is written at
+              5 MB/s, and a broker with many quiet topics that is drained
     failover  a broker killed and started again, and a leader killed
     cluster   new topics; a topic on one of three beside a lone broker; calls that another broker carries; many idle topics
 
@@ -44,29 +45,80 @@ PARTITIONS: Final = 100
 PATIENCE: Final = Retry(max_elapsed_s=120.0)
 OFTEN: Final = replace(PATIENCE, max_delay_s=0.1)  # where it is the broker's return that is measured
 LEASE_S: Final = 10.0
+HEAVY_MESSAGE_BYTES: Final = 64 << 10
+HEAVY_BYTES: Final = 64 << 20  # of the heavy topic before its first move
+HEAVY_RATE: Final = 5_000_000 / HEAVY_MESSAGE_BYTES  # messages per second
+HEAVY_MOVES: Final = 10  # at most
+#: the object store gets nothing of the heavy topic
+UNTIERED: Final = {"DANUBE_TIER__FLUSH_BYTES": "1GiB", "DANUBE_TIER__FLUSH_AGE": "1h"}
 
 Found = dict[str, Any]
 
 
 async def move(plan: Plan, runs: int, home: Path | None) -> Found:
-    """Move a loaded topic `runs` times; then drain a broker with `plan.topics` quiet ones."""
-    async with own_cluster(home) as cluster:
+    """Move a loaded topic `runs` times, then a heavy one; then drain a broker with `plan.topics` quiet ones."""
+    async with own_cluster(home, environment=UNTIERED) as cluster:
         pauses, needed, verified = await _moved_round(cluster, runs)
+        heavy, took_s, heavy_needed, heavy_verified = await _heavy_moved(cluster, min(runs, HEAVY_MOVES))
         drain_s = await _drained(cluster, plan.topics)
     bound_ms = median(needed) + 100
-    figures = percentiles_ms(pauses)
+    figures, heavy_figures = percentiles_ms(pauses), percentiles_ms(heavy)
     return {
         "median": {
             "pause": figures,
+            "heavy_pause": heavy_figures,
+            "heavy_move_s": _spread(took_s),
             "drain": {"topics": plan.topics, "seconds": round(drain_s, 2)},
         },
         "raw": {"three_transactions_two_syncs": percentiles_ms(needed)},
         "ratio": {
             "pause_p99_to_bound": _share(figures["p99_ms"], bound_ms),
+            "heavy_pause_p99_to_bound": _share(heavy_figures["p99_ms"], median(heavy_needed) + 100),
             "drain_s_to_bound": _share(drain_s, 20 * max(1, plan.topics / 1000)),
         },
-        "verified": verified,
+        "verified": {count: verified[count] + heavy_verified[count] for count in verified},
     }
+
+
+async def _heavy_moved(
+    cluster: OwnCluster, moves: int
+) -> tuple[list[float], list[float], list[float], Found]:
+    """Move a heavy topic. Return the milliseconds of each pause, the seconds of each move, those that a pause cannot
+    avoid, and what became of the messages."""
+    pauses: list[float] = []
+    took_s: list[float] = []
+    needed: list[float] = []
+    receipts: list[float] = []
+    payload, enough = bytes(HEAVY_MESSAGE_BYTES), asyncio.Event()
+    await cluster.call("topics.create", {"topic": "heavy"})
+    owner = await cluster.owner("heavy")
+    async with connect(cluster.broker(1).url, retry=PATIENCE) as client, client.producer("heavy") as producer:
+        filled = HEAVY_BYTES // HEAVY_MESSAGE_BYTES
+        await producer.send_many([payload] * filled)
+
+        async def send() -> None:
+            due_s = time.perf_counter()
+            while not enough.is_set():
+                await producer.send(payload)
+                receipts.append(time.perf_counter())
+                due_s = max(due_s + 1 / HEAVY_RATE, receipts[-1] - 0.2)
+                await asyncio.sleep(max(0.0, due_s - receipts[-1]))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send())
+            await until(partial(_longer, receipts, 20), "the load is at work")
+            for number in range(moves):
+                transactions = [await cluster.transaction_ms() for _ in range(3)]
+                needed.append(sum(transactions) + sum([await cluster.sync_ms() for _ in range(2)]))
+                prose(f"move {number + 1} of {moves} of a heavy topic")
+                before, begun_s = len(receipts), time.perf_counter()
+                owner = await _unloaded(cluster, "heavy", owner)
+                took_s.append(time.perf_counter() - begun_s)
+                await until(partial(_longer, receipts, len(receipts) + 20), "the load goes on")
+                within = receipts[max(0, before - 20) :]
+                pauses.append(max(b - a for a, b in pairwise(within)) * 1000)
+            enough.set()
+    return pauses, took_s, needed, await _read_back(cluster, "heavy", filled + len(receipts))
 
 
 async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], list[float], Found]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydanube_admin.remote import OpsClient
@@ -125,11 +126,17 @@ class OwnCluster:
 
 
 @asynccontextmanager
-async def own_cluster(parent: Path | None, *, one_address: bool = False) -> AsyncIterator[OwnCluster]:
+async def own_cluster(
+    parent: Path | None,
+    *,
+    one_address: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[OwnCluster]:
     """Start it on free ports and a temporary folder below `parent`; stop it and clean up at the end.
 
     Args:
         one_address: clients are told the first broker's address, and it carries what is another's.
+        environment: more of it for the brokers.
 
     Raises:
         ClusterError: it did not start; the message has what it said.
@@ -139,7 +146,7 @@ async def own_cluster(parent: Path | None, *, one_address: bool = False) -> Asyn
         state = prepared(home, brokers=BROKERS, etcd=1, port_offset=_free_offset())
         port = _ports()[0] + state.port_offset
         more = {"DANUBE_SERVER__CONNECT_URL": f"http://127.0.0.1:{port}"} if one_address else {}
-        local = LocalCluster(home, state, prose, environment=more)
+        local = LocalCluster(home, state, prose, environment={**more, **environment})
         try:
             await local.start()
             address = EtcdAddress.parse(local.metadata)

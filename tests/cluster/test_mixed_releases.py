@@ -1,0 +1,37 @@
+"""Brokers of the release before are replaced one by one under load: topics move from old to new, and never back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydanube_core.errors import ClusterError
+
+from tests.cluster.old_release import old_program
+from tests.cluster.real_cluster import BROKERS, real_cluster
+from tests.cluster.test_faults_under_load import KEYS, ORDERS, under_load
+
+pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(1800)]
+
+
+async def test_brokers_of_the_release_before_are_replaced_under_load(tmp_path: Path) -> None:
+    with real_cluster(tmp_path, program=old_program(tmp_path)) as cluster:
+        async with under_load(cluster, "mixed") as progress:
+            for n in BROKERS:
+                await cluster.replace(n, again=True)
+                await progress.more(20)
+                if n == BROKERS[-1]:
+                    break
+                old = cluster.id_of(BROKERS[-1])
+                for topic in (ORDERS, KEYS):
+                    if await cluster.owner(topic) != n:
+                        continue
+                    with pytest.raises(ClusterError, match="older release"):
+                        await cluster.call("topics.move", {"topic": topic, "to_broker": old})
+            # Among new brokers topics go anywhere.
+            for topic in (ORDERS, KEYS):
+                owner = await cluster.owner(topic)
+                target = next(each for each in BROKERS if each != owner)
+                task = await cluster.moved(topic, target)
+                assert task["state"] == "done", task
+            await progress.more(20)
