@@ -23,8 +23,8 @@ from mcp.server import MCPServer
 from pydanube_admin.core import AdminCore
 from pydanube_admin.http import http_server
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
+from pydanube_broker.settings.sections import MEMORY_DIR
 from pydanube_core.errors import ClusterError
 from pydanube_mcp import http_face
 

@@ -4,7 +4,7 @@ in docs/interface.md, and the words that shells complete (cli/pydanube_cli/compl
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
 
-Their texts stand here; the tables come from pydanube_mcp, pydanube_broker.settings and .metric_table, pydanube_core.errors
+Their texts stand here; the tables come from pydanube_mcp, pydanube_broker.settings.sections and .status.metric_table, pydanube_core.errors
 and the registry of pydanube_admin.
 """
 
@@ -22,8 +22,8 @@ from pydanube_admin.engine.models import Effect, SortedListRequest
 from pydanube_admin.engine.operation import Argument, Operation
 from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_admin.registry import OPERATIONS
-from pydanube_broker.metric_table import METRICS, MetricArea
-from pydanube_broker.settings import Entry, Settings, sections
+from pydanube_broker.settings.sections import Entry, Settings, sections
+from pydanube_broker.status.metric_table import METRICS, MetricArea
 from pydanube_cli import main as command_words
 from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea

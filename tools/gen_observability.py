@@ -5,7 +5,7 @@
 
 Alert rules are the rules of diagnosis (pydanube_core.diagnosis), which the broker carries out itself and shows as
 `danube_open_alerts`: nothing is judged a second time in another language. Panels are the metrics' declarations
-(pydanube_broker.metric_table), one each.
+(pydanube_broker.status.metric_table), one each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_broker.metric_table import METRICS, MetricArea, MetricDeclaration, MetricKind
+from pydanube_broker.status.metric_table import METRICS, MetricArea, MetricDeclaration, MetricKind
 from pydanube_core.diagnosis.findings import Rule
 from pydanube_core.diagnosis.rules import RULES
 

@@ -25,15 +25,15 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
+from pydanube_broker.home.data_dir import DataDir
+from pydanube_broker.home.metadata_home import check_settings, opened_metadata
+from pydanube_broker.home.metadata_watch import look_after
+from pydanube_broker.home.reserve import Reserve
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.journal.recovery import Recovered
-from pydanube_broker.metadata_home import check_settings, opened_metadata
-from pydanube_broker.metadata_watch import look_after
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -41,8 +41,6 @@ from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
 from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
 from pydanube_broker.relay.relay import join, open_relay
-from pydanube_broker.reserve import Reserve
-from pydanube_broker.rpc.advertised import advertised_url
 from pydanube_broker.rpc.certificates import port_certificates
 from pydanube_broker.rpc.connection_limits import places, raise_limit
 from pydanube_broker.rpc.hot import Route, StreamReply
@@ -61,7 +59,9 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.rights_watch import RightsWatch
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.serving.unused_topics import UnusedTopics
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.advertised import advertised_url
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.status.health import Health
 from pydanube_broker.telemetry import TelemetryWriter, machine_of
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for

@@ -12,12 +12,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.facts import BrokerAddress
 
 from pydanube_broker.admin_state import AdminState
-from pydanube_broker.data_dir import DataDir
 from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
+from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
-from pydanube_broker.log import LogRing
-from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.observation.load_meter import LoadMeter
 from pydanube_broker.relay.dead_letters import RelayedDeadLetters
@@ -30,8 +27,11 @@ from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.slices import Slices
+from pydanube_broker.status.health import Health
+from pydanube_broker.status.log import LogRing
+from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub

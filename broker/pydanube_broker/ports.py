@@ -9,7 +9,6 @@ from typing import Any, Final
 from pydanube_core.http_hosts import is_loopback
 from pydanube_core.security.identity import current_identity
 
-from pydanube_broker.http_status import PAGES, PROBES, Shown, status_app
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.connection_limits import Places
 from pydanube_broker.rpc.hot import Route
@@ -17,6 +16,7 @@ from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.listening import listen
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.security.http_identity import IdentifiedApp
+from pydanube_broker.status.http_status import PAGES, PROBES, Shown, status_app
 
 log = logging.getLogger("pydanube.broker")
 

@@ -41,7 +41,7 @@ from pydanube_cli.fitness import (
 from pydanube_cli.runtime import installed_version, run_async
 
 if TYPE_CHECKING:
-    from pydanube_broker.settings import Settings
+    from pydanube_broker.settings.sections import Settings
     from pydanube_broker.tier.holding import StoreHold
 
 _LOOKED_AT_SEGMENTS: Final = 3  # the newest of the journal
@@ -234,7 +234,7 @@ def _ports(settings: Settings, running: Mapping[str, str]) -> Iterator[Finding]:
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
     """Check whether the data directory is a broker's, of a format that this version reads."""
-    from pydanube_broker.data_dir import read_format, unusable
+    from pydanube_broker.home.data_dir import read_format, unusable
 
     place = settings.data.dir
     if place is None or not place.exists():
@@ -268,7 +268,7 @@ def _place(settings: Settings) -> Path | None:
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
-    from pydanube_broker.health import guard_bytes
+    from pydanube_broker.status.health import guard_bytes
 
     place = _place(settings)
     if place is None:
@@ -356,14 +356,14 @@ def _in_a_container() -> bool:
 
 def _metadata(settings: Settings) -> Iterator[Finding]:
     """Check whether etcd answers, and belongs to the data directory."""
-    from pydanube_broker.settings import EMBEDDED
+    from pydanube_broker.settings.sections import EMBEDDED
 
     if settings.data.dir is None or settings.data.dir.is_file():
         return
     if not all(_is_there(module) for module in PARTS["broker"].modules):
         yield Finding(check="metadata", level=Level.SKIPPED, summary="not looked at without the extra broker")
         return
-    from pydanube_broker.metadata_home import look_at_metadata
+    from pydanube_broker.home.metadata_home import look_at_metadata
 
     folder, url = settings.data.dir.absolute(), settings.metadata.url
     try:

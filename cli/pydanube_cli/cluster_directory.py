@@ -20,9 +20,9 @@ from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
-    from pydanube_broker.adoption import Adopted
-    from pydanube_broker.release import Released
-    from pydanube_broker.settings import Settings
+    from pydanube_broker.home.adoption import Adopted
+    from pydanube_broker.home.release import Released
+    from pydanube_broker.settings.sections import Settings
 
 _Directory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Of a broker, which is stopped.")]
 _Metadata = Annotated[
@@ -34,7 +34,7 @@ _DryRun = Annotated[
 
 
 def _settings(config: Path | None, data_dir: Path, metadata: str) -> Settings:
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.settings.load import load_settings
 
     # What these commands do is said in lines of their own
     logging.getLogger("pydanube").addHandler(logging.NullHandler())
@@ -69,7 +69,7 @@ def adopt(
 
     Killed or failed, it goes on when it is called again.
     """
-    from pydanube_broker.adoption import adopt as move
+    from pydanube_broker.home.adoption import adopt as move
 
     settings = _settings(config, data_dir, metadata)
     done = run_async(partial(move, settings, dry_run=dry_run, say=_say))
@@ -109,7 +109,7 @@ def release(
 
     The other brokers were removed before. Killed or failed, it goes on when it is called again.
     """
-    from pydanube_broker.release import release as move
+    from pydanube_broker.home.release import release as move
 
     settings = _settings(config, data_dir, metadata)
     done = run_async(partial(move, settings, copy=copy_objects, dry_run=dry_run, say=_say))
@@ -148,7 +148,7 @@ def recover(
 
     All brokers are stopped. Killed or failed, it goes on when it is called again.
     """
-    from pydanube_broker.cluster_recovery import recover as tell
+    from pydanube_broker.home.cluster_recovery import recover as tell
 
     settings = _settings(config, data_dir, metadata)
     done = run_async(partial(tell, settings, without=tuple(without or ()), say=_say))

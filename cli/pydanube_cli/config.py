@@ -14,7 +14,7 @@ from pydanube_cli.command import Common, command, option
 from pydanube_cli.render import print_json, print_table
 
 if TYPE_CHECKING:
-    from pydanube_broker.settings import Entry
+    from pydanube_broker.settings.sections import Entry
 
 
 ConfigOption = Annotated[Path | None, option("--config", "-c", "FILE", "Settings file (TOML).")]
@@ -23,7 +23,7 @@ ConfigOption = Annotated[Path | None, option("--config", "-c", "FILE", "Settings
 @command(examples=["danube config show", "danube config show --config danube.toml --json"])
 def show(*, common: Common, config: ConfigOption = None) -> None:
     """Show the effective settings and where each came from: default, file and line, variable."""
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.settings.load import load_settings
 
     entries = list(load_settings(config, os.environ).entries())
     if common.as_json:
@@ -76,8 +76,8 @@ def init(
 @command(examples=["danube config check --config danube.toml"])
 def check(*, common: Common, config: ConfigOption = None) -> None:
     """Find mistakes in the settings file and the DANUBE_… variables; exit 2 if there are any."""
-    from pydanube_broker.metadata_home import check_settings
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.home.metadata_home import check_settings
+    from pydanube_broker.settings.load import load_settings
     from pydanube_broker.tier.options import check_asked_for
 
     settings = load_settings(config, os.environ)
@@ -93,8 +93,8 @@ def check(*, common: Common, config: ConfigOption = None) -> None:
 
 def commented_file() -> str:
     """Return all settings as a TOML file, each commented out."""
-    from pydanube_broker.settings import Settings, sections
-    from pydanube_broker.settings_load import variable_of
+    from pydanube_broker.settings.load import variable_of
+    from pydanube_broker.settings.sections import Settings, sections
 
     lines = [
         "# Settings of a danube broker. What is commented out shows the default.",

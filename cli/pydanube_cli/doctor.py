@@ -27,7 +27,7 @@ from pydanube_cli.render import print_json, print_table
 from pydanube_cli.serve import DataDirOption, OffsetOption, settings_from_flags
 
 if TYPE_CHECKING:
-    from pydanube_broker.settings import Settings
+    from pydanube_broker.settings.sections import Settings
 
 MAX_LOG_BYTES: Final = 2 << 20
 _SECRET_NAME: Final = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)

@@ -78,8 +78,8 @@ def mcp(*, common: Common, options: McpOptions) -> None:
         return
     # What is loaded from here on stays: collections that look through it take a sixth of the start.
     gc.disable()
-    from pydanube_broker.log import configure_logging
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.settings.load import load_settings
+    from pydanube_broker.status.log import configure_logging
     from pydanube_mcp import parse_connections, run_http, run_stdio
 
     flags = {

@@ -69,8 +69,8 @@ async def _live(
     if sys.platform == "win32":
         raise UnsupportedPlatform("a broker in memory runs on Linux and macOS", platform=sys.platform)
     require("broker", what="a cluster in memory")
-    from pydanube_broker.log import configure_logging
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.settings.load import load_settings
+    from pydanube_broker.status.log import configure_logging
 
     from pydanube_cli.composition import administered
 

@@ -146,7 +146,7 @@ def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
 
 def _settings() -> Any:
     try:
-        from pydanube_broker.settings_load import load_settings
+        from pydanube_broker.settings.load import load_settings
     except ModuleNotFoundError as error:
         raise InvalidArgument(
             "say where the object store is with --tier", field="tier", value=None

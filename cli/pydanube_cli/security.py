@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 from pydanube.principal import default_principal
-from pydanube_broker.settings_values import SECURITY_FILE
+from pydanube_broker.settings.values import SECURITY_FILE
 from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequired
 from pydanube_core.security.api_tokens import DICE_BYTES, new_token
 from pydanube_core.security.permissions import Binding, Principal, Scope
@@ -135,7 +135,7 @@ async def _let_in(data_dir: Path, principal: Principal, name: str, operation: st
         NotImplementedYet: its metadata is elsewhere.
     """
     from pydanube_broker.admin_state import AdminState
-    from pydanube_broker.data_dir import DataDir
+    from pydanube_broker.home.data_dir import DataDir
     from pydanube_storage.metadata import EmbeddedStore
 
     with DataDir(data_dir, upgrade=False) as directory:
@@ -167,7 +167,7 @@ async def _let_in(data_dir: Path, principal: Principal, name: str, operation: st
 
 
 def _check_stopped(data_dir: Path) -> None:
-    from pydanube_broker.data_dir import DataDir
+    from pydanube_broker.home.data_dir import DataDir
 
     with DataDir(data_dir, upgrade=False):
         pass

@@ -17,7 +17,7 @@ from pydanube_cli.command import Common, command, option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
-    from pydanube_broker.settings import Settings
+    from pydanube_broker.settings.sections import Settings
 
 
 LOADED_OBJECTS: Final = 1_000_000  # a start makes some 300 000
@@ -31,7 +31,7 @@ def settings_from_flags(
     Raises:
         InvalidArgument: any mistake in file, environment or flags.
     """
-    from pydanube_broker.settings_load import load_settings
+    from pydanube_broker.settings.load import load_settings
 
     settings = load_settings(config, env, flags)
     return offset_ports(settings, port_offset) if port_offset else settings
@@ -43,7 +43,7 @@ def offset_ports(settings: Settings, offset: int) -> Settings:
     Raises:
         InvalidArgument: a port would leave 1 to 65535.
     """
-    from pydanube_broker.settings import OWN_PORTS, Source, SourceKind
+    from pydanube_broker.settings.sections import OWN_PORTS, Source, SourceKind
 
     moved = {name: getattr(settings.server, name) for name in (*OWN_PORTS, "http_port")}
     sources = dict(settings.sources)

@@ -3,7 +3,7 @@
 The broker's record and its defaults, the operations, the console and the SDK's check derive their fields from it. To add
 a field, edit three modules: this one, `FailurePolicy` in `broker/pydanube_broker/subscription/policy.py`, which applies
 it, and `FailurePolicy` in `client/pydanube/failure_policy.py`, for type checkers. A default for the whole broker is a
-setting of `[delivery]` in `broker/pydanube_broker/settings.py`.
+setting of `[delivery]` in `broker/pydanube_broker/settings/sections.py`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydanube_admin.core import AdminCore
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_broker.subscription.ranges import subtract
 from pydanube_broker.topics import topic as topic_module
 from pydanube_broker.topics.stored_messages import append_durably

@@ -14,8 +14,8 @@ from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import call_metadata
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
+from pydanube_broker.settings.sections import MEMORY_DIR
 from pydanube_broker.topics.stored_messages import append_durably
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName

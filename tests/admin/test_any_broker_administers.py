@@ -18,7 +18,7 @@ from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.rpc.caller import call_metadata
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import TopicFacts

@@ -14,7 +14,7 @@ from pydanube import connect
 from pydanube_admin.engine.balancer import BalanceOptions
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import Balance, Diagnosis, Settings
+from pydanube_broker.settings.sections import Balance, Diagnosis, Settings
 from pydanube_cli.composition import administered
 from pydanube_core.balance import Policy, Resource
 from pydanube_core.names import TopicName

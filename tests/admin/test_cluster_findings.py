@@ -13,7 +13,7 @@ import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.observation.cluster_viewing import ClusterViewing
-from pydanube_broker.settings import Balance, Diagnosis, Settings
+from pydanube_broker.settings.sections import Balance, Diagnosis, Settings
 from pydanube_cli.composition import administered
 from pydanube_core.names import TopicName
 

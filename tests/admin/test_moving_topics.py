@@ -189,7 +189,7 @@ async def test_move_that_the_target_cannot_take_is_refused_before_anything_stops
         return os.statvfs_result(found)
 
     with monkeypatch.context() as small:
-        small.setattr("pydanube_broker.health.os.statvfs", with_little_room)
+        small.setattr("pydanube_broker.status.health.os.statvfs", with_little_room)
         error = await refused(id_of(other))
         assert (error.code, error.details["broker_id"]) == ("DISK_FULL", id_of(other))
         assert "has no room for /default/stays" in error.message
@@ -373,7 +373,7 @@ async def test_broker_that_can_store_nothing_is_given_no_topics(
             return found
         return os.statvfs_result([0 if n == 4 else each for n, each in enumerate(found)])
 
-    monkeypatch.setattr("pydanube_broker.health.os.statvfs", without_room)
+    monkeypatch.setattr("pydanube_broker.status.health.os.statvfs", without_room)
     await until(lambda: id_of(full) not in [str(each) for each in other.moves.takers()])
     listed = {each["broker_id"]: each["state"] for each in (await ask(other, "brokers.list"))["items"]}
     assert listed[id_of(full)] == "read_only"

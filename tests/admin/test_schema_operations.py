@@ -11,8 +11,8 @@ from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.models import Change, Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
+from pydanube_broker.settings.sections import MEMORY_DIR
 from pydanube_core.errors import ClusterError, PlanRequired
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydanube_broker.data_dir import DataDir
+from pydanube_broker.home.data_dir import DataDir
 
 from tests.cli.running import Danube
 

@@ -9,8 +9,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from pydanube_broker.settings import Settings
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_cli.config import commented_file
 from pydanube_cli.doctor import redacted
 from pydanube_cli.ready import ready_text, replace_file

@@ -15,7 +15,7 @@ import pytest
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
-from pydanube_broker.http_status import PAGES, PROBES
+from pydanube_broker.status.http_status import PAGES, PROBES
 from pydanube_core import services
 from pydanube_core.errors import ClusterError
 from pydanube_core.ops_call import call_request

@@ -16,9 +16,9 @@ from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.broker import Broker
 from pydanube_broker.relay.carried_calls import CARRIED_CALL
 from pydanube_broker.relay.membership import Seals
-from pydanube_broker.settings import Settings
-from pydanube_broker.settings_security import Auth
-from pydanube_broker.settings_security import Tls as TlsSettings
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.settings.security import Auth
+from pydanube_broker.settings.security import Tls as TlsSettings
 from pydanube_broker.topics.topic import now_ms
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.composition import administered

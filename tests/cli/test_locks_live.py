@@ -23,7 +23,7 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security import http_identity
 from pydanube_broker.serving import rights_watch
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_cli.composition import administered, http_face
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.generated import danube_pb2 as pb

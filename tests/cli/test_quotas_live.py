@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydanube import Producer, Retry, connect
 from pydanube.wire.ops_channel import OpsChannel
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_core.errors import ClusterError, InvalidArgument, QuotaExceeded
 from pydanube_core.ops_call import call_request
 

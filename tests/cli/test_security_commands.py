@@ -13,9 +13,9 @@ from pydanube import Tls
 from pydanube.admin import connect_admin
 from pydanube.principal import default_principal
 from pydanube_broker.admin_state import AdminState
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.settings_load import load_settings
-from pydanube_broker.settings_values import SECURITY_FILE
+from pydanube_broker.home.data_dir import DataDir
+from pydanube_broker.settings.load import load_settings
+from pydanube_broker.settings.values import SECURITY_FILE
 from pydanube_cli.checks import security
 from pydanube_cli.composition import administered
 from pydanube_cli.fitness import Level

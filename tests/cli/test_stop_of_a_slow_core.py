@@ -6,7 +6,7 @@ import anyio
 import pytest
 from pydanube_admin.core import AdminCore
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import MEMORY_DIR, Data, Settings
+from pydanube_broker.settings.sections import MEMORY_DIR, Data, Settings
 from pydanube_cli.composition import administered
 
 from tests.support.several_brokers import FREE

@@ -19,7 +19,7 @@ from pydanube.admin import connect_admin
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.tls import tls_failure
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_cli.composition import administered, http_face
 from pydanube_cli.main import run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydanube import Tls, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_cli.certificates import CertificateFolder
 from pydanube_core.errors import ClusterError
 

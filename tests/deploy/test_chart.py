@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 
 from tests.deploy.conftest import DEPLOY, go_module, go_program
 from tests.support.broker_process import BrokerProcess

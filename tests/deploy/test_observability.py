@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydanube_broker.metric_table import METRICS
+from pydanube_broker.status.metric_table import METRICS
 from pydanube_core.diagnosis.rules import RULES
 
 from tests.deploy.conftest import DEPLOY, tool

@@ -27,7 +27,7 @@ _NOT_HERE = (
     "typo",
 )
 
-pytestmark = pytest.mark.long  # tests/broker/serving/test_metadata_home.py has the quick ones
+pytestmark = pytest.mark.long  # tests/broker/home/test_metadata_home.py has the quick ones
 
 _make_lone = broker_processes_fixture()
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from pydanube_admin.registry import OPERATIONS
-from pydanube_broker.settings import sections
+from pydanube_broker.settings.sections import sections
 
 from tests.support.pages import ROOT
 

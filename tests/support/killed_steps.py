@@ -9,10 +9,10 @@ from functools import partial
 from typing import Final
 
 import anyio
-from pydanube_broker.adoption import adopt
-from pydanube_broker.cluster_recovery import recover
-from pydanube_broker.release import release
-from pydanube_broker.settings import Settings
+from pydanube_broker.home.adoption import adopt
+from pydanube_broker.home.cluster_recovery import recover
+from pydanube_broker.home.release import release
+from pydanube_broker.settings.sections import Settings
 
 WORK: Final = {"adopt": adopt, "recover": recover, "release": partial(release, copy=True)}
 # Forked from a process that has imported everything: a test has dozens of them

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import office
 from pydanube_broker.serving import moves
-from pydanube_broker.settings import Data, Journal, Metadata, Server, Settings, Tier
+from pydanube_broker.settings.sections import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES

@@ -10,8 +10,8 @@ from pydanube_core.diagnosis.views import ClusterView, MemberView
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import BrokerState
-from pydanube_broker.health import Health
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.status.health import Health
 from pydanube_broker.tier.tier import Tier
 
 

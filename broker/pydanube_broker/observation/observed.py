@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.health import Health
+from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
-from pydanube_broker.metrics import BrokerMetrics
 from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.status.health import Health
+from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 

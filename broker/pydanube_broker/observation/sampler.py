@@ -34,9 +34,9 @@ from pydanube_core.observation import (
 )
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.metrics import FSYNC_BUCKETS_S
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
+from pydanube_broker.status.metrics import FSYNC_BUCKETS_S
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")

@@ -33,7 +33,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_storage.audit_file import AuditFile
 from pydanube_storage.folders import sync_folder
 
-from pydanube_broker.data_dir import DataDir
+from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port.exports import export_path

@@ -17,11 +17,11 @@ from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.records import TopicRecord
-from pydanube_broker.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.relay.membership import heard_at
 from pydanube_broker.slices import Slices
+from pydanube_broker.status.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.tier.status import reasons_of, status_of
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, now_ms

@@ -37,8 +37,8 @@ from pydanube_broker.rpc.calls import OneRequest
 from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.rpc.stream_calls import GOES_ON, ServerStreamCall, StreamCall
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings import Settings
-from pydanube_broker.settings_security import Tls
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.settings.security import Tls
 
 LOOK_S: Final = 0.1  # between two looks at what is held, beside those that a change brings
 _HEADS: Final = 4096

@@ -16,7 +16,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.settings_security import Tls
+from pydanube_broker.settings.security import Tls
 
 log = logging.getLogger("pydanube.rpc")
 

@@ -24,7 +24,7 @@ from pydanube_broker.security.published_keys import KeySource, PublishedKeys
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pydanube_broker.settings_security import Auth
+    from pydanube_broker.settings.security import Auth
 
 MOST_COUNTED: Final = 1000  # permissions that are counted apart
 

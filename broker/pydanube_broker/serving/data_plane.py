@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.engine import DeliveryEngine
-from pydanube_broker.health import Health
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.topic_access import TopicAccess
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.status.health import Health
 
 
 class DataPlane(Protocol):

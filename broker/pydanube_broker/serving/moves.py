@@ -37,13 +37,13 @@ from pydanube_broker.copying.messages import Answer
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
-from pydanube_broker.health import Health
 from pydanube_broker.serving.leaving import Leaving
 from pydanube_broker.serving.mover import Mover
 from pydanube_broker.serving.ownership import keep_cursors
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.removed_brokers import RemovedBrokers
 from pydanube_broker.slices import Slices
+from pydanube_broker.status.health import Health
 from pydanube_broker.tier.fragments import copy_parts
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.tier import Tier

@@ -11,7 +11,7 @@ from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic

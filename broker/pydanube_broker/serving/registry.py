@@ -44,7 +44,7 @@ from pydanube_broker.serving.ownership import Ownership, keep_cursors
 from pydanube_broker.serving.policies import Policies
 from pydanube_broker.serving.unknown_topic import unknown_topic
 from pydanube_broker.serving.unused_holds import UnusedHolds
-from pydanube_broker.settings import EMBEDDED, Settings
+from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.agreement import (

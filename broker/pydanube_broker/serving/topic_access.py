@@ -24,14 +24,14 @@ from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, CONSUME, LOO
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.health import Health
-from pydanube_broker.rpc.advertised import check_advertised
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_topics import UNUSED_TTL
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.advertised import check_advertised
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.status.health import Health
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.topic import Topic, now_ms
 

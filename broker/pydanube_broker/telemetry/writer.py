@@ -28,7 +28,7 @@ from pydanube_core.telemetry.files import DAY_MS, date_of
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row
 
 if TYPE_CHECKING:  # the tier's process has this package, and would load pydantic for it
-    from pydanube_broker.settings import Telemetry
+    from pydanube_broker.settings.sections import Telemetry
 
 log = logging.getLogger("pydanube.telemetry")
 

@@ -24,7 +24,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced
 from pydanube_storage.objects import ObjectName, topic_folder
 
-from pydanube_broker.settings import Tier as TierSettings
+from pydanube_broker.settings.sections import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.parts import TierParts

@@ -23,7 +23,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import was_removed
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.flushing import meta_of, write_object
 from pydanube_broker.tier.options import missing_extra, store_options

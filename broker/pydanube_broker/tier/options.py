@@ -9,7 +9,7 @@ from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
 from pydanube_storage.objects import CLOUDS, StoreOptions, check_url
 
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 
 
 def store_options(settings: Settings, folder: Path, *, spool: str = "") -> StoreOptions:

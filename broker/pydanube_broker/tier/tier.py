@@ -23,7 +23,7 @@ from pydanube_storage.metadata.clock import boot_id
 
 from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.long_work import LongWork
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.adopting import adopt
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.cold_lag import ColdLag

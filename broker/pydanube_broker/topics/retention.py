@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pydanube_broker.settings import Journal
+from pydanube_broker.settings.sections import Journal
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.topic import Topic, earliest_ms

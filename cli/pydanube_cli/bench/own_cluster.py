@@ -20,7 +20,7 @@ from typing import Any, Final
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import LeaderRecord
-from pydanube_broker.settings import Server
+from pydanube_broker.settings.sections import Server
 from pydanube_core.errors import DeadlineExceeded, PortInUse
 from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore

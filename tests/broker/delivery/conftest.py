@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES
 from tests.support.one_loop import one_loop  # noqa: F401  # a fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_core.names import TopicName
 
 from tests.broker.official.raw_client import RawClient

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from pydanube_broker.rpc.advertised import advertised_url, check_advertised, dialled_host
+from pydanube_broker.settings.advertised import advertised_url, check_advertised, dialled_host
 from pydanube_core.errors import InvalidArgument
 
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
-from pydanube_broker.http_status import status_app
 from pydanube_broker.rpc import connection_limits
 from pydanube_broker.rpc.connection_limits import OneWrite, patient_http, places
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.http_port import HttpPort
 from pydanube_broker.rpc.own_server import OwnServer, Times
 from pydanube_broker.rpc.peer_memory import PeerMemory
+from pydanube_broker.status.http_status import status_app
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse

@@ -16,7 +16,7 @@ import grpc
 import pydanube
 import pytest
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_core.errors import ClusterError, SchemaIncompatible, SchemaMismatch, SchemaNotFound
 
 from tests.broker.official.raw_client import RawClient

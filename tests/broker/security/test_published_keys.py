@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pydanube_broker.security import published_keys
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
 from pydanube_broker.security.published_keys import KeySource, PublishedKeys
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_core.errors import InvalidArgument, Unauthenticated
 
 from tests.support.key_server import KeyServer, key_server, public_jwk

@@ -13,7 +13,7 @@ import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.journal import Journal
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 
 from tests.support.broker_process import SMALL_SEGMENT_BYTES
 

@@ -18,7 +18,7 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier import holding
 from pydanube_core.errors import ClusterError, NotOwner, TierNotShared
 from pydanube_core.generated import danube_pb2 as pb

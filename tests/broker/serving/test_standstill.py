@@ -8,12 +8,12 @@ from typing import Any
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_broker import metadata_watch
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.keys import removed_key
-from pydanube_broker.health import LONGEST_STANDSTILL_MS, Standstill
-from pydanube_broker.settings import Data, Metadata, Settings, Tier
+from pydanube_broker.home import metadata_watch
+from pydanube_broker.settings.sections import Data, Metadata, Settings, Tier
+from pydanube_broker.status.health import LONGEST_STANDSTILL_MS, Standstill
 from pydanube_core.errors import ClusterError, Fenced, Unavailable
 from pydanube_storage.metadata import Put
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore

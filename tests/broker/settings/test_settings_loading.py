@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from pydanube_broker.settings import Settings, SourceKind
-from pydanube_broker.settings_load import load_settings, variable_of
+from pydanube_broker.settings.load import load_settings, variable_of
+from pydanube_broker.settings.sections import Settings, SourceKind
 from pydanube_core.errors import InsecureBind, InvalidArgument
 
 

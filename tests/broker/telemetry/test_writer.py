@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_broker.settings import Telemetry
+from pydanube_broker.settings.sections import Telemetry
 from pydanube_broker.telemetry import writer as writer_module
 from pydanube_broker.telemetry.rows import Machine
 from pydanube_broker.telemetry.work import TelemetryWork

@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any
 
 import pytest
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_broker.tier.options import check_asked_for
 from pydanube_core.errors import InvalidArgument, MissingExtra
 from pydanube_core.extras import install_command

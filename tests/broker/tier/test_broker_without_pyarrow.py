@@ -19,7 +19,7 @@ class Finder:
         return None if name.split(".")[0] in blocked else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Finder() if finder is PathFinder else finder for finder in sys.meta_path]
 from pydanube_broker.broker import Broker
-from pydanube_broker.settings_load import load_settings
+from pydanube_broker.settings.load import load_settings
 from pydanube_broker.tier.status import status_of
 ports = {f"server.{name}_port": 0 for name in ("grpc", "admin", "metrics", "http")}
 async def main():

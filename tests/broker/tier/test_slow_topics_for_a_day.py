@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pydanube_broker.settings import Settings
-from pydanube_broker.settings import Tier as TierSettings
+from pydanube_broker.settings.sections import Settings
+from pydanube_broker.settings.sections import Tier as TierSettings
 from pydanube_broker.tier import collecting, flushing, tier, upkeep
 from pydanube_broker.tier.status import status_of
 from pydanube_broker.tier.tier import Tier

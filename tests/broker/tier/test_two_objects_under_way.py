@@ -13,7 +13,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.settings import Tier as TierSettings
+from pydanube_broker.settings.sections import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.parts import TierParts

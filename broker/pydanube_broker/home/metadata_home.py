@@ -46,8 +46,8 @@ from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 from pydanube_broker.cluster.claim import Claim
 from pydanube_broker.cluster.id_blocks import NewestIds, given_out
 from pydanube_broker.cluster.identity import IDENTITY, Identity
-from pydanube_broker.data_dir import DataDir, write_synced
-from pydanube_broker.settings import EMBEDDED, Settings
+from pydanube_broker.home.data_dir import DataDir, write_synced
+from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.tier.ownership import place_of
 from pydanube_broker.topics.agreement import check_ids, check_metadata_there
 

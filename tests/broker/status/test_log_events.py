@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from pydanube_broker.log import EventFormatter, configure_logging
+from pydanube_broker.status.log import EventFormatter, configure_logging
 
 
 @pytest.fixture

@@ -33,7 +33,6 @@ from pydanube_storage.metadata import (
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.objects import LocalStore, ObjectStore, make_mark, newest_mark, open_store
 
-from pydanube_broker.adoption import checked_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.bulk_writes import Say
@@ -44,9 +43,10 @@ from pydanube_broker.cluster.membership import check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.records import DispatchStrategy, PartitionedRecord, TopicRecord
 from pydanube_broker.cluster.removal import check_not_removed
-from pydanube_broker.cluster_recovery import journal_of
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.metadata_home import (
+from pydanube_broker.home.adoption import checked_folder
+from pydanube_broker.home.cluster_recovery import journal_of
+from pydanube_broker.home.data_dir import DataDir
+from pydanube_broker.home.metadata_home import (
     CLUSTER_FILE,
     RECOVERING,
     SQLITE,
@@ -60,12 +60,12 @@ from pydanube_broker.metadata_home import (
     resident_of,
     was_put_back,
 )
-from pydanube_broker.relocation import (
+from pydanube_broker.home.relocation import (
     read_relocated,
     relocate_objects,
     write_compared,
 )
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.metadata_witness import SCOPE, check_known, read_noted
 from pydanube_broker.tier.options import store_options
 from pydanube_broker.tier.ownership import Known, mark_of, place_of, write_known

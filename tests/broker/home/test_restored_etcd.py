@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from pydanube import connect
-from pydanube_broker import metadata_watch
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster_recovery import recover
-from pydanube_broker.metadata_home import Home
-from pydanube_broker.settings import Metadata
+from pydanube_broker.home import metadata_watch
+from pydanube_broker.home.cluster_recovery import recover
+from pydanube_broker.home.metadata_home import Home
+from pydanube_broker.settings.sections import Metadata
 from pydanube_broker.tier import holding, metadata_witness
 from pydanube_core.errors import ClusterMismatch, StoreUnavailable
 from pydanube_storage.metadata import Put

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.metadata_home import (
+from pydanube_broker.home.metadata_home import (
     OLDER,
     Home,
     Resident,
@@ -22,8 +22,8 @@ from pydanube_broker.metadata_home import (
     check_resident,
     check_settings,
 )
-from pydanube_broker.metadata_watch import forget_history
-from pydanube_broker.settings import Data, Metadata, Settings, Tier
+from pydanube_broker.home.metadata_watch import forget_history
+from pydanube_broker.settings.sections import Data, Metadata, Settings, Tier
 from pydanube_core.errors import (
     ClusterError,
     ClusterMismatch,

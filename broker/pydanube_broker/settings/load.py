@@ -18,8 +18,15 @@ from pydantic import ValidationError
 from pydanube_core.batch.layout import MAX_COPY_BYTES
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.settings import ENVIRONMENT_ONLY, Journal, Settings, Source, SourceKind, sections
-from pydanube_broker.settings_values import MEMORY_DIR, SECURITY_FILE, Section
+from pydanube_broker.settings.sections import (
+    ENVIRONMENT_ONLY,
+    Journal,
+    Settings,
+    Source,
+    SourceKind,
+    sections,
+)
+from pydanube_broker.settings.values import MEMORY_DIR, SECURITY_FILE, Section
 
 # Flags that are not simply `--<key>` or exist at all; only for naming a source.
 FLAGS: Final = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster_recovery import recover
+from pydanube_broker.home.cluster_recovery import recover
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pydanube_broker.settings_values import Duration, FilePath, HttpsUrl, Section, ShortDuration, Text, choice
+from pydanube_broker.settings.values import Duration, FilePath, HttpsUrl, Section, ShortDuration, Text, choice
 
 ClientAuth = Annotated[str, *choice("none", "optional", "required")]
 AuthMode = Annotated[str, *choice("off", "optional", "required")]

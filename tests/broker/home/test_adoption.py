@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from pydanube import connect
-from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.identity import IDENTITY
-from pydanube_broker.metadata_home import ADOPTING, CLUSTER_FILE, SQLITE, options_of
+from pydanube_broker.home.adoption import adopt
+from pydanube_broker.home.metadata_home import ADOPTING, CLUSTER_FILE, SQLITE, options_of
 from pydanube_broker.schema.vocabulary import SchemaType
-from pydanube_broker.settings import Data, Metadata, Settings
+from pydanube_broker.settings.sections import Data, Metadata, Settings
 from pydanube_core.errors import ClusterMismatch, InvalidArgument, ObjectMissing, TierNotShared
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import KeyRange, Put

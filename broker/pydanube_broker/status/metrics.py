@@ -22,9 +22,9 @@ from prometheus_client.core import (
 )
 from pydanube_core.cursor_state import CursorState
 
-from pydanube_broker.metric_table import METRICS, MetricKind
 from pydanube_broker.rpc.peer_memory import HeldForPeers
 from pydanube_broker.slices import Slices
+from pydanube_broker.status.metric_table import METRICS, MetricKind
 
 OTHER: Final = "_other"
 FSYNC_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)

@@ -39,14 +39,14 @@ from pydanube_storage.objects import LocalStore, open_store, store_identity
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.bulk_writes import Say, raise_revision
 from pydanube_broker.cluster.identity import IDENTITY, Identity
-from pydanube_broker.data_dir import DataDir, read_format
-from pydanube_broker.metadata_home import ADOPTING, SQLITE, Home, check_settings, options_of
-from pydanube_broker.relocation import (
+from pydanube_broker.home.data_dir import DataDir, read_format
+from pydanube_broker.home.metadata_home import ADOPTING, SQLITE, Home, check_settings, options_of
+from pydanube_broker.home.relocation import (
     read_relocated,
     relocate_objects,
     write_compared,
 )
-from pydanube_broker.settings import EMBEDDED, Settings
+from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.ownership import OWNER, TIER, is_store
 from pydanube_broker.tier.tier import CLUSTER_KEY

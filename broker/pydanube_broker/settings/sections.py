@@ -2,7 +2,7 @@
 
 Three places, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
 error, since a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
-sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `settings_load` makes them.
+sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `load` makes them.
 
 They are plain pydantic models: the sources of pydantic-settings do not keep file lines and variable names, and the
 environment is an argument here, so that tests and `config show` need not touch the process's own.
@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydanube_core.errors import InsecureBind, InvalidArgument
 from pydanube_core.http_hosts import is_loopback
 
-from pydanube_broker.rpc.advertised import check_advertised
-from pydanube_broker.settings_security import Auth, Tls
-from pydanube_broker.settings_values import (
+from pydanube_broker.settings.advertised import check_advertised
+from pydanube_broker.settings.security import Auth, Tls
+from pydanube_broker.settings.values import (
     MEMORY_DIR,
     Choice,
     Count,

@@ -45,7 +45,6 @@ from pydanube_storage.metadata import (
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.objects import ObjectName, OwnerMark, open_store, topic_folder
 
-from pydanube_broker.adoption import checked_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochRecord
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
@@ -54,10 +53,9 @@ from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord, check_nobody_registered
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.data_dir import DataDir
-from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
-from pydanube_broker.journal.helper import InlineSyncer
-from pydanube_broker.metadata_home import (
+from pydanube_broker.home.adoption import checked_folder
+from pydanube_broker.home.data_dir import DataDir
+from pydanube_broker.home.metadata_home import (
     OLDER,
     RECOVERING,
     Home,
@@ -69,8 +67,10 @@ from pydanube_broker.metadata_home import (
     options_of,
     resident_of,
 )
+from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
+from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.records import Change, change
-from pydanube_broker.settings import Settings
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.adopting import adopt
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.lost_and_found import Left, LostAndFound

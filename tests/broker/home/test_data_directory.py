@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydanube_broker import data_dir
-from pydanube_broker.data_dir import FORMAT_VERSION, DataDir
+from pydanube_broker.home import data_dir
+from pydanube_broker.home.data_dir import FORMAT_VERSION, DataDir
 from pydanube_core.errors import DataDirForeign, FormatTooNew, InvalidArgument
 
 from tests.broker.delivery.conftest import Opener

@@ -11,21 +11,21 @@ from pathlib import Path
 import anyio
 import pytest
 from pydanube import connect
-from pydanube_broker.adoption import adopt
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import TopicId
-from pydanube_broker.metadata_home import SQLITE, Home, broker_key, options_of
-from pydanube_broker.release import Released, release
-from pydanube_broker.settings import Data, Metadata, Settings, Tier
+from pydanube_broker.home.adoption import adopt
+from pydanube_broker.home.metadata_home import SQLITE, Home, broker_key, options_of
+from pydanube_broker.home.release import Released, release
+from pydanube_broker.settings.sections import Data, Metadata, Settings, Tier
 from pydanube_broker.tier.status import reasons_of
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument, ObjectMissing, TierNotShared
 from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import KeyRange, Put, read_all
 from pydanube_storage.metadata.etcd import EtcdStore
 
-from tests.broker.serving.test_adoption import (
+from tests.broker.home.test_adoption import (
     TAIL,
     alone,
     assert_all_there,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from pydanube_broker import health as health_module
-from pydanube_broker.health import Health
+from pydanube_broker.status import health as health_module
+from pydanube_broker.status.health import Health
 from pydanube_core.errors import Unavailable
 
 from tests.support.waiting import until

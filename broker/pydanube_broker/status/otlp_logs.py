@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydanube_core.errors import InvalidArgument, MissingExtra
 from pydanube_core.extras import install_command
 
-from pydanube_broker.log import record_fields
+from pydanube_broker.status.log import record_fields
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
