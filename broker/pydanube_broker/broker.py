@@ -34,6 +34,7 @@ from pydanube_broker.home.reserve import Reserve
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.journal.recovery import Recovered
+from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -54,7 +55,6 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import match, resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.following import Following
-from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.rights_watch import RightsWatch
 from pydanube_broker.serving.topic_access import TopicAccess

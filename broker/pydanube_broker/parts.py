@@ -15,6 +15,7 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
+from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.observation.load_meter import LoadMeter
 from pydanube_broker.relay.dead_letters import RelayedDeadLetters
@@ -23,7 +24,6 @@ from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
-from pydanube_broker.serving.moves import Moves
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import office
-from pydanube_broker.serving import moves
+from pydanube_broker.moves import moves
 from pydanube_broker.settings.sections import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
 

@@ -1,7 +1,7 @@
 """Remove a broker for good: it cannot register again, and others take its topics over from the object store.
 
 One transaction says so, and raises the broker's incarnation: from then on its earlier lives are over. What follows is
-the leader's, who takes its assignments away one by one (`serving.removed_brokers`); however often that is interrupted, it is
+the leader's, who takes its assignments away one by one (`moves.removed_brokers`); however often that is interrupted, it is
 gone on with. A broker that is registered is not removed: it is stopped, or its lease runs out, first.
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydanube_broker.cluster.move import LITTLE_BYTES
-
+# Bytes of a round of copying after which the owner stops: the rest is copied in less time than a transaction takes.
+LITTLE_BYTES: Final = 2 << 20
 # A copy that works halves the missing bytes in so many rounds, and no round doubles them. Otherwise the producers are
 # slowed down. After doubling, a wait for more rounds would let the missing bytes grow exponentially.
 ROUNDS: Final = 3

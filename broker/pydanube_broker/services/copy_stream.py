@@ -27,13 +27,13 @@ from pydanube_broker.copying.messages import (
 )
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
+from pydanube_broker.moves.moves import Moves
 from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.relay.relayed_call import error_in
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.rpc.routing import RELAYED
-from pydanube_broker.serving.moves import Moves
 
 if TYPE_CHECKING:
     from pydanube_core.http2 import Stream

@@ -18,8 +18,6 @@ from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord
-from pydanube_broker.cluster.move import Witnesses, begin, transaction
-from pydanube_broker.cluster.move_leader import Brokers, MoveLeader
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.copying.arrival import Arrival, confirm, decide_copies, forget_unfinished
@@ -28,8 +26,10 @@ from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers, Copies
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import InlineSyncer
+from pydanube_broker.moves.move import Witnesses, begin, transaction
+from pydanube_broker.moves.move_leader import Brokers, MoveLeader
+from pydanube_broker.moves.mover import Mover
 from pydanube_broker.outcome import outcome_of
-from pydanube_broker.serving.mover import Mover
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.reading import batches_between

@@ -20,7 +20,7 @@ from pydanube_core.names import AUDIT_TOPIC, TopicName
 from pydanube_storage.metadata import KeyRange, Put
 from pydanube_storage.metadata.etcd import EtcdStore
 
-from tests.broker.serving.test_moves_between_brokers import move
+from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.serving.test_undo_among_several import grace
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at

@@ -14,7 +14,7 @@ from pydanube_broker.home.cluster_recovery import recover
 from pydanube_core.errors import ClusterMismatch, Conflict, InvalidArgument
 from pydanube_core.names import TopicName
 
-from tests.broker.serving.test_moves_between_brokers import broker_id, move
+from tests.broker.moves.test_moves_between_brokers import broker_id, move
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at
 from tests.support.several_brokers import SeveralBrokers, no_brokers

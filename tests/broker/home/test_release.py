@@ -35,8 +35,8 @@ from tests.broker.home.test_adoption import (
     lone_broker,
     on_prefix,
 )
-from tests.broker.serving.test_moves_between_brokers import move
-from tests.broker.serving.test_removal_of_a_broker import gone
+from tests.broker.moves.test_moves_between_brokers import move
+from tests.broker.moves.test_removal_of_a_broker import gone
 from tests.cli.running import command_line
 from tests.support.etcd import EtcdMembers
 from tests.support.killed_steps import killed_at

@@ -10,6 +10,7 @@ import pytest
 from pydanube_broker.broker import Broker
 from pydanube_core.names import TopicName
 
+from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.official.raw_client import (
     CONSUMER,
     EXCLUSIVE,
@@ -20,7 +21,6 @@ from tests.broker.official.raw_client import (
     Stream,
     code_of,
 )
-from tests.broker.serving.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import create
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ import pytest
 from pydanube_broker.broker import Broker
 from pydanube_core.names import TopicName
 
+from tests.broker.moves.test_moves_between_brokers import broker_id
 from tests.broker.relay.test_one_address import behind_one
-from tests.broker.serving.test_moves_between_brokers import broker_id
 from tests.support.official_client import run_beside_official_client
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until

@@ -16,8 +16,8 @@ from pydanube_broker.settings.sections import Settings
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
+from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.official.raw_client import CONSUMER, RawClient
-from tests.broker.serving.test_moves_between_brokers import move
 from tests.support.broker_process import free_ports
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, several_brokers

@@ -12,8 +12,8 @@ from pydanube_broker.topics.replay import Replay
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
+from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.schema.test_registry_service import RegistryClient, register
-from tests.broker.serving.test_moves_between_brokers import move
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until
 

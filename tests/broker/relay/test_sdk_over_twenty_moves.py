@@ -9,7 +9,7 @@ import pytest
 from pydanube import connect
 from pydanube_core.names import TopicName
 
-from tests.broker.serving.test_moves_between_brokers import move
+from tests.broker.moves.test_moves_between_brokers import move
 from tests.broker.serving.test_several_brokers import create
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until

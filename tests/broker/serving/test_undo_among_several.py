@@ -13,7 +13,7 @@ from pydanube_core.errors import DiskFull
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
 
-from tests.broker.serving.test_moves_between_brokers import broker_id, move
+from tests.broker.moves.test_moves_between_brokers import broker_id, move
 from tests.broker.serving.test_several_brokers import cluster, create
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.waiting import until

@@ -10,7 +10,10 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
-from pydanube_broker.cluster.move import (
+from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
+from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.moves.move import (
     MAX_ROUNDS,
     Change,
     LeaderView,
@@ -21,8 +24,7 @@ from pydanube_broker.cluster.move import (
     take_away,
     transaction,
 )
-from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.move_seat import (
+from pydanube_broker.moves.move_seat import (
     Commit,
     CopyAhead,
     CopyEnd,
@@ -37,8 +39,6 @@ from pydanube_broker.cluster.move_seat import (
     Serve,
     Stopped,
 )
-from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
-from pydanube_broker.journal.records import Kind, RecordHeader
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.subscription.holdings import Held, HeldBy, Holdings
 from pydanube_broker.topics.log_state import (

@@ -9,11 +9,11 @@ from typing import Any, Final
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import Change, LeaderView, Step, Witnesses
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.move_seat import CopyEnd, Effect, Hold, Phase, Seat, Serve, Stopped
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal.records import Kind
+from pydanube_broker.moves.move import Change, LeaderView, Step, Witnesses
+from pydanube_broker.moves.move_seat import CopyEnd, Effect, Hold, Phase, Seat, Serve, Stopped
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError

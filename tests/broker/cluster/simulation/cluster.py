@@ -11,9 +11,9 @@ from typing import Any, Final
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import PATIENCE_MS, begin
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.journal.records import Kind
+from pydanube_broker.moves.move import PATIENCE_MS, begin
 from pydanube_broker.topics.log_state import encode_open_body, encode_session_body
 from pydanube_broker.topics.producers import Opening
 from pydanube_core.errors import ClusterError

@@ -9,11 +9,11 @@ import pyarrow.parquet
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.serving import moves
+from pydanube_broker.moves import moves
 from pydanube_core.errors import ClusterError, Conflict, Fenced, InvalidArgument
 from pydanube_core.names import TopicName
 
-from tests.broker.serving.test_moves_between_brokers import broker_id, move
+from tests.broker.moves.test_moves_between_brokers import broker_id, move
 from tests.broker.serving.test_several_brokers import cluster, create
 from tests.broker.serving.test_undo_among_several import delete
 from tests.support.several_brokers import SeveralBrokers

@@ -1,4 +1,4 @@
-"""Carry out this broker's part in moves: seats (`cluster.move_seat`) decide, this module acts.
+"""Carry out this broker's part in moves: seats (`moves.move_seat`) decide, this module acts.
 
 A seat is there for every topic that is on its way to or from this broker, and for those that were moved away and stand in
 its journal. Its effects are carried out one after the other; an effect that a newer record has overtaken is given up. At
@@ -25,16 +25,22 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import Progress
-from pydanube_broker.cluster.move import (
-    LITTLE_BYTES,
+from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.cluster.removal import check_not_removed
+from pydanube_broker.copying.arrival import Arrival, release
+from pydanube_broker.copying.messages import Round
+from pydanube_broker.copying.pace import LITTLE_BYTES
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.target import Copied, Copies
+from pydanube_broker.moves.move import (
     MAX_ROUNDS,
     Change,
     Step,
     Witnesses,
     transaction,
 )
-from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.move_seat import (
+from pydanube_broker.moves.move_ends import MoveEnds
+from pydanube_broker.moves.move_seat import (
     Commit,
     CopyAhead,
     CopyEnd,
@@ -49,12 +55,6 @@ from pydanube_broker.cluster.move_seat import (
     Serve,
     Stopped,
 )
-from pydanube_broker.cluster.removal import check_not_removed
-from pydanube_broker.copying.arrival import Arrival, release
-from pydanube_broker.copying.messages import Round
-from pydanube_broker.copying.piece import Piece
-from pydanube_broker.copying.target import Copied, Copies
-from pydanube_broker.serving.move_ends import MoveEnds
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic
 

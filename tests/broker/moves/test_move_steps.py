@@ -9,7 +9,8 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, check_may_assign
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
-from pydanube_broker.cluster.move import (
+from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
+from pydanube_broker.moves.move import (
     PATIENCE_MS,
     Change,
     LeaderView,
@@ -25,7 +26,6 @@ from pydanube_broker.cluster.move import (
     take_away,
     transaction,
 )
-from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_core.errors import Conflict, DiskFull
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog.catalog import Committed, head_key

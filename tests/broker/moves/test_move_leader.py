@@ -10,9 +10,9 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.membership import Progress
-from pydanube_broker.cluster.move import PATIENCE_MS, begin
-from pydanube_broker.cluster.move_leader import Brokers, MoveLeader
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.moves.move import PATIENCE_MS, begin
+from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put, Revision
 

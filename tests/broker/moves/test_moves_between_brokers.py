@@ -12,13 +12,14 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.move import LITTLE_BYTES
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.arrival import Arrival
+from pydanube_broker.copying.pace import LITTLE_BYTES
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.journal import Journal
-from pydanube_broker.serving import moves, topic_access
+from pydanube_broker.moves import moves
+from pydanube_broker.serving import topic_access
 from pydanube_broker.serving.topic_access import Placement
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic

@@ -14,7 +14,7 @@ from typing import Final
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
-from pydanube_broker.serving.mover import STOPPED_AT_ONCE, Mover
+from pydanube_broker.moves.mover import STOPPED_AT_ONCE, Mover
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.hub import Hub

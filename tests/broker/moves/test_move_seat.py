@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import Step, begin, cancel, ready
-from pydanube_broker.cluster.move_seat import Commit, CopyAhead, CopyEnd, Hold, Phase, Release, Seat, Stopped
+from pydanube_broker.moves.move import Step, begin, cancel, ready
+from pydanube_broker.moves.move_seat import Commit, CopyAhead, CopyEnd, Hold, Phase, Release, Seat, Stopped
 from pydanube_core.errors import Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Revision

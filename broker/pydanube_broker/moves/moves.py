@@ -26,8 +26,6 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState
-from pydanube_broker.cluster.move import Witnesses, begin, transaction
-from pydanube_broker.cluster.move_leader import Brokers, MoveLeader
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.owner_choice import told_load
@@ -37,11 +35,13 @@ from pydanube_broker.copying.messages import Answer
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
-from pydanube_broker.serving.leaving import Leaving
-from pydanube_broker.serving.mover import Mover
+from pydanube_broker.moves.leaving import Leaving
+from pydanube_broker.moves.move import Witnesses, begin, transaction
+from pydanube_broker.moves.move_leader import Brokers, MoveLeader
+from pydanube_broker.moves.mover import Mover
+from pydanube_broker.moves.removed_brokers import RemovedBrokers
 from pydanube_broker.serving.ownership import keep_cursors
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.serving.removed_brokers import RemovedBrokers
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.health import Health
 from pydanube_broker.tier.fragments import copy_parts

@@ -12,7 +12,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, epoch_counter
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.cluster.move import LeaderView, Witnesses, leaders_change, transaction
+from pydanube_broker.moves.move import LeaderView, Witnesses, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
 

@@ -11,9 +11,9 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord
-from pydanube_broker.cluster.move import Change, arrive, begin
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.serving.move_ends import SHARED, MoveEnds
+from pydanube_broker.moves.move import Change, arrive, begin
+from pydanube_broker.moves.move_ends import SHARED, MoveEnds
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import ObjectCatalog

@@ -24,7 +24,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.cluster.move import Change, Witnesses, settle, transaction
+from pydanube_broker.moves.move import Change, Witnesses, settle, transaction
 
 # Topics of one transaction. Each has six guards and writes, and a transaction has at most 100.
 SHARED: Final = 10

@@ -21,12 +21,12 @@ from pydanube_storage.objects.names import topic_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.cluster.move import Witnesses, take_away, transaction
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.moves.move import Witnesses, take_away, transaction
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store

@@ -49,8 +49,6 @@ from pydanube_broker.cluster.move_record import MoveFailure, MoveRecord, Stage
 
 # How long the leader sees no progress of a move before it takes the next step itself.
 PATIENCE_MS: Final = 60_000
-# Bytes of a round of copying after which the owner stops: the rest is copied in less time than a transaction takes.
-LITTLE_BYTES: Final = 2 << 20
 # Rounds of copying after which the owner stops however much came meanwhile.
 MAX_ROUNDS: Final = 8
 # Maximum length in characters of the reason that a cancelled move leaves in the assignment.

@@ -24,8 +24,8 @@ from pydanube_storage.metadata import Revision
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move import Change, Step, arrive, cancel, open_topic, ready
 from pydanube_broker.cluster.move_record import Stage
+from pydanube_broker.moves.move import Change, Step, arrive, cancel, open_topic, ready
 
 
 class Phase(StrEnum):
