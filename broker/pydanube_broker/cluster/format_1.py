@@ -28,6 +28,14 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Absent, Delete, Guard, GuardFailed, ModRevision, Put, Write
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.deleting.tombstone_records import (
+    ParentTombstone,
+    TopicTombstone,
+    name_reused,
+    not_kept,
+    stranded_partition,
+)
+from pydanube_broker.cluster.deleting.tombstones import Tombstones, left_of
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
     DispatchStrategy,
@@ -40,14 +48,6 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.registry_records import WHOLE, RegistryRecords
 from pydanube_broker.cluster.subscription_operations import Subscriptions
-from pydanube_broker.cluster.tombstone_records import (
-    ParentTombstone,
-    TopicTombstone,
-    name_reused,
-    not_kept,
-    stranded_partition,
-)
-from pydanube_broker.cluster.tombstones import Tombstones, left_of
 from pydanube_broker.records import ATTEMPTS
 
 P = ParamSpec("P")

@@ -30,6 +30,7 @@ from pydanube_storage.metadata import (
 )
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.deleting.tombstone_records import ParentTombstone, TopicTombstone
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
     FormatRecord,
@@ -40,7 +41,6 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
-from pydanube_broker.cluster.tombstone_records import ParentTombstone, TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.records import Change
 

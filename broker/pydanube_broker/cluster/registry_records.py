@@ -14,10 +14,10 @@ from pydanube_storage.metadata import Absent, Guard, MetadataStore, ModRevision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.deleting.restorable import Restorable
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import PartitionedRecord, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.cluster.restorable import Restorable
 from pydanube_broker.records import Aside, Records
 
 WHOLE: Final = 2  # the metadata format in which a partitioned topic is one record

@@ -21,6 +21,7 @@ from pydanube_core.refusals import single_partition, system_is_kept
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.deleting.tombstones import Tombstones, left_of
 from pydanube_broker.cluster.format_1 import PartitionRecords
 from pydanube_broker.cluster.id_blocks import IdBlocks, IdBlocksRecord
 from pydanube_broker.cluster.ids import BrokerId, TopicId
@@ -36,7 +37,6 @@ from pydanube_broker.cluster.records import (
 )
 from pydanube_broker.cluster.registry_records import WHOLE, RegistryRecords
 from pydanube_broker.cluster.subscription_operations import Subscriptions
-from pydanube_broker.cluster.tombstones import Tombstones, left_of
 from pydanube_broker.cluster.whole_topics import WholeTopics
 from pydanube_broker.records import Change
 

@@ -22,6 +22,8 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MAX_OPERATIONS, Delete, Guard, GuardFailed, Put
 
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.deleting.tombstone_records import ParentTombstone, name_reused, not_kept
+from pydanube_broker.cluster.deleting.tombstones import left_of
 from pydanube_broker.cluster.id_blocks import IdBlocks
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import (
@@ -32,8 +34,6 @@ from pydanube_broker.cluster.records import (
     TopicSettings,
 )
 from pydanube_broker.cluster.registry_records import RegistryRecords
-from pydanube_broker.cluster.tombstone_records import ParentTombstone, name_reused, not_kept
-from pydanube_broker.cluster.tombstones import left_of
 from pydanube_broker.records import Change
 
 #: adds to a change the guards of a deletion of so many logs that is right only while their owners keep them closed

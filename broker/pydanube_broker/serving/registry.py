@@ -28,11 +28,11 @@ from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.office import Seen
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord, TopicSettings
-from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.copying.arrival import decide_copies, forget_unfinished
 from pydanube_broker.delivery.any_pump import AnyPump

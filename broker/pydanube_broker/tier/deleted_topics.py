@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 from pydanube_core.errors import ClusterError, TopicNotFound
 from pydanube_storage.catalog import ObjectCatalog
 
+from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.records import TopicSpec
-from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic

@@ -21,7 +21,7 @@ from pydanube_storage.catalog import CatalogHead, Moment, ObjectCatalog
 from pydanube_storage.metadata import Absent, BootClock, GuardFailed, MetadataStore, Put
 from pydanube_storage.metadata.clock import boot_id
 
-from pydanube_broker.cluster.tombstone_records import TopicTombstone
+from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.long_work import LongWork
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.tier.adopting import adopt

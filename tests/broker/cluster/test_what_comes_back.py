@@ -8,9 +8,9 @@ from dataclasses import replace
 import anyio
 import pytest
 from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.records import Stage
-from pydanube_broker.cluster.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import (
     Conflict,

@@ -30,10 +30,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Absent, Delete, DeleteRange, GuardFailed, Put, Write
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.cluster.records import SubscriptionRecord, TopicRecord
-from pydanube_broker.cluster.registry_records import RegistryRecords
-from pydanube_broker.cluster.tombstone_records import (
+from pydanube_broker.cluster.deleting.tombstone_records import (
     SubscriptionTombstone,
     TopicTombstone,
     Verdict,
@@ -41,6 +38,9 @@ from pydanube_broker.cluster.tombstone_records import (
     not_kept,
     subscription_reused,
 )
+from pydanube_broker.cluster.ids import SubscriptionId, TopicId
+from pydanube_broker.cluster.records import SubscriptionRecord, TopicRecord
+from pydanube_broker.cluster.registry_records import RegistryRecords
 from pydanube_broker.records import Change, JsonRecord
 
 

@@ -14,16 +14,16 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.ids import SubscriptionId, TopicId
-from pydanube_broker.cluster.records import TopicRecord, named_part
-from pydanube_broker.cluster.registry_index import RegistryIndex
-from pydanube_broker.cluster.tombstone_records import (
+from pydanube_broker.cluster.deleting.tombstone_records import (
     ParentTombstone,
     SubscriptionTombstone,
     TopicTombstone,
     Verdict,
     stranded_partition,
 )
+from pydanube_broker.cluster.ids import SubscriptionId, TopicId
+from pydanube_broker.cluster.records import TopicRecord, named_part
+from pydanube_broker.cluster.registry_index import RegistryIndex
 from pydanube_broker.records import Aside, Table
 
 K = TypeVar("K")
