@@ -409,7 +409,7 @@ class StoreUnavailable(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
 
 
 class MetadataUnavailable(StoreUnavailable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
-    """The cluster's metadata store (etcd) does not answer, or takes no writes."""
+    """The metadata store, etcd or a file, does not answer or takes no writes."""
 
 
 class Overloaded(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):

@@ -15,11 +15,14 @@ from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.observation.cluster_viewing import ClusterViewing
 from pydanube_broker.settings.sections import Balance, Diagnosis, Settings
 from pydanube_cli.composition import administered
+from pydanube_core.errors import MetadataUnavailable
 from pydanube_core.names import TopicName
+from pydanube_storage.metadata.etcd import EtcdStore
 
 from tests.admin.test_any_broker_administers import ask
+from tests.storage.metadata.test_etcd_faults import at, write_on
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+from tests.support.several_brokers import SeveralBrokers, id_of, no_brokers, several_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -111,3 +114,24 @@ async def test_metadata_that_does_not_answer(tmp_path: Path) -> None:
             finally:
                 own.resume(0)
             await until(lambda: broker.health.metadata_away is None)
+
+
+async def test_lone_broker_whose_etcd_is_full_says_so(tmp_path: Path) -> None:
+    with EtcdMembers(tmp_path / "own", options=[f"--quota-backend-bytes={8 << 20}"]) as own:
+        async with no_brokers(own, tmp_path, watched) as cluster:
+            await cluster.start(1)
+            broker = cluster.brokers[1]
+            async with EtcdStore(at(*own.ports)) as store:
+                with pytest.raises(MetadataUnavailable):
+                    await write_on(store)
+                found = await finding(broker, "metadata_full")
+                assert found["severity"] == "critical"
+                assert "etcdctl alarm disarm" in found["evidence"]["error"]
+                status = await ask(broker, "brokers.status")
+                assert "METADATA_UNAVAILABLE" in {each["code"] for each in status["degraded"]["reasons"]}
+                item = await store.get("/same")
+                assert item is not None
+                await store.forget_history(item.mod_revision)
+                own.control("defrag")
+                own.control("alarm", "disarm")
+                await until(lambda: broker.health.metadata_away is None)

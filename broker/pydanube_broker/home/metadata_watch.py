@@ -8,13 +8,14 @@ snapshot: others may be given by it what this broker has.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterError, Fenced, Retryable
+from pydanube_core.errors import ClusterError, Fenced, MetadataUnavailable, Retryable
 from pydanube_storage.metadata import (
     Absent,
     GuardFailed,
@@ -45,20 +46,23 @@ log = logging.getLogger("pydanube.cluster")
 
 HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
 _AGAIN_S: Final = 2.0  # between two questions
+_WRITABLE_EVERY: Final = 5  # questions: a refused write costs etcd a record of its log
 NOTE_S: Final = 60.0
 
 
 async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) -> None:
-    """On etcd: drop old history, and notice its absence and a replacement of this broker. Embedded: do nothing."""
-    if isinstance(store, EtcdStore):
-        health.standstill = Standstill(BootClock().now_ms, lambda: health.metadata_away is not None)
-        async with anyio.create_task_group() as group:
-            group.start_soon(forget_history, store)
-            group.start_soon(_notice_replacement, store, data_dir, health)
-            group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
-            group.start_soon(_notice_absence, store, data_dir, health)
-            group.start_soon(_note_revision, store, data_dir)
-            group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
+    """Notice that the store takes no writes. On etcd also drop old history, and notice a replacement of this broker."""
+    if not isinstance(store, EtcdStore):
+        await _notice_failure(store, health)
+        return
+    health.standstill = Standstill(BootClock().now_ms, lambda: health.metadata_away is not None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(forget_history, store)
+        group.start_soon(_notice_replacement, store, data_dir, health)
+        group.start_soon(_notice_removal, store, BrokerId(data_dir.broker_id), health)
+        group.start_soon(_notice_absence, store, data_dir, health)
+        group.start_soon(_note_revision, store, data_dir)
+        group.start_soon(_ask_after_standstills, store, data_dir, health, health.standstill)
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
@@ -149,10 +153,12 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
     """Ask etcd regularly whether it answers, and which etcd it is, so that its absence shows before a change fails."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
-    while True:
+    for question in itertools.count():
         seen = store.statistics().revision
         try:
             page = await store.range(keys.only(IDENTITY), limit=1)
+            if health.metadata_away is not None or question % _WRITABLE_EVERY == 0:
+                await store.check_writable()
         except Retryable as error:
             health.metadata_away = error
         else:
@@ -165,6 +171,15 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
                         await mark_as_older(store, page.revision, seen)
                 return
         await anyio.sleep(_AGAIN_S)
+
+
+async def _notice_failure(store: MetadataStore, health: Health) -> None:
+    """Notice that the embedded store has stopped writing, which lasts until the broker starts again."""
+    while not store.statistics().failed:  # noqa: ASYNC110  (the store tells nobody)
+        await anyio.sleep(_AGAIN_S)
+    health.metadata_away = MetadataUnavailable(
+        "a disk error stopped writing to metadata.sqlite, and the log has it: mend the disk, then start the broker again"
+    )
 
 
 async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:

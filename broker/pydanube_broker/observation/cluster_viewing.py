@@ -57,9 +57,6 @@ class ClusterViewing:
             silent={  # one that is not registered any more by now is `absent`
                 each: why for each, why in self._told.silent.items() if BrokerId(int(each)) in office.members
             },
-            metadata_error=None if error is None else error.message,
-            metadata_full=error is not None and error.details.get("reason") == "nospace",
-            metadata_since_ms=self._begun("metadata", now_ms, holds=error is not None),
             moves=tuple(ownership.moves()),
             failed_moves=tuple(ownership.failed_moves()),
             draining_since_ms=self._begun("draining", now_ms, holds=draining),

@@ -221,6 +221,7 @@ class Sampler:
         self.disk_free_before: list[tuple[int, int]] = []  # and of hours before, more seldom
         self.journal_error_ms: int | None = None
         self.store_error_ms: int | None = None
+        self.metadata_away_ms: int | None = None
         self.gone: Callable[[int, LogTrack], None] = lambda topic_id, track: None
         self.gone_subscription: Callable[[int, str], None] = lambda topic_id, name: None
         self._gone: list[tuple[int, int]] = []
@@ -417,6 +418,7 @@ class Sampler:
         store_error = None if tier.missing is not None else tier.flusher.store_error()
         self.journal_error_ms = None if health.journal_error is None else self.journal_error_ms or now
         self.store_error_ms = None if store_error is None else self.store_error_ms or now
+        self.metadata_away_ms = None if health.metadata_away is None else self.metadata_away_ms or now
         errors = 0 if tier.missing is not None else tier.errors
         if not self.tier_errors or self.tier_errors[-1][1] != errors:
             self.tier_errors = [*self.tier_errors[-63:], (now, errors)]

@@ -264,7 +264,7 @@ class Viewer:
         window_ms = int(sampler.options.window_s * 1000)
         seen = sampler.tier_errors
         before = max((total for at, total in seen if at <= now - window_ms), default=0)
-        journal_error = health.journal_error
+        journal_error, away = health.journal_error, health.metadata_away
         return BrokerView(
             broker_id=str(observed.data_dir.broker_id),
             now_ms=now,
@@ -289,6 +289,9 @@ class Viewer:
             given_up=dict(observed.registry.deleted.given_up),
             set_aside=tuple(observed.registry.catalog.restorable.set_aside()),
             pressure=sampler.pressure.over(now, window_ms),
+            metadata_error=None if away is None else away.message,
+            metadata_full=away is not None and away.details.get("reason") == "nospace",
+            metadata_since_ms=sampler.metadata_away_ms,
             cluster=self._cluster.view(now),
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import anyio
-from pydanube_core.errors import ClosedResource, Retryable, StoreUnavailable
+from pydanube_core.errors import ClosedResource, MetadataUnavailable, Retryable, StoreUnavailable
 from pydanube_storage.metadata import (
     Compacted,
     DeleteRange,
@@ -133,7 +133,7 @@ class Records:
         with anyio.move_on_after(_STORE_S):
             await self._until(page.revision, lambda: table.has(key, revision), at_latest=True)
             return
-        raise StoreUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
+        raise MetadataUnavailable(f"the watch of the metadata store has brought nothing for {_STORE_S:.0f} s")
 
     async def until(self, revision: Revision, holds: Callable[[], bool]) -> None:
         """Wait 10 s at most until `holds()` is true or all events up to the store's revision are applied."""
@@ -224,7 +224,7 @@ class Records:
                 raise
             return revision
         self.unsettled |= keys
-        raise StoreUnavailable(
+        raise MetadataUnavailable(
             f"the metadata store has not answered for {_STORE_S:.0f} s; the change may have happened",
             outcome="unknown",
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, StoreUnavailable
+from pydanube_core.errors import ClusterError, MetadataUnavailable, StoreUnavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.catalog import CatalogEntry, CatalogFenced
 from pydanube_storage.objects import ObjectName, topic_folder
@@ -306,10 +306,11 @@ class Flusher:
         self.failures.pop(topic_id, None)
 
     def store_error(self) -> StoreUnavailable | None:
-        """The error with which the store refuses objects now; None if it does not."""
+        """The error with which the object store refuses objects now; None if it does not."""
         for failure in self.failures.values():
-            if isinstance(failure.error, StoreUnavailable):
-                return failure.error
+            error = failure.error
+            if isinstance(error, StoreUnavailable) and not isinstance(error, MetadataUnavailable):
+                return error
         return None
 
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from pydanube_core.errors import ClusterError, ClusterMismatch, StoreOwned, StoreUnavailable, TierNotShared
+from pydanube_core.errors import (
+    ClusterError,
+    ClusterMismatch,
+    MetadataUnavailable,
+    StoreOwned,
+    StoreUnavailable,
+    TierNotShared,
+)
 from pydanube_storage.metadata import MetadataStore
 from pydanube_storage.objects import (
     LocalStore,
@@ -173,8 +180,8 @@ class StoreHold:
         match self.reason:
             case StoreOwned():
                 return "TIER_STORE_OWNED"
-            case ClusterMismatch():
-                return "CLUSTER_MISMATCH"
+            case ClusterMismatch() | MetadataUnavailable():
+                return self.reason.code
             case StoreUnavailable() if self.reason.details.get("cause") == "empty":
                 return "TIER_STORE_EMPTY"
             case _:

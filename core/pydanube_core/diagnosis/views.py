@@ -278,9 +278,6 @@ class ClusterView:
     # Owners that are not registered → topics that wait
     absent: Mapping[str, int] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)  # registered, and did not answer → why
-    metadata_error: str | None = None
-    metadata_full: bool = False
-    metadata_since_ms: int | None = None
     moves: tuple[MoveFacts, ...] = ()
     failed_moves: tuple[FailedMoveFacts, ...] = ()
     draining_since_ms: int | None = None
@@ -317,6 +314,9 @@ class BrokerView:
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start
     pressure: Pressure = field(default_factory=lambda: Pressure(window_s=0.0))
+    metadata_error: str | None = None  # why the metadata store, etcd or a file, takes no change
+    metadata_full: bool = False
+    metadata_since_ms: int | None = None
     cluster: ClusterView | None = None  # None: the broker is alone
 
     @property

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
-from pydanube_core.errors import ClusterError, DiskFull, StoreUnavailable
+from pydanube_core.errors import ClusterError, DiskFull, MetadataUnavailable
 
 from pydanube_storage.metadata.clock import Clock
 from pydanube_storage.metadata.engine import DEFAULT_HISTORY_REVISIONS, Change, Engine, EngineFacts
@@ -69,7 +69,7 @@ class EmbeddedStore(StoreShell):
         pending: entered while a call waits for the worker thread.
         make_room: called when the disk is full; whether it freed something, so that the call is tried once more.
 
-    Entering raises `DataDirLocked`, `DataDirForeign`, `FormatTooNew`, `CorruptMetadata` or `StoreUnavailable`.
+    Entering raises `DataDirLocked`, `DataDirForeign`, `FormatTooNew`, `CorruptMetadata` or `MetadataUnavailable`.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class _Worker:
 
     def _carry_out_one(self, request: _Request) -> None:
         if request.writes and self._failed:
-            request.error = StoreUnavailable(
+            request.error = MetadataUnavailable(
                 f"{self._path}: an earlier disk error stopped writing; start the broker again",
                 path=str(self._path),
             )

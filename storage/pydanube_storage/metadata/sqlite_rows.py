@@ -19,7 +19,7 @@ from pydanube_core.errors import (
     DataDirLocked,
     DiskFull,
     FormatTooNew,
-    StoreUnavailable,
+    MetadataUnavailable,
 )
 
 from pydanube_storage.folders import sync_folder
@@ -79,7 +79,7 @@ def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -
             return DataDirForeign(f"{path} is not a metadata file; move it away", **facts)
         case sqlite3.SQLITE_CORRUPT:
             return CorruptMetadata(f"{path} is damaged ({error}); restore it from a copy", **facts)
-    return StoreUnavailable(f"{path}: {error}; writing stops until the broker is started again", **facts)
+    return MetadataUnavailable(f"{path}: {error}; writing stops until the broker is started again", **facts)
 
 
 class SqliteRows:
@@ -89,7 +89,7 @@ class SqliteRows:
         """Open the file, or create one that begins at that revision.
 
         Raises:
-            DataDirLocked, DataDirForeign, FormatTooNew, CorruptMetadata, StoreUnavailable: the file is unchanged.
+            DataDirLocked, DataDirForeign, FormatTooNew, CorruptMetadata, MetadataUnavailable: the file is unchanged.
         """
         self.path = path
         is_new = not path.exists()

@@ -19,7 +19,7 @@ from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
-from pydanube_core.errors import StoreUnavailable
+from pydanube_core.errors import MetadataUnavailable, StoreUnavailable
 from pydanube_storage.catalog import ObjectCatalog
 
 from tests.core.batches import steady
@@ -184,6 +184,18 @@ def test_where_the_first_fails_the_second_is_deleted_and_both_come_again() -> No
         bench.child.take(0).succeed()
         await bench.settle()
         assert await bench.committed() == [(0, 100)]
+
+    run(450, steps)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), MetadataUnavailable("etcd is full")])
+def test_what_the_metadata_refuses_is_not_said_of_the_object_store(error: StoreUnavailable) -> None:
+    async def steps(bench: Bench) -> None:
+        await bench.start()
+        bench.child.take(0).answer.set_exception(error)
+        await bench.settle()
+        of_metadata = isinstance(error, MetadataUnavailable)
+        assert bench.flusher.store_error() is (None if of_metadata else error)
 
     run(450, steps)
 

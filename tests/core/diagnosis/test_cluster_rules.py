@@ -63,8 +63,6 @@ HOLDS: dict[str, dict[str, Any]] = {
     "owner_down": {"absent": {"2": 7, "3": 1}},
     "broker_unreachable": {"silent": {"2": "broker 2 does not answer at http://b:2"}},
     "no_leader": {"leader": None, "leaderless_since_ms": NOW - 5000},
-    "metadata_unreachable": {"metadata_error": "etcd does not answer", "metadata_since_ms": NOW - 9000},
-    "metadata_full": {"metadata_error": "no space", "metadata_full": True, "metadata_since_ms": NOW},
     "versions_differ": {
         "members": (
             MemberView(broker_id="1", state="active", software="1.0"),
@@ -127,7 +125,8 @@ def test_hanging_move_names_the_broker_that_it_waits_for() -> None:
 
 
 def test_leader_that_is_missed_because_nobody_reaches_the_metadata_is_no_finding_of_its_own() -> None:
-    found = findings(leader=None, **HOLDS["metadata_unreachable"])
+    view = replace(BROKER, cluster=replace(WELL, leader=None), metadata_error="etcd does not answer")
+    found = check_view(view, DiagnosisOptions())
     assert [each.rule for each in found] == ["metadata_unreachable"]
     assert found[0].severity is Severity.CRITICAL
 

@@ -492,6 +492,16 @@ def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
         ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
         ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
         (
+            "metadata_unreachable",
+            Severity.CRITICAL,
+            {"metadata_error": "etcd does not answer", "metadata_since_ms": 1},
+        ),
+        (
+            "metadata_full",
+            Severity.CRITICAL,
+            {"metadata_error": "no space", "metadata_full": True, "metadata_since_ms": 1},
+        ),
+        (
             "metadata_set_aside",
             Severity.CRITICAL,
             {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},

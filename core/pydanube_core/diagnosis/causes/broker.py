@@ -142,6 +142,51 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
 @partial(
     BrokerRule,
     severity="critical",
+    holds="etcd did not answer the last calls, or a disk error stopped writing to the metadata file",
+    evidence={"error": "as it was met", "since_s": "how long ago it began"},
+    unobservable=("whether the store or the network to it failed",),
+    helps="bring etcd back, or look at the network to it: the broker recovers without help; of a file, mend the disk and "
+    "start the broker again",
+    many="brokers do not reach the metadata store",
+)
+def metadata_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.metadata_error is None:
+        return "the metadata store answers"
+    if view.metadata_full:
+        return "it answers: it is full"
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary="the metadata store does not answer or takes no writes: messages flow on, and nothing can be changed, moved or "
+        "taken over",
+        evidence={"error": view.metadata_error, "since_s": ago_s(view, view.metadata_since_ms)},
+        next=(_STATUS,),
+    )
+
+
+@partial(
+    BrokerRule,
+    severity="critical",
+    holds="etcd refuses writes because it is at its quota",
+    evidence={"error": "as it was met", "since_s": "how long ago it began"},
+    unobservable=("how much of it is others' data",),
+    helps="`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
+    many="brokers have a metadata store that is full",
+    of_cluster=True,
+)
+def metadata_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if not view.metadata_full:
+        return "the metadata store takes writes, or does not answer"
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
+        evidence={"error": view.metadata_error, "since_s": ago_s(view, view.metadata_since_ms)},
+        next=(_STATUS,),
+    )
+
+
+@partial(
+    BrokerRule,
+    severity="critical",
     holds="a record in the metadata could not be read, or a change that a crash cut off could not be ended",
     evidence={
         "set_aside": "how many",

@@ -105,57 +105,12 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
 def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.leader is not None:
         return f"broker {cluster.leader} leads"
-    if cluster.metadata_error is not None:
+    if view.metadata_error is not None:
         return "metadata_unreachable explains it"
     return Finding(
         summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
         evidence={"since_s": ago_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
         next=(NextCall("brokers.leader", {}, "see whether one does by now"), _BROKERS),
-    )
-
-
-@partial(
-    BrokerRule,
-    severity="critical",
-    holds="the last calls to etcd had no answer",
-    evidence={"error": "as it was met", "since_s": "how long ago it began"},
-    unobservable=("whether the store or the network to it failed",),
-    helps="bring etcd back, or look at the network to it; the broker recovers without help",
-    many="brokers do not reach the metadata store",
-)
-@_of_several
-def metadata_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
-    if cluster.metadata_error is None:
-        return "the metadata store answers"
-    if cluster.metadata_full:
-        return "it answers: it is full"
-    return Finding(
-        severity=Severity.CRITICAL,
-        summary="the metadata store does not answer: messages flow on, and nothing can be changed, moved or taken over",
-        evidence={"error": cluster.metadata_error, "since_s": ago_s(view, cluster.metadata_since_ms)},
-        next=(NextCall("brokers.status", {}, "see when it answers again"),),
-    )
-
-
-@partial(
-    BrokerRule,
-    severity="critical",
-    holds="etcd refuses writes because it is at its quota",
-    evidence={"error": "as it was met", "since_s": "how long ago it began"},
-    unobservable=("how much of it is others' data",),
-    helps="`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
-    many="brokers have a metadata store that is full",
-    of_cluster=True,
-)
-@_of_several
-def metadata_full(view: BrokerView, cluster: ClusterView) -> Outcome:
-    if not cluster.metadata_full:
-        return "the metadata store takes writes, or does not answer"
-    return Finding(
-        severity=Severity.CRITICAL,
-        summary="the metadata store is full and takes no change: `etcdctl defrag`, then `etcdctl alarm disarm`",
-        evidence={"error": cluster.metadata_error, "since_s": ago_s(view, cluster.metadata_since_ms)},
-        next=(NextCall("brokers.status", {}, "see when it takes changes again"),),
     )
 
 

@@ -7,7 +7,7 @@ code point: the same for UTF-8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from pydanube_core.generated import etcd_pb2 as pb
 
@@ -27,6 +27,8 @@ from pydanube_storage.metadata.model import (
     Revision,
     Write,
 )
+
+_NEVER: Final = (1 << 63) - 1  # no key was created at this revision
 
 
 class Messages:
@@ -91,6 +93,14 @@ class Messages:
         request = pb.TxnRequest()
         for name in names:
             request.success.add(request_put=pb.PutRequest(key=self._fence(name), lease=lease_id))
+        return request
+
+    def write_that_never_happens(self) -> pb.TxnRequest:
+        """Return a transaction whose guard never holds: etcd refuses it while it takes no writes, and changes nothing otherwise."""
+        request = pb.TxnRequest()
+        key = self._fence("never")
+        request.compare.add(target=pb.Compare.CREATE, key=key, create_revision=_NEVER)
+        request.success.add(request_put=pb.PutRequest(key=key))
         return request
 
     def watch(self, range_: KeyRange, *, from_revision: Revision) -> pb.WatchRequest:

@@ -244,6 +244,10 @@ class EtcdStore:
 
     # Beyond the protocol
 
+    async def check_writable(self) -> None:
+        """Ask etcd whether it takes writes, without writing. Raises as `transact`: reads succeed while etcd is full."""
+        await self._call(api.FENCE, self._messages.write_that_never_happens())
+
     async def forget_history(self, up_to: Revision) -> None:
         """Compact etcd's history: changes at `up_to` and before can no longer be watched.
 
