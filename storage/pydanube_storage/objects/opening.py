@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
+from configparser import ParsingError, RawConfigParser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,10 @@ from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
 
 _CONNECT_TIMEOUT_S: Final = 5.0
+_ENDPOINT: Final = re.compile(r"https?://(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?")
+_REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores have names of their own
+_ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 #: fields of `StoreOptions` that a kind of store may have or not
 _OPTIONS: Final = (
     "endpoint", "region", "path_style", "profile", "role", "anonymous", "encryption", "kms_key",
@@ -57,6 +63,8 @@ class StoreOptions:
                 "tier.kms_key is for tier.encryption = aws:kms", field="tier.kms_key", value=self.kms_key
             )
         cloud = CLOUDS.get(urlsplit(self.url).scheme)
+        if cloud is not None and cloud.protocol == "s3":
+            self._check_s3()
         for field in _OPTIONS:
             value = getattr(self, field)
             if cloud is not None and value not in (None, False) and field not in cloud.takes:
@@ -65,6 +73,50 @@ class StoreOptions:
                     field=f"tier.{field}",
                     value=value,
                 )
+
+    def _check_s3(self) -> None:
+        """Raise `InvalidArgument` for a setting that no store of S3 could take, whatever the network is."""
+        bucket = urlsplit(self.url).netloc
+        for field, value, form, wanted in (
+            ("endpoint", self.endpoint, _ENDPOINT, "http://host:port or https://host"),
+            ("region", self.region, _REGION, "a region such as eu-central-1"),
+            ("role", self.role, _ROLE, "arn:aws:iam::<12 digits>:role/<name>"),
+            (
+                "url",
+                bucket or None,
+                _BUCKET,
+                "a bucket of 3 to 63 letters, digits, dots, dashes and underscores",
+            ),
+        ):
+            if value is not None and form.fullmatch(value) is None:
+                raise InvalidArgument(
+                    f"tier.{field} {value!r} cannot work: write {wanted}", field=f"tier.{field}", value=value
+                )
+        known = _profiles() if self.profile is not None else None
+        if known is not None and self.profile not in known:
+            raise InvalidArgument(
+                f"tier.profile {self.profile!r} is in neither file of AWS's profiles: write one of "
+                f"{', '.join(sorted(known)) or 'none'}, or add it",
+                field="tier.profile",
+                value=self.profile,
+                allowed=sorted(known),
+            )
+
+
+def _profiles() -> set[str] | None:
+    """Return the names of profiles in the files where AWS's libraries look; None if one cannot be read."""
+    found: set[str] = set()
+    for variable, usual in (
+        ("AWS_CONFIG_FILE", "~/.aws/config"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+    ):
+        parser = RawConfigParser(strict=False, default_section="")
+        try:
+            parser.read(os.path.expanduser(os.environ.get(variable, usual)), encoding="utf-8-sig")
+        except (OSError, ValueError, ParsingError):
+            return None
+        found |= {name.removeprefix("profile ").strip() for name in parser.sections()}
+    return found
 
 
 def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectStore:

@@ -20,6 +20,7 @@ from pydanube_core.errors import ClusterError, CorruptObject, ObjectMissing, Sto
 from pydanube_storage.folders import own_folder
 from pydanube_storage.objects.protocol import ObjectFact, check_key
 from pydanube_storage.objects.retrying import Retry
+from pydanube_storage.objects.store_codes import code_of, is_lasting, remedy_of
 
 T = TypeVar("T")
 SLOWEST_BYTES_PER_S: Final = 1 << 20
@@ -183,6 +184,8 @@ class FsspecStore:
             ) from error
         if isinstance(error, FileNotFoundError):
             remedy = f"make the bucket {bucket}, or correct tier.url"
+        elif (known := remedy_of(code_of(error), bucket=bucket)) is not None:
+            remedy = known
         elif _refused(error):
             remedy = (
                 f"check the credentials (environment or tier.profile) and their rights on the bucket {bucket}"
@@ -207,6 +210,8 @@ def _refused(error: Exception) -> bool:
 def _may_help(error: Exception) -> bool:
     """Return whether the same call may succeed soon: not if something is missing, refused, or our own mistake."""
     if isinstance(error, FileNotFoundError | TypeError | AttributeError) or _refused(error):
+        return False
+    if is_lasting(code_of(error)):
         return False
     if isinstance(error, CorruptObject):
         return error.details.get("cause") == "short"  # a body that was cut on its way

@@ -76,6 +76,46 @@ def test_a_store_that_stays_away_costs_the_budget_and_names_bucket_key_cause_rem
     store.close()
 
 
+class Refused(Exception):
+    """As botocore's `ClientError`."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__("An error occurred")
+        self.response = {"Error": {"Code": code, "Message": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("code", "says", "again"),
+    [
+        ("InvalidObjectState", "archived", False),
+        ("RequestTimeTooSkewed", "clock", False),
+        ("AuthorizationHeaderMalformed", "tier.region", False),
+        ("PermanentRedirect", "tier.endpoint", False),
+        ("QuotaExceeded", "quota", False),
+        ("XMinioStorageFull", "space", False),
+        ("InvalidAccessKeyId", "key", False),
+        ("KMS.DisabledException", "disabled", False),
+        ("AccountProblem", "disabled", False),
+        ("NoSuchBucket", "make the bucket bucket", False),
+        ("ExpiredToken", "renew", False),
+        ("SlowDown", "less often", True),
+        ("InternalError", "tier.endpoint, the network", True),
+    ],
+)
+def test_the_code_of_the_store_has_its_own_remedy_and_only_what_may_pass_is_retried(
+    code: str, says: str, again: bool
+) -> None:
+    clock, error = Clock(), OSError(5, "as s3fs translates it")
+    error.__cause__ = Refused(code)
+    fs = Flaky(error)
+    store = store_over(fs, clock.retry(10))
+    with pytest.raises(StoreUnavailable) as caught:
+        store.read("k", 0, 4)
+    assert says in caught.value.details["remedy"]
+    assert (fs.calls > 1) is again
+    store.close()
+
+
 def test_a_cut_body_is_asked_for_again_and_then_said_to_be_damaged() -> None:
     clock = Clock()
     store = store_over(Flaky(b"da", b"data"), clock.retry(10))

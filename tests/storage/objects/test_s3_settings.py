@@ -128,8 +128,37 @@ def test_what_is_written_asks_for_encryption(s3_server: S3Server) -> None:
 def test_settings_that_contradict_each_other_are_refused() -> None:
     for wrong in ({"anonymous": True, "role": ROLE}, {"anonymous": True, "profile": "p"}, {"kms_key": "k"}):
         with pytest.raises(InvalidArgument) as caught:
-            StoreOptions(url="s3://b/p", **wrong)  # type: ignore[arg-type]
+            StoreOptions(url="s3://bucket/p", **wrong)  # type: ignore[arg-type]
         assert caught.value.details["field"].startswith("tier.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("endpoint", "s3.example.org"),
+        ("endpoint", "http://"),
+        ("endpoint", "ftp://s3.example.org"),
+        ("region", "eu central"),
+        ("role", "danube"),
+        ("role", "arn:aws:iam::12:role/x"),
+        ("profile", "nobody"),
+        ("url", "s3://b!/p"),
+        ("url", "s3://ab/p"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused_without_the_network(
+    setting: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("\ufeff[default]\n[profile danube]\nregion = eu\n", encoding="utf-8")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    StoreOptions(
+        url="s3://bucket/p", endpoint="https://[::1]:9000", region="eu-1", role=ROLE, profile="danube"
+    )
+    with pytest.raises(InvalidArgument) as caught:
+        StoreOptions(**{"url": "s3://bucket/p", setting: value})  # type: ignore[arg-type]
+    assert caught.value.details["field"] == f"tier.{setting}"
+    assert "write" in caught.value.message
 
 
 def test_a_setting_that_a_kind_of_store_does_not_have_is_refused() -> None:
