@@ -43,7 +43,7 @@ def find_cluster(name: str, env: Mapping[str, str]) -> Cluster:
     """
     file = clusters_file(env)
     try:
-        tree = tomllib.loads(file.read_text())
+        tree = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InvalidArgument(
             f"--cluster {name}: cannot read {file}: {error.strerror}; write [{name}] with broker and admin in it",
@@ -68,7 +68,7 @@ def all_clusters(env: Mapping[str, str]) -> list[Cluster]:
     """
     file = clusters_file(env)
     try:
-        tree = tomllib.loads(file.read_text())
+        tree = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError:
         return []
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

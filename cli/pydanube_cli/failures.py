@@ -7,6 +7,7 @@ Human form: `error CODE: message`, then `try:` lines with the commands that woul
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Final
 
-from pydanube_core.errors import ClusterError, Internal, InvalidArgument
+from pydanube_core.errors import ClusterError, DiskFull, Internal, InvalidArgument, LimitReached
 from pydanube_core.secrets import without_passwords
 
 EXIT_INTERRUPTED: Final = 130
@@ -62,13 +63,27 @@ def cluster_error(error: BaseException) -> ClusterError:
             return leaf
     first = leaves[0]
     if isinstance(first, OSError):
-        where = f"{first.filename}: " if first.filename else ""
-        return InvalidArgument(f"{where}{first.strerror or first}", field="file", value=first.filename)
+        return _of_the_system(first)
     return Internal(
         f"{type(first).__name__}: {first}; this is a defect of danube: run again with DANUBE_DEBUG=1 and report what it "
         "prints",
         type=type(first).__name__,
     )
+
+
+def _of_the_system(error: OSError) -> ClusterError:
+    """Return the error for one of the operating system: a wrong file is the caller's, a full disk is not."""
+    where = f"{error.filename}: " if error.filename else ""
+    why = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{where or 'the output: '}{why}; make room there, or write elsewhere", reason=why)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return LimitReached(f"{where}{why}; allow more of them: ulimit -n 4096", reason=why)
+    if error.filename is None:
+        return Internal(
+            f"input or output failed: {why}; look at what the command reads from and writes to", reason=why
+        )
+    return InvalidArgument(f"{where}{why}", field="file", value=error.filename)
 
 
 def report(error: ClusterError, *, as_json: bool) -> None:

@@ -7,6 +7,9 @@ second, and a machine with the base install must be able to run `produce` althou
 
 from __future__ import annotations
 
+import codecs
+import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -93,11 +96,50 @@ _HELP: Final = frozenset({"--help", "-h", "help"})
 
 def main() -> None:
     """Entry point of the console script."""
+    open_standard_files()
+    if os.path.expanduser("~") == "~":  # a user id that no file of users has, as in a container, and no HOME
+        os.environ["HOME"] = "/"
     if sys.argv[1:2] == ["__complete"]:  # the tab key: everything that is not needed costs
         from pydanube_cli.completion import press
 
         sys.exit(press.main(sys.argv[2:]))
     sys.exit(run(sys.argv[1:]))
+
+
+def open_standard_files() -> None:
+    """Open `/dev/null` in place of each of descriptors 0 to 2 that was closed at the start.
+
+    Otherwise the first socket or file gets its number, and what is meant for the terminal goes there.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(nothing, True)
+            # open() would want to be closed: these live as long as the process
+            stream = os.fdopen(nothing, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def show_anything(*, as_json: bool) -> None:
+    """Let output hold any text where the locale is not UTF-8: other characters are escaped, and JSON is ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper) or codecs.lookup(stream.encoding).name == "utf-8":
+            continue
+        if as_json:
+            codecs.register_error("json", _escaped)
+            stream.reconfigure(encoding="ascii", errors="json")
+        else:
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Return JSON's escapes of characters that cannot be encoded, for `codecs.register_error`."""
+    assert isinstance(error, UnicodeEncodeError)
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[n : n + 2].hex()}" for n in range(0, len(units), 2)), error.end
 
 
 def run(argv: Sequence[str]) -> int:
@@ -110,6 +152,8 @@ def run(argv: Sequence[str]) -> int:
         print(f"danube {version()}")
         return 0
     from pydanube_cli.failures import guarded, wants_json
+
+    show_anything(as_json=wants_json(argv) or "rpc" in argv)
 
     # See the package: from here on an interrupt is answered
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

@@ -345,7 +345,7 @@ def _long_text(name: str, given: str | None, file: str | None) -> str:
         return given
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode()
+        return data.decode("utf-8-sig")
     except OSError as error:
         why = error.strerror or str(error)
         raise InvalidArgument(f"--file {file} cannot be read: {why}", field="file", value=file) from error

@@ -60,9 +60,9 @@ def _params(text: str | None) -> dict[str, Any]:
         return {}
     try:
         if text == "-":
-            text = sys.stdin.read()
+            text = sys.stdin.buffer.read().decode("utf-8-sig")
         elif text.startswith("@"):
-            text = Path(text[1:]).read_text(encoding="utf-8")
+            text = Path(text[1:]).read_text(encoding="utf-8-sig")
         found = json.loads(text)
     except OSError as error:
         raise InvalidArgument(

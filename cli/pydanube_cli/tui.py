@@ -89,10 +89,12 @@ def tui(*, common: Common, options: TuiOptions) -> None:
     if options.serve:
         _serve(common, options)
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) and "TEXTUAL_DRIVER" not in os.environ:
+    other = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
+    if other and "TEXTUAL_DRIVER" not in os.environ:
         raise InvalidArgument(
-            "danube tui needs a terminal; --snapshot VIEW draws one screen without, --serve shows it in a browser",
-            field="stdout",
+            f"danube tui needs a terminal and draws on stderr; {other[0]} is none. Leave it to the terminal: --snapshot VIEW "
+            "draws one screen without, --serve shows it in a browser",
+            field=other[0],
             value="no terminal",
         )
     app.run(mouse=not options.no_mouse)

@@ -196,7 +196,7 @@ def read_file(path: str | Path) -> Declared:
             value=str(path),
         )
     try:
-        tree = tomllib.loads(content.decode())
+        tree = tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = ""
         if "overwrite" in str(error):

@@ -223,8 +223,8 @@ def read_keys(path: str) -> dict[str, Action]:
         InvalidArgument: the file cannot be read, or as `keyed`.
     """
     try:
-        with open(path, "rb") as file:
-            tree = tomllib.load(file)
+        with open(path, encoding="utf-8-sig") as file:
+            tree = tomllib.loads(file.read())
     except OSError as error:
         raise _refused(f"--keys {path}: {error.strerror}", path) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

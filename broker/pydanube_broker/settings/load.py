@@ -184,7 +184,7 @@ def _segment_size(
 
 def _from_file(file: Path) -> Iterator[tuple[str, str, Any, Source]]:
     try:
-        text = file.read_bytes().decode()
+        text = file.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InvalidArgument(
             f"cannot read the settings file {file}: {error.strerror}", field="config", value=str(file)

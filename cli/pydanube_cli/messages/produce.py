@@ -120,7 +120,7 @@ class ProduceOptions:
         str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
     ]
     message: Annotated[str | None, option("-m", "--message", "TEXT", "One message.")] = None
-    file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file.")] = None
+    file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file; - is stdin.")] = None
     delimiter: Annotated[
         Literal["line", "none"],
         typer.Option("--delimiter", help="line: each line; none: the input is one message."),
@@ -159,8 +159,8 @@ class ProduceOptions:
 
     @property
     def from_stdin(self) -> bool:
-        """Whether neither a text nor a file is given."""
-        return self.message is None and self.file is None
+        """Whether stdin is read: `-f -`, or neither a text nor a file."""
+        return self.message is None and self.file in (None, Path("-"))
 
 
 @command(
@@ -202,7 +202,9 @@ def _job(options: ProduceOptions) -> Job:
     return Job(
         topic=str(TopicName.parse(options.topic)),
         source=_source(options),
-        total_bytes=file.stat().st_size * options.count if file is not None and file.is_file() else None,
+        total_bytes=file.stat().st_size * options.count
+        if file is not None and not options.from_stdin and file.is_file()
+        else None,
         key=options.key,
         attributes=_attributes(options.attribute or []),
         rate=options.rate,
@@ -221,8 +223,9 @@ def _source(options: ProduceOptions) -> Any:
     if options.message is not None:
         payload = os.fsencode(options.message)  # bytes of the command line that were not UTF-8 survive
         return lambda: each(text_pieces(payload, repeat=count))
-    if file is None:
+    if options.from_stdin:
         return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())
+    assert file is not None, "from_stdin otherwise"
     if not file.exists() or file.is_dir():
         raise InvalidArgument(f"there is no file {file}", field="file", value=str(file))
     if delimiter == "line":
