@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_tui.filters import FilterError, RowsInSight, ordered, parse
 from pydanube_tui.page import Cell, Column, Page, Row
+from pydanube_tui.payloads import value_of, written
 from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
 from pydanube_tui.view import Situation
 from pydanube_tui.views import VIEWS
@@ -185,3 +187,34 @@ def test_offsets_are_sorted_as_numbers() -> None:
     rows = view.page(situation).rows
     assert [row.key for row in ordered(rows, view.columns, "from", False)] == ["9", "100"]
     assert [row.key for row in ordered(rows, view.columns, "to", True)] == ["100", "9"]
+
+
+AS_WRITTEN = '{"price": 1.10, "id": 12345678901234567890, "far": 1e999, "farther": -1E9999999999999999999, "a": 1, "a": [2, {}]}'
+
+
+def test_a_payload_is_shown_as_its_producer_wrote_it() -> None:
+    value = value_of({"untrusted": {"text": AS_WRITTEN, "value": {"price": 1.1}}})
+    assert written(value) == AS_WRITTEN
+    indented = written(value, indent=2)
+    assert '\n  "price": 1.10,\n' in indented
+    assert json.loads(indented) == json.loads(AS_WRITTEN)
+    assert written([], indent=2) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("$.price:=1.10", True),
+        ("$.price:=1.1", True),
+        ("$.price:=1.2", False),
+        ("$.id:=12345678901234567890", True),
+        ("$.id:=12345678901234567891", False),
+        ("$.id:>12345678901234567889", True),
+        ("$.id:>12345678901234567890", False),
+        ("$.far:>1k", True),
+        ("$.farther:<0", True),
+    ],
+)
+def test_numbers_are_compared_by_all_their_digits(text: str, matches: bool) -> None:
+    message = Row(key="0", cells=(), item={"untrusted": {"text": AS_WRITTEN}})
+    assert bool(parse(text, COLUMNS).of([message])) is matches

@@ -16,11 +16,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any, Final
 
 from pydanube_tui.page import MISREAD, Column, Page, Row, Sortable
-from pydanube_tui.payloads import json_text, value_of
+from pydanube_tui.payloads import Number, value_of, written
 
 Test = Callable[[Row], bool]
 _UNITS: Final[dict[str, float]] = {
@@ -28,7 +29,7 @@ _UNITS: Final[dict[str, float]] = {
     **{"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40},
     **{"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "b": 1.0},
 }
-_RELATIONS: Final[dict[str, Callable[[float, float], bool]]] = {
+_RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
@@ -169,32 +170,43 @@ def _column(name: str, columns: Sequence[Column]) -> int:
 
 
 def _number(text: str, column: Column) -> float:
+    found, unit = _measure(text, column)
+    return float(found) * unit
+
+
+def _measure(text: str, column: Column) -> tuple[str, float]:
+    """Return the digits of a number and what its unit stands for."""
     found = _NUMBER.fullmatch(text)
     units = _TIMES if column.unit == "seconds" else _UNITS
     if found is None or found[2].casefold() not in units:
         example = "5m" if column.unit == "seconds" else "1k"
         raise FilterError(f"{column.name}: {text!r} is no number; write {column.name}:>{example}")
-    return float(found[1]) * units[found[2].casefold()]
+    return found[1], units[found[2].casefold()]
 
 
 def _compare(at: int, relation: str, bound: float) -> Test:
     return lambda row: _holds(row.value(at), relation, bound)
 
 
-def _holds(value: object, relation: str, bound: float) -> bool:
-    return isinstance(value, int | float) and _RELATIONS[relation](value, bound)
+def _holds(value: object, relation: str, bound: float | Decimal) -> bool:
+    return isinstance(value, int | float | Decimal) and _RELATIONS[relation](value, bound)
 
 
 def _of_path(path: str, relation: str, wanted: str) -> Test:
     steps = [int(at) if at else name for name, at in _STEP.findall(path)]
     if relation in (">", ">=", "<", "<="):
-        bound = _number(wanted, Column(name=f"${path}", title=""))
-        return lambda row: _holds(_at(row, steps), relation, bound)
+        found, unit = _measure(wanted, Column(name=f"${path}", title=""))
+        exact = Decimal(found) * Decimal(unit)  # a float of twenty digits is another number
+        return lambda row: _holds(_at(row, steps), relation, exact)
     folded = wanted.casefold()
+    plain = _NUMBER.fullmatch(wanted)
+    equal = Decimal(wanted) if relation == "=" and plain is not None and not plain[2] else None
 
     def holds(row: Row) -> bool:
         value = _at(row, steps)
-        text = (value if isinstance(value, str) else json_text(value)).casefold()
+        if equal is not None and isinstance(value, Number) and value == equal:
+            return True
+        text = (value if isinstance(value, str) else written(value)).casefold()
         return value is not None and (text == folded if relation == "=" else folded in text)
 
     return holds

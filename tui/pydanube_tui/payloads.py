@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, Self
 
 TOO_DEEP: Final = '"… nested too deep to be shown"'
 
@@ -17,17 +19,71 @@ def payload_of(item: Mapping[str, Any]) -> bytes:
 
 
 def value_of(item: Mapping[str, Any]) -> Any:
-    """Return the payload's value: decoded by its schema, else parsed as JSON; None if it is neither."""
+    """Return the payload's value: parsed as JSON, else decoded by its schema; None if it is neither.
+
+    Numbers are `Number`, objects are `Fields`, so that `written` gives them back as the producer wrote them.
+    """
     untrusted = item["untrusted"]
-    if "value" in untrusted:
-        return untrusted["value"]
     text = untrusted.get("text", "")
-    if text[:1] not in ("{", "["):
-        return None
+    if text[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text, parse_float=Number, parse_int=Number, object_pairs_hook=Fields)
+    return untrusted.get("value")
+
+
+class Number(Decimal):
+    """A number of JSON that compares by its value and keeps its text: 1.10, or twenty digits."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Return the number; one beyond a decimal's range counts as infinite."""
+        try:
+            number = super().__new__(cls, text)
+        except InvalidOperation:
+            number = super().__new__(cls, "-Infinity" if text.startswith("-") else "Infinity")
+        number.text = text
+        return number
+
+
+class Fields(dict[str, Any]):
+    """An object of JSON that keeps each of its pairs, also where a key stands twice."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def written(value: object, *, indent: int | None = None) -> str:
+    """Return a value of `value_of` as JSON, with numbers and doubled keys as they were written."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        text = _written(value, indent, 0)
+    except RecursionError:
+        return TOO_DEEP
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _written(value: object, indent: int | None, level: int) -> str:
+    within = level + 1
+    match value:
+        case Number():
+            return value.text
+        case Fields():
+            parts = [
+                f"{json.dumps(key, ensure_ascii=False)}: {_written(each, indent, within)}"
+                for key, each in value.pairs
+            ]
+            left, right = "{}"
+        case list():
+            parts = [_written(each, indent, within) for each in value]
+            left, right = "[]"
+        case _:
+            return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    if indent is None or not parts:
+        return f"{left}{', '.join(parts)}{right}"
+    edge = "\n" + " " * indent * level
+    step = edge + " " * indent
+    return f"{left}{step}{f',{step}'.join(parts)}{edge}{right}"
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

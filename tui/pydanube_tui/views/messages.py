@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_tui.columns import column, custom, number, words
 from pydanube_tui.page import Cell, Item, Line, Span, Target, Tone, dim, line
-from pydanube_tui.payloads import json_text, payload_of, value_of
+from pydanube_tui.payloads import payload_of, value_of, written
 from pydanube_tui.text import count, shown
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import topics
@@ -41,7 +41,7 @@ def _payload(item: Item, form: str) -> str:
     if form == "hex":
         return payload_of(item)[: SHOWN_CHARS // 3].hex(" ")
     if form == "decoded" and (value := value_of(item)) is not None:
-        return (value if isinstance(value, str) else json_text(value))[:SHOWN_CHARS]
+        return (value if isinstance(value, str) else written(value))[:SHOWN_CHARS]
     return payload_of(item)[:SHOWN_CHARS].decode("utf-8", "replace")
 
 
@@ -72,7 +72,7 @@ def message_lines(item: Item, form: str) -> list[Line]:
     value = value_of(item) if form == "decoded" else None
     if value is None:
         value = payload.decode("utf-8", "replace")
-    text = value if isinstance(value, str) else json_text(value, indent=2)
+    text = value if isinstance(value, str) else written(value, indent=2)
     return lines + [line(each) for each in text.split("\n")]
 
 
