@@ -16,7 +16,8 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, MutableMapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, MutableMapping
 from typing import Any, Final
 
 import anyio
@@ -43,6 +44,7 @@ DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before i
 DISCARD_S: Final = 5.0
 DISCARD_PAUSE_S: Final = 0.5
 MAX_PRINCIPAL_CHARS: Final = 256
+_ONCE: Final = frozenset({b"host", b"origin", b"authorization", b"content-type", b"danube-principal"})
 
 # Methods beside POST: the 2025 wire ends its sessions with DELETE, and its GET stream is for what a server pushes by
 # itself, alerts that a client subscribed to.
@@ -58,6 +60,17 @@ class _HttpError(Exception):
         self.status = status
         self.error = error
         self.headers = headers
+
+
+def _check_once(names: Iterable[bytes]) -> None:
+    """Refuse a request that says twice who sends it, from where or to whom: what reads the first and what reads the last differ."""
+    for name, count in Counter(names).items():
+        if count > 1 and name in _ONCE:
+            word = name.decode()
+            raise _HttpError(
+                400,
+                InvalidArgument(f"the header {word} stands there {count} times; send it once", field=word),
+            )
 
 
 class _Room:
@@ -127,6 +140,7 @@ class HttpFace:
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         try:
+            _check_once(name.lower() for name, _ in scope["headers"])
             path = self._admit(scope, headers)
             body = await _read_body(headers, receive, grown) if scope["method"] == "POST" else b""
         except _HttpError as refused:

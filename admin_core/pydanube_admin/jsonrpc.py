@@ -178,7 +178,7 @@ class JsonRpc:
             return _encode(_error(_usable_id(request), INVALID_REQUEST, fault))
         wanted = "id" in request
         try:
-            result = await self._call(request["method"], request.get("params", {}), principal)
+            result = await self._call(request["method"], _params(request), principal)
         except _Refused as refused:
             return _encode(_error(request["id"], refused.code, refused.error)) if wanted else None
         except ClusterError as error:
@@ -254,11 +254,17 @@ def _malformed(request: Any) -> InvalidArgument | None:
         return InvalidArgument(
             'the member "id" must be a string, a number or null', field="id", value=shown(request["id"])
         )
-    if not isinstance(request.get("params", {}), (dict, list)):
+    if not isinstance(_params(request), (dict, list)):
         return InvalidArgument(
             'the member "params" must be an object', field="params", value=shown(request["params"])
         )
     return None
+
+
+def _params(request: Mapping[str, Any]) -> Any:
+    """Return the parameters; null counts as none."""
+    params = request.get("params")
+    return {} if params is None else params
 
 
 def _is_id(value: Any) -> bool:

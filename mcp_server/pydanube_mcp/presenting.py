@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from pydanube_admin.engine.operation import Operation
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
 
-from pydanube_mcp.fencing import all_plain, fenced
+from pydanube_mcp.fencing import all_plain, fenced, is_plain
+from pydanube_mcp.lenient import META
 from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
@@ -62,6 +63,13 @@ def take_part(operation: Operation, arguments: dict[str, Any]) -> int:
 def ok_result(result: Mapping[str, Any], asked: Asked) -> CallToolResult:
     body = body_of(result, asked)
     return CallToolResult(content=[_text(body)], structured_content=body)
+
+
+def saying(result: CallToolResult, coerced: Sequence[str]) -> CallToolResult:
+    """Return the result, with the names of arguments that were read as another type in `_meta`."""
+    if coerced:
+        result.meta = {**(result.meta or {}), META: [name for name in coerced if is_plain(name)]}
+    return result
 
 
 def body_of(result: Mapping[str, Any], asked: Asked) -> dict[str, Any]:

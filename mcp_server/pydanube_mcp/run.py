@@ -1,14 +1,8 @@
-"""Running the server: over stdio for a client that starts us, over HTTP beside JSON-RPC.
-
-What is no JSON-RPC message at all is refused in our words: there the SDK's transport of the 2025 protocol answers 400 with
-the text of the library that it validates with, which names its classes, quotes the input and ends in addresses of that
-library's pages. Nothing of it helps.
-"""
+"""Running the server: over stdio for a client that starts us, over HTTP beside JSON-RPC."""
 
 from __future__ import annotations
 
 import gc
-import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -22,72 +16,15 @@ from pydanube_admin.http import (
     MAX_BODY_BYTES,
     AsgiApp,
     HttpFace,
-    Message,
-    Receive,
-    Scope,
-    Send,
     http_server,
 )
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
 
+from pydanube_mcp.envelopes import CheckedMessages
 from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
 from pydanube_mcp.session_limit import SessionLimit
-
-_FOREIGN: Final = "alidation error"
-_PLAIN: Final = (
-    'that is no JSON-RPC message: send one object with "jsonrpc": "2.0", an "id" that is a string or an integer, a '
-    '"method" and "params" that are an object; several at once are not taken'
-)
-_MOST: Final = 1_000_000  # a refusal quotes parts of its request; longer ones are not ours to look into
-
-
-class PlainRefusals:
-    """An ASGI application in front of another that rewords some of its refusals."""
-
-    def __init__(self, app: AsgiApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        held: Message | None = None
-        body = bytearray()
-
-        async def plain(message: Message) -> None:
-            nonlocal held
-            if message["type"] == "http.response.start" and message["status"] == 400:
-                held = message
-                return
-            if held is None:
-                await send(message)
-                return
-            body.extend(message.get("body", b""))
-            if message.get("more_body", False):
-                return
-            said = _in_our_words(bytes(body))
-            headers = [pair for pair in held["headers"] if pair[0].lower() != b"content-length"]
-            await send({**held, "headers": [*headers, (b"content-length", b"%d" % len(said))]})
-            held = None
-            await send({"type": "http.response.body", "body": said})
-
-        await self._app(scope, receive, plain)
-
-
-def _in_our_words(body: bytes) -> bytes:
-    if len(body) > _MOST:
-        return body
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
-    error = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(error, dict) or _FOREIGN not in str(error.get("message")):
-        return body
-    return json.dumps(answer | {"error": {"code": error.get("code"), "message": _PLAIN}}).encode()
-
 
 # Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one takes the place of the one
 # that has been idle longest; only if every one has a stream open or a call under way is it refused with 503.
@@ -109,7 +46,7 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
 
 
 def _in_front_of(app: AsgiApp) -> AsgiApp:
-    return SessionLimit(PlainRefusals(app))
+    return SessionLimit(CheckedMessages(app))
 
 
 def _starlette(server: DanubeServer) -> Starlette:

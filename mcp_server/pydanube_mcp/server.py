@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from importlib import import_module
@@ -34,6 +34,7 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver import server as sdk_server
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
 from mcp.types import (
     CallToolResult,
     Completion,
@@ -41,6 +42,7 @@ from mcp.types import (
     CompletionContext,
     GetPromptResult,
     InputRequiredResult,
+    JSONRPCError,
     Prompt,
     PromptReference,
     Resource,
@@ -54,7 +56,7 @@ from mcp.types import (
 from pydantic import AnyUrl
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.jsonrpc import package_version
+from pydanube_admin.jsonrpc import INVALID_REQUEST, package_version
 from pydanube_admin.remote import OpsClient, OpsEntry
 from pydanube_core.errors import ClusterError, NotImplementedYet
 
@@ -64,7 +66,9 @@ from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm, SealedClient
-from pydanube_mcp.presenting import Asked, error_result, ok_result, take_part
+from pydanube_mcp.envelopes import refusal, refused
+from pydanube_mcp.lenient import lenient
+from pydanube_mcp.presenting import Asked, error_result, ok_result, saying, take_part
 from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
@@ -105,31 +109,46 @@ _WAITING: Final = 16  # lines that were read and not yet taken
 
 
 class StdinLines:
-    """An asynchronous iterator over the lines of a descriptor; ends with the input, or with a line that is too long."""
+    """An asynchronous iterator over the messages of a descriptor; ends with the input.
 
-    def __init__(self, fd: int, portal: BlockingPortal) -> None:
+    Args:
+        refuse: sends the answer to a line that is no message, or is too long. Such a line is passed over.
+    """
+
+    def __init__(
+        self, fd: int, portal: BlockingPortal, refuse: Callable[[JSONRPCError], Awaitable[None]]
+    ) -> None:
         self._fd = fd
         self._portal = portal
+        self._refuse = refuse
         self._send, self._receive = anyio.create_memory_object_stream[str](_WAITING)
 
     def start(self) -> None:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
     def _read(self) -> None:
-        rest = b""
+        rest, too_long = b"", False
         try:
             while chunk := os.read(self._fd, _CHUNK):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    self._portal.call(self._send.send, line.decode("utf-8", "replace"))
+                    self._take(line, too_long=too_long)
+                    too_long = False
                 if len(rest) > MAX_LINE_BYTES:
-                    break
-            else:
-                if rest:
-                    self._portal.call(self._send.send, rest.decode("utf-8", "replace"))
+                    rest, too_long = b"", True
+            self._take(rest, too_long=too_long)
             self._portal.call(self._send.aclose)
         except (OSError, RuntimeError, CancelledError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the loop is gone, or nobody listens any more
+
+    def _take(self, line: bytes, *, too_long: bool) -> None:
+        text = line.decode("utf-8", "replace")
+        if too_long:
+            why = f"the line is longer than {MAX_LINE_BYTES} bytes: send less in one call"
+            self._portal.call(self._refuse, refused(INVALID_REQUEST, why))
+        elif text.strip():
+            answer = refusal(text)
+            self._portal.call(*((self._send.send, text) if answer is None else (self._refuse, answer)))
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._receive.__aiter__()
@@ -226,10 +245,14 @@ class DanubeServer(MCPServer[Any]):
     async def run_stdio_async(self) -> None:
         """Serve on stdin and stdout until stdin ends; when cancelled, without waiting for the next line."""
         async with BlockingPortal() as portal:
-            lines = StdinLines(sys.stdin.fileno(), portal)
-            lines.start()
+
+            async def refuse(answer: JSONRPCError) -> None:
+                await outgoing.send(SessionMessage(answer))
+
+            lines = StdinLines(sys.stdin.fileno(), portal, refuse)
             try:
                 async with stdio_server(stdin=cast("anyio.AsyncFile[str]", lines)) as (incoming, outgoing):
+                    lines.start()
                     server = self._lowlevel_server
                     await server.run(incoming, outgoing, server.create_initialization_options())
             finally:
@@ -247,6 +270,7 @@ class DanubeServer(MCPServer[Any]):
         if any(tool.name == name for tool in await super().list_tools()):  # registered with the SDK
             return await super().call_tool(name, arguments, context)
         named = self.clusters.in_arguments(arguments)
+        coerced: list[str] = []
         asked = Asked(operation=None, arguments=arguments, profile=self.profile, cluster=named)
         try:
             operation = find_tool(name, profile=self.profile, read_only=self.read_only)
@@ -256,6 +280,7 @@ class DanubeServer(MCPServer[Any]):
             except ClusterError as error:
                 names = error.details["did_you_mean"] or self.clusters.names
                 raise error.followed_by(*on_a_cluster(operation, arguments, names)) from error
+            own, coerced = lenient(operation, own)
             part = take_part(operation, own)
             asked = Asked(
                 operation=operation, arguments=own, profile=self.profile, cluster=cluster, part=part
@@ -269,14 +294,14 @@ class DanubeServer(MCPServer[Any]):
             )
             result = await (caller.refused(operation, own) if refused else caller.call(operation, own))
         except ClusterError as error:
-            return error_result(error, asked)
+            return saying(error_result(error, asked), coerced)
         if isinstance(result, InputRequiredResult):
             return result
         if isinstance(result, TaskView):
             handed_over = hand_over(result)
             assert handed_over, "a task is made only for a call whose answer may be one"
-            return ok_result({"task_id": result.task_id}, asked)
-        answer = ok_result(result, asked)
+            return saying(ok_result({"task_id": result.task_id}, asked), coerced)
+        answer = saying(ok_result(result, asked), coerced)
         return await with_picture(answer, operation, own, result, limiter=self._drawing)
 
     async def list_resources(self) -> list[Resource]:

@@ -1,0 +1,82 @@
+"""Take arguments as language models write them, by the schema that the tool shows.
+
+| the schema says | taken |
+|---|---|
+| integer | `2.0`, `"2"` |
+| boolean | `"true"`, `"false"` |
+| object | its JSON as a string |
+| an optional argument | `null`: left out |
+
+A string stays as it is, so that no name, position or token becomes another one. Everything else that does not fit is left
+for the admin core to refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.registry import OPERATIONS
+
+META: Final = "pydanube/coerced"  # key in a result's `_meta`: the arguments that were read as another type
+_INTEGER: Final = re.compile(r"-?[0-9]{1,15}")
+_MOST_CHARS: Final = 65_536  # of an object in a string
+_ABSENT: Final = object()
+
+
+def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments by the operation's schema, and the names of those that were read as another type."""
+    schema = operation.input_schema
+    taken, coerced = _object(schema, arguments, keep=frozenset((*schema.get("required", ()), "plan_token")))
+    inner = OPERATIONS.get(str(taken.get("operation")))
+    if inner is not None and inner is not operation and isinstance(taken.get("arguments"), dict):
+        taken["arguments"], names = lenient(inner, taken["arguments"])
+        coerced += [f"arguments.{name}" for name in names]
+    return taken, coerced
+
+
+def _object(
+    schema: Mapping[str, Any], given: Mapping[str, Any], *, keep: frozenset[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return an object's values. `keep`: names whose null stays; None: of all, as null is a value there."""
+    rest = schema.get("additionalProperties")
+    taken: dict[str, Any] = {}
+    coerced: list[str] = []
+    for name, value in given.items():
+        wanted = schema.get("properties", {}).get(name, rest)
+        if not isinstance(wanted, Mapping):
+            taken[name] = value
+            continue
+        if value is None and keep is not None and name not in keep:
+            coerced.append(name)
+            continue
+        found = _read(wanted, value)
+        if found is not _ABSENT:
+            value = found
+            coerced.append(name)
+        if wanted.get("type") == "object" and isinstance(value, Mapping):
+            value, names = _object(wanted, value, keep=None)
+            coerced += [f"{name}.{each}" for each in names]
+        taken[name] = value
+    return taken, coerced
+
+
+def _read(wanted: Mapping[str, Any], value: Any) -> Any:
+    """Return the value that was meant; `_ABSENT` where it has the type already, or stands for none of it."""
+    match wanted.get("type"), value:
+        case "integer", float() if value.is_integer():
+            return int(value)
+        case "integer", str() if _INTEGER.fullmatch(value):
+            return int(value)
+        case "boolean", "true" | "false":
+            return value == "true"
+        case "object", str() if len(value) <= _MOST_CHARS:
+            try:
+                found = json.loads(value)
+            except (ValueError, RecursionError):
+                return _ABSENT
+            return found if isinstance(found, dict) else _ABSENT
+    return _ABSENT

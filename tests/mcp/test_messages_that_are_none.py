@@ -1,0 +1,117 @@
+"""What is no JSON-RPC message is answered, with its id where that can be read, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from pydanube_admin.http import http_server
+from pydanube_mcp import http_face
+from pydanube_mcp.envelopes import refusal
+
+pytestmark = pytest.mark.anyio
+
+PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
+
+
+def deep(levels: int) -> str:
+    return json.dumps(PING)[:-1] + ', "params": {"a": ' + "[" * levels + "]" * levels + "}}"
+
+
+CASES: dict[str, tuple[str, int, Any]] = {
+    "no JSON": ("{nonsense", -32700, None),
+    "no JSON at all": ("hello", -32700, None),
+    "half a surrogate": (json.dumps(PING | {"params": {"a": "\ud800"}}), -32700, 7),
+    "a thousand levels": (deep(1000), -32700, None),
+    "as many as Python reads": (deep(400), -32700, 7),
+    "a batch": (json.dumps([PING]), -32600, None),
+    "no object": ("3", -32600, None),
+    "no jsonrpc": (json.dumps({"id": 7, "method": "ping"}), -32600, 7),
+    "id 4.0": (json.dumps(PING | {"id": 4.0}), -32600, 4),
+    "id 2.5": (json.dumps(PING | {"id": 2.5}), -32600, None),
+    "id null": (json.dumps(PING | {"id": None}), -32600, None),
+    "id true": (json.dumps(PING | {"id": True}), -32600, None),
+    "params is a list": (json.dumps(PING | {"params": []}), -32600, 7),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_no_message_is_refused_with_its_id(case: str) -> None:
+    text, code, id_ = CASES[case]
+    answer = refusal(text)
+    assert answer is not None
+    if case == "a thousand levels":
+        assert answer.id in (None, 7)
+        return
+    assert (answer.error.code, answer.id) == (code, id_)
+    assert "validation" not in answer.error.message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        PING,
+        PING | {"id": "a"},
+        PING | {"params": None},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 1, "result": {"id": None}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"id": None}},
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "m"}},
+    ],
+)
+def test_messages_pass(message: dict[str, Any]) -> None:
+    assert refusal(json.dumps(message)) is None
+
+
+def test_over_stdio_each_is_answered_and_the_server_goes_on() -> None:
+    program = "from pydanube_mcp import run_stdio; run_stdio('http://127.0.0.1:1')"
+    begin = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        },
+    }
+    lines = [json.dumps(begin), *(text for text, _, _ in CASES.values()), "x" * 9_000_000, json.dumps(PING)]
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input="\n".join(lines).encode("utf-8", "surrogatepass") + b"\n",
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    refused = [each for each in answers if "error" in each]
+    assert len(refused) == len(CASES) + 1
+    assert "longer" in refused[-1]["error"]["message"]
+    assert {"jsonrpc": "2.0", "id": 7, "result": {}} in answers
+
+
+async def test_over_http_an_id_that_is_none_is_no_notification() -> None:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    with anyio.fail_after(60):
+        async with (
+            http_face("http://127.0.0.1:1") as app,
+            http_server(sock, app, grace_s=2),
+            httpx.AsyncClient(trust_env=False) as web,
+        ):
+            for text, code, _ in CASES.values():
+                answer = await web.post(url, content=text.encode(), headers=headers)
+                assert answer.status_code == 400, text[:50]
+                assert answer.json()["error"]["code"] == code
+            twice = [*headers.items(), ("origin", "http://127.0.0.1"), ("origin", "http://localhost")]
+            answer = await web.post(url, content=json.dumps(PING).encode(), headers=twice)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["details"]["field"] == "origin"
