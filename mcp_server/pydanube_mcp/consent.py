@@ -12,8 +12,8 @@ plan's token travels in the state that the SDK seals to the call, its arguments 
 is asked while its call waits. A client that takes tasks gets a long change as a task that waits for the answer.
 
 A plan's token lets whoever has it make the change, on the command line or over JSON-RPC too. A model that must not apply plans
-must not hold one. So tokens are sealed: of the same form, with the secret hidden under a key of this process. What comes back
-is opened on its way to the admin core; what was not sealed here opens nothing.
+must not hold one. So tokens are sealed wherever they stand: the secret is hidden under a key of this process, and marked with
+it. Only the argument `plan_token` of a change is opened, on its way to the admin core; what was not sealed here opens nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from mcp.types import (
     InputRequiredResult,
 )
 from pydanube_admin.engine.forecast import loss_text
+from pydanube_admin.engine.models import Effect
+from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError, PermissionDenied
 from pydanube_core.spelling import shown
@@ -167,38 +169,69 @@ def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) 
 
 
 _TOKEN: Final = re.compile(r"(p[0-9a-f]{24})\.([A-Za-z0-9_-]{24})(?![A-Za-z0-9_-])")
+_SEALED: Final = re.compile(r"(p[0-9a-f]{24})\.([A-Za-z0-9_-]{40})")
 _TOKEN_FIELD: Final = "plan_token"
+_SECRET_BYTES: Final = 18
+_MARK_BYTES: Final = 12
 _KEY: Final = secrets.token_bytes(32)
+_OPENS_NOTHING: Final = "A" * 24
+
+assert 4 * (_SECRET_BYTES + _MARK_BYTES) == 3 * 40, (
+    "a sealed secret has another length, so it is not sealed again"
+)
 
 
-def turned(text: str) -> str:
-    """Return the text with every plan token sealed, or opened if it is sealed."""
-    return _TOKEN.sub(lambda match: f"{match[1]}.{_turned(match[1], match[2])}", text)
+def sealed(text: str) -> str:
+    """Return the text with every plan token sealed."""
+    return _TOKEN.sub(lambda match: f"{match[1]}.{_seal(match[1], match[2])}", text)
 
 
-def _turned(plan_id: str, secret: str) -> str:
-    hidden = urlsafe_b64decode(secret)
+def opened(token: str) -> str:
+    """Return the plan token that was sealed here; for any other text one that opens nothing."""
+    match = _SEALED.fullmatch(token)
+    if match is None:
+        return _TOKEN.sub(lambda found: f"{found[1]}.{_OPENS_NOTHING}", token)
+    plan_id, both = match[1], urlsafe_b64decode(match[2])
+    secret = urlsafe_b64encode(_masked(plan_id, both[:_SECRET_BYTES])).decode()
+    genuine = hmac.compare_digest(both[_SECRET_BYTES:], _mark(plan_id, secret))
+    return f"{plan_id}.{secret if genuine else _OPENS_NOTHING}"
+
+
+def _seal(plan_id: str, secret: str) -> str:
+    hidden = _masked(plan_id, urlsafe_b64decode(secret))
+    return urlsafe_b64encode(hidden + _mark(plan_id, secret)).decode()
+
+
+def _masked(plan_id: str, secret: bytes) -> bytes:
     # Of each plan another, and used for its one secret only
-    mask = hmac.digest(_KEY, plan_id.encode(), "sha256")
-    return urlsafe_b64encode(bytes(one ^ other for one, other in zip(hidden, mask, strict=False))).decode()
+    mask = hmac.digest(_KEY, b"mask " + plan_id.encode(), "sha256")
+    return bytes(one ^ other for one, other in zip(secret, mask, strict=False))
+
+
+def _mark(plan_id: str, secret: str) -> bytes:
+    return hmac.digest(_KEY, f"mark {plan_id}.{secret}".encode(), "sha256")[:_MARK_BYTES]
 
 
 class SealedClient(OpsClient):
-    """A client that shows only sealed plan tokens, and takes back those."""
+    """A client that shows only sealed plan tokens, in results and errors, and opens one only to carry out a change."""
 
-    async def call(
+    async def call_json(
         self, operation: str, arguments: Mapping[str, Any] | None = None, **options: Any
-    ) -> dict[str, Any]:
+    ) -> bytes:
         given = dict(arguments or {})
-        if isinstance(given.get(_TOKEN_FIELD), str):
-            given[_TOKEN_FIELD] = turned(given[_TOKEN_FIELD])
+        called = OPERATIONS.get(operation)
+        if (
+            called is not None
+            and called.effect is not Effect.READ
+            and isinstance(given.get(_TOKEN_FIELD), str)
+        ):
+            given[_TOKEN_FIELD] = opened(given[_TOKEN_FIELD])
         try:
-            result = await super().call(operation, given, **options)
+            result = await super().call_json(operation, given, **options)
         except ClusterError as error:
             text = error.to_json()
             if _TOKEN.search(text) is None:
                 raise
-            raise ClusterError.from_json(turned(text)) from error
-        if isinstance(result.get(_TOKEN_FIELD), str):
-            result[_TOKEN_FIELD] = turned(result[_TOKEN_FIELD])
-        return result
+            raise ClusterError.from_json(sealed(text)) from error
+        text = result.decode()
+        return result if _TOKEN.search(text) is None else sealed(text).encode()

@@ -19,6 +19,7 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import PlanMismatch
 from pydanube_mcp import build_server, http_face
+from pydanube_mcp.consent import opened, sealed
 
 from tests.admin.real_broker import Administered, administered
 from tests.mcp.test_real_transports import bound
@@ -323,3 +324,40 @@ def test_stdio_ends_in_time_whatever_ends_it(how: str) -> None:
                 process.stdin.close()
         assert process.wait(timeout=30) == 0
         assert process.stderr.read() == b""
+
+
+def test_a_token_is_sealed_once_and_only_what_was_sealed_here_is_opened() -> None:
+    token = f"p{'0a' * 12}.{'Zz9_' * 6}"
+    shown = sealed(f"apply {token}, then {token}")
+    assert token not in shown
+    assert sealed(shown) == shown
+    once = sealed(token)
+    assert opened(once) == token
+    for forged in (
+        token,
+        once[:-1] + ("A" if once[-1] != "A" else "B"),
+        f"p{'0b' * 12}.{once.partition('.')[2]}",
+    ):
+        assert opened(forged) not in (token, forged)
+    assert opened("p1.x") == "p1.x"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("describe_topic", {"topic": "{}"}),
+        ("read_operation", {"operation": "{}"}),
+        ("read_operation", {"operation": "plans.list", "arguments": {"plan_token": "{}"}}),
+        ("plan_operation", {"operation": "topics.delete", "arguments": {"topic": "{}", "plan_token": "{}"}}),
+        ("list_topics", {"plan_token": "{}"}),
+        ("delete_topic", {"topic": "orders", "plan_token": "{} {}"}),
+    ],
+)
+async def test_a_sealed_token_given_as_anything_else_does_not_come_back_opened(
+    admin_url: str, tool: str, arguments: dict[str, Any]
+) -> None:
+    token = f"p{'0a' * 12}.{'Zz9_' * 6}"
+    given = json.loads(json.dumps(arguments).replace("{}", sealed(token)))
+    async with build_server(admin_url, confirm="human", profile="full") as server, Client(server) as client:
+        answer = await client.call_tool(tool, given)
+        assert token not in answer.model_dump_json()
