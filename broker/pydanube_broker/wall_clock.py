@@ -70,6 +70,7 @@ class WallClock:
         self._step_since_ms: int | None = None  # counter value at the begin of the present step
         self._stepped_at_ms: int | None = None  # counter value at the begin of the newest step
         self.steps = 0
+        self.adopted = 0  # steps that were followed
         self.last_step_ms = 0  # positive if forward
         self._witnesses: dict[str, _Witness] = {}
 
@@ -90,6 +91,7 @@ class WallClock:
         elif counter - self._step_since_ms >= HOLD_MS:
             self._offset_ms += difference
             self._step_since_ms = None
+            self.adopted += 1
             return wall
         return counter + self._offset_ms
 

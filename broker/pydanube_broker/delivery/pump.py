@@ -414,6 +414,11 @@ class SubscriptionPump:
             self.want_tick()
             self.wake()
 
+    def time_anew(self, wall_now_ms: int) -> None:
+        """Time delayed messages anew, after a step of the wall clock."""
+        if self._core is not None and self._core.time_anew(wall_now_ms, self.engine.deadlines.now_ms()):
+            self.want_tick()
+
     def want_tick(self) -> None:
         if self._core is not None:
             self.engine.deadlines.want(self, self._core.next_deadline_ms())

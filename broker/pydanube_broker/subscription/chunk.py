@@ -37,12 +37,13 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """Messages of one chunk that are sent again at `due_ms`."""
+    """Messages of one chunk that are sent again at `due_ms`. `wall_ms`: when, by the wall clock; None for a span of time."""
 
     chunk: Chunk
     mask: int
     due_ms: int
     reason: str
+    wall_ms: int | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -256,13 +256,15 @@ class Sending:
         next_offset: int,
         waits: Sequence[tuple[Range, int]],
         *,
+        wall_ms: Sequence[int | None] | None = None,
         slots: Sequence[int] | None = None,
         keys: Sequence[str] | None = None,
     ) -> bool:
         """Answer a plan of unseen messages without sending any: those of `waits` are ready when due, the others at once.
 
-        False if the plan no longer holds. Arguments as for `sent` and `routed`.
+        False if the plan no longer holds. `wall_ms`: of each wait its end by the wall clock. Others as for `sent` and `routed`.
         """
+        walls = [None] * len(waits) if wall_ms is None else wall_ms
         window, table = self.window, self.members.slots
         if plan.ticket != window.version:
             return False
@@ -271,10 +273,10 @@ class Sending:
         if keys is not None and table is not None and table.filtered:
             learn_keys(placed, keys)
         for chunk, mask in placed:
-            for (start, end), due_ms in waits:
+            for ((start, end), due_ms), wall in zip(waits, walls, strict=True):
                 if part := chunk.local(start, end) & mask:
                     mask ^= part
-                    window.wait(chunk, part, due_ms, "delay")
+                    window.wait(chunk, part, due_ms, "delay", wall_ms=wall)
             if mask:
                 window.make_ready(chunk, mask)
         return True

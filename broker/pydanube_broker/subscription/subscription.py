@@ -179,6 +179,10 @@ class Subscription:
         times = (self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
         return min((time for time in times if time is not None), default=None)
 
+    def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
+        """Shorten the waits of delayed messages that end earlier, after a step of the wall clock."""
+        return self.window.time_anew(wall_now_ms, now_ms)
+
     # -- consumers -------------------------------------------------------------------------------------------
 
     def join(self, consumer_id: int, name: str, now_ms: int, terms: ConsumerTerms) -> list[Effect]:

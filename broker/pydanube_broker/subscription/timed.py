@@ -23,12 +23,12 @@ class TimedPart:
 
     Attributes:
         expired: ranges whose time to live is over.
-        waits: ranges that are due later, and when, by the clock that gives append times.
+        waits: ranges that are due later, when, by the clock that gives append times, and the delay of each message.
     """
 
     batch: CachedBatch
     expired: list[Range]
-    waits: list[tuple[Range, int]]
+    waits: list[tuple[Range, int, int]]
 
 
 def timed_parts(
@@ -61,10 +61,10 @@ def timed_parts(
             if ttl_ms is not None and now_ms - ahead_ms >= appended_ms + ttl_ms:
                 _append(part.expired, offset)
             elif delays and now_ms < (due_ms := appended_ms + delay_ms):
-                if part.waits and part.waits[-1] == ((part.waits[-1][0][0], offset), due_ms):
-                    part.waits[-1] = ((part.waits[-1][0][0], offset + 1), due_ms)
+                if part.waits and part.waits[-1] == ((part.waits[-1][0][0], offset), due_ms, delay_ms):
+                    part.waits[-1] = ((part.waits[-1][0][0], offset + 1), due_ms, delay_ms)
                 else:
-                    part.waits.append(((offset, offset + 1), due_ms))
+                    part.waits.append(((offset, offset + 1), due_ms, delay_ms))
         if part.expired or part.waits:
             yield part
 
@@ -100,7 +100,9 @@ def due_now(
             plan,
             found.ranges,
             found.next_offset,
-            [(span, due_ms - now_ms + monotonic_ms) for span, due_ms in part.waits],
+            # No longer than its delay, whatever a clock says that has stepped since the message was stored
+            [(span, min(due_ms - now_ms, delay_ms) + monotonic_ms) for span, due_ms, delay_ms in part.waits],
+            wall_ms=[due_ms for _, due_ms, _ in part.waits],
             slots=found.slots() if core.type is SubscriptionType.KEY_SHARED else None,
             keys=found.keys() if core.needs_keys else None,
         )

@@ -234,9 +234,9 @@ class Window:
         if self.listener is not None:
             self.listener.ready_removed(chunk, mask)
 
-    def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str) -> None:
-        """Let messages in no state wait until `due_ms`."""
-        wait = Wait(chunk, mask, due_ms, reason)
+    def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str, *, wall_ms: int | None = None) -> None:
+        """Let messages in no state wait until `due_ms`; one with `wall_ms` is timed anew by `time_anew`."""
+        wait = Wait(chunk, mask, due_ms, reason, wall_ms)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
         self.timers.set(due_ms, wait)
@@ -279,6 +279,20 @@ class Window:
         self.version += 1
         if self.listener is not None:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
+
+    def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
+        """After a step of the wall clock, shorten the waits that end earlier by it. Return whether there are any."""
+        late = [
+            (wait, due_ms)
+            for chunk in self.chunks
+            for wait in chunk.waits
+            if wait.wall_ms is not None and (due_ms := wait.wall_ms - wall_now_ms + now_ms) < wait.due_ms
+        ]
+        for wait, due_ms in late:
+            chunk, mask = wait.chunk, wait.mask
+            self.end_wait(wait, mask)
+            self.wait(chunk, mask, max(due_ms, now_ms), wait.reason, wall_ms=wait.wall_ms)
+        return bool(late)
 
     def end_poison(self, poison: Poison, mask: int) -> None:
         """Take messages out of their poison; the caller gives them another state."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import Plan, worst_failure
+from pydanube_broker.subscription.routes.routed_part import KeptColumns
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.timed import due_now
+from pydanube_core.batch import broker_part
+from pydanube_core.batch.encode import encode_batch
+from pydanube_core.batch.timing import DELAY_MS
 
 from tests.broker.subscription.invariants import check
 
@@ -73,3 +81,39 @@ def test_what_has_outlived_its_time_counts_as_dropped_and_the_floor_passes_it() 
     assert _sent(core, 0) == [3, 4, 5, 6, 7, 8, 9]
     assert core.tick(500) == []
     assert _sent(core, 500) == []
+
+
+def _delayed(delay_ms: int, *, append_time_ms: int) -> CachedBatch:
+    data = encode_batch([b"x"], attributes=[{DELAY_MS: str(delay_ms)}])
+    head = broker_part(base_offset=0, last_offset=0, epoch=1, append_time_ms=append_time_ms)
+    return CachedBatch(0, 1, 1, append_time_ms, len(head) + len(data), (head, data))
+
+
+@given(
+    delay_ms=st.integers(1, 86_400_000),
+    ran_back_ms=st.integers(-86_400_000, 86_400_000),
+    read_after_ms=st.integers(0, 1_000),
+    part=st.floats(0, 1),
+)
+def test_no_message_waits_longer_than_it_says_whatever_the_clock_said(
+    delay_ms: int, ran_back_ms: int, read_after_ms: int, part: float
+) -> None:
+    """Stored by the right clock, read by a wrong one that is set right during the wait."""
+    stored_ms, core = 1_790_000_000_000, _open(SubscriptionType.SHARED, end=1)
+    batch = _delayed(delay_ms, append_time_ms=stored_ms)
+    found, _ = due_now(
+        core, _plan(core), [batch], KeptColumns(), stored_ms + read_after_ms - ran_back_ms, read_after_ms
+    )
+    if found is not None:
+        assert read_after_ms - ran_back_ms >= delay_ms, "by its clock it was due"
+        return
+    due_ms = core.next_deadline_ms()
+    assert due_ms is not None
+    assert due_ms - read_after_ms <= delay_ms
+    now_ms = read_after_ms + int((due_ms - read_after_ms) * part)
+    core.time_anew(stored_ms + now_ms, now_ms)
+    check(core)
+    anew_ms = core.next_deadline_ms()
+    assert anew_ms is not None
+    assert anew_ms <= due_ms
+    assert anew_ms <= max(delay_ms, now_ms), "by the right clock"
