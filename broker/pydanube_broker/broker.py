@@ -27,6 +27,7 @@ from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
+from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.home.metadata_home import check_settings, opened_metadata
 from pydanube_broker.home.metadata_watch import look_after
@@ -163,6 +164,7 @@ class Broker(BrokerParts):
         settings, stack = self.settings, self._stack
         self.data_dir = stack.enter_context(DataDir(settings.data.dir, upgrade=self._upgrade))
         path = self.data_dir.path
+        self._timed_at = CLOCK.adopted
         self._reserve = Reserve(path, settings.journal.segment_bytes)
         if not self.data_dir.memory:
             if self._reserve.release():
@@ -336,6 +338,8 @@ class Broker(BrokerParts):
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas, self.locks)
         probes = frozenset(health.hot)
+        # Changes of the registry are planned, recorded and undone like those of the admin port
+        registry = {path: self._administration.get(path, own) for path, own in schemas.cold.items()}
         grpc = grpc_port(
             self,
             Route(
@@ -349,7 +353,7 @@ class Broker(BrokerParts):
                     STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
                     STREAM["Match"].path: partial(match, self.access),
                     APPEND: self.letters.append,
-                    **schemas.cold,
+                    **registry,
                     **self.official.cold,
                 },
                 hot={**self.official.hot, **health.hot},
@@ -370,7 +374,7 @@ class Broker(BrokerParts):
                 cold={
                     OPS["Call"].path: self._call,
                     CARRIED_CALL: CarriedCalls(self.relay, self.locks, self._call).call,
-                    **schemas.cold,
+                    **registry,
                     **self._administration,
                 },
                 hot=health.hot,
@@ -434,7 +438,7 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self._time_delays_anew, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored,
         )  # fmt: skip
@@ -451,6 +455,17 @@ class Broker(BrokerParts):
                     failing.add(number)
                 else:
                     failing.discard(number)
+
+    async def _time_delays_anew(self) -> None:
+        """After a step of the wall clock that is followed, let no delayed message wait longer than it says."""
+        now, adopted = CLOCK.now_ms(), CLOCK.adopted
+        if adopted == self._timed_at:
+            return
+        self._timed_at = adopted
+        for topic in list(self.hub.topics.values()):
+            for pump in list(topic.subscriptions.values()):
+                if isinstance(pump, SubscriptionPump):
+                    pump.time_anew(now)
 
     async def _look_at_certificates(self) -> None:
         if self.tls is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Overloaded
+from pydanube_core.grpc_wire import SDK_AGENT
 from pydanube_core.security.identity import Identity, current_identity
 
 from pydanube_admin.core import AdminCore
@@ -78,6 +79,11 @@ class Asking:
         if isinstance(outcome, ClusterError):
             raise outcome
         return outcome.model_dump(mode="json", by_alias=True)
+
+    @property
+    def by_sdk(self) -> bool:
+        """Whether our own SDK makes the call under way."""
+        return dict(self._metadata()).get("user-agent") == SDK_AGENT
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return all items of a list. Raises `Overloaded`: more than an answer without pages can have."""

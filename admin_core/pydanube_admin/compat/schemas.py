@@ -1,6 +1,6 @@
-"""Changes by the SchemaRegistry service on the admin port: made through the core, so that they are planned and audited.
+"""Changes by the SchemaRegistry service, on both ports: made through the core, so that they are planned and audited.
 
-Reading the registry is the same on both ports, and the broker serves it.
+The broker itself serves what reads the registry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SchemaChanges(AskingService):
                 "description": request.description,
                 "created_by": request.created_by,
                 "tags": ",".join(request.tags),
-                "json_profile": "default",  # what the original's tool makes is compared as the original does
+                # What the original's tool and clients make is compared as the original does
+                "json_profile": "strict" if self._ask.by_sdk else "default",
             },
         )
         return pb.RegisterSchemaResponse(

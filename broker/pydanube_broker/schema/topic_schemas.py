@@ -8,7 +8,7 @@ set another.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
@@ -104,9 +104,18 @@ class TopicSchemas:
         return chosen
 
     async def bind(
-        self, topic: TopicName, subject: str, *, version: int | None = None, min_version: int | None = None
+        self,
+        topic: TopicName,
+        subject: str,
+        *,
+        version: int | None = None,
+        min_version: int | None = None,
+        may_set: Callable[[], None] = lambda: None,
     ) -> VersionRecord:
         """Bind a topic to the subject that a producer names; a topic with a subject accepts only that one.
+
+        Args:
+            may_set: raises if the caller may not set the schema of a topic without one, as that concerns all producers.
 
         Returns:
             The version the producer is to write: `version`, else the latest.
@@ -122,6 +131,7 @@ class TopicSchemas:
         def decide(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
             present = Binding.of(settings)
             if present is None:
+                may_set()
                 return wanted.to_settings()
             if present.subject != subject:
                 raise SchemaMismatch(

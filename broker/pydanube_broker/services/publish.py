@@ -103,8 +103,9 @@ class PublishStream:
                 strategy=request.dispatch_strategy,
                 create=request.create,
                 check_schema=lambda: access.check_schema(request.schema_subject, request.schema_version),
+                schema_subject=request.schema_subject,
             )
-            schema = await access.producer_schema(topic, request)
+            schema = await access.producer_schema(self._reply, topic, request)
             if self.closed:
                 return
             if request.producer_id:

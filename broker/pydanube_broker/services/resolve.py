@@ -43,6 +43,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
             partitions=request.partitions,
             strategy=strategy,
             unused_ttl_s=request.unused_ttl_s,
+            schema_subject=request.schema_subject,
         )
     else:
         partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)

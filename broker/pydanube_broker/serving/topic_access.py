@@ -159,9 +159,15 @@ class Action(StrEnum):
     LOOK_UP = "look_up"  # where it is, which partitions it has
     PRODUCE = "produce"  # write it; make it where there is none
     CONSUME = "consume"  # read it, subscribe to it, acknowledge
+    SET_SCHEMA = "set_schema"  # bind it to a subject, which every producer has to write from then on
 
 
-PERMISSIONS: Final = {Action.LOOK_UP: LOOK_UP, Action.PRODUCE: PRODUCE, Action.CONSUME: CONSUME}
+PERMISSIONS: Final = {
+    Action.LOOK_UP: LOOK_UP,
+    Action.PRODUCE: PRODUCE,
+    Action.CONSUME: CONSUME,
+    Action.SET_SCHEMA: "schemas:change",
+}
 
 
 class TopicAccess:
@@ -257,12 +263,14 @@ class TopicAccess:
         strategy: str,
         create: bool,
         check_schema: Callable[[], None],
+        schema_subject: str = "",
     ) -> Topic:
         """Return a producer's topic, created if it is missing, the producer asks for it and the broker allows it.
 
         Args:
             strategy: reliable or non_reliable; empty takes the topic as it is, and makes a reliable one.
             check_schema: raises where the schema that the producer names is not there: no topic is made for it then.
+            schema_subject: the subject of a topic that is made.
 
         Returns:
             The topic, or the first partition of one that has partitions.
@@ -277,7 +285,13 @@ class TopicAccess:
             topic = self._registry.find(name)
         if topic is None and create:
             check_schema()
-            _, parts = await self.parts_to_write(called, name, partitions=0, strategy=strategy or "reliable")
+            _, parts = await self.parts_to_write(
+                called,
+                name,
+                partitions=0,
+                strategy=strategy or "reliable",
+                schema_subject=schema_subject,
+            )
             topic = self._registry.find(parts[0].topic)
         if topic is None:
             raise self._registry.not_found(name)
@@ -292,11 +306,19 @@ class TopicAccess:
         return topic
 
     async def parts_to_write(
-        self, called: Called, name: TopicName, *, partitions: int, strategy: str, unused_ttl_s: int = 0
+        self,
+        called: Called,
+        name: TopicName,
+        *,
+        partitions: int,
+        strategy: str,
+        unused_ttl_s: int = 0,
+        schema_subject: str = "",
     ) -> tuple[bool, Sequence[Placed]]:
         """As `placed`, for a producer: a missing topic is created with that many partitions (0: a plain topic).
 
-        One with `unused_ttl_s` is deleted when nobody has used it for so long.
+        One with `unused_ttl_s` is deleted when nobody has used it for so long. A topic that is made here is bound to
+        `schema_subject` at once.
         """
         found = await self.placed(called, Action.PRODUCE, name)
         if found[1]:
@@ -309,7 +331,9 @@ class TopicAccess:
                 value=str(name),
             )
         self._health.check_publish()
-        options = {"options": {UNUSED_TTL: unused_ttl_s}} if unused_ttl_s else None
+        options: dict[str, Any] = {"options": {UNUSED_TTL: unused_ttl_s}} if unused_ttl_s else {}
+        if schema_subject:
+            options["schema"] = self._registry.schemas.new_binding(schema_subject).to_settings()
         await self._registry.create(name, partitions=partitions, dispatch_strategy=strategy, options=options)
         self.note(called, "topics.create", name, after={"partitions": partitions})
         found = self._placement.parts(name)
@@ -335,12 +359,24 @@ class TopicAccess:
         if subject:
             self._registry.schemas.choose(subject, version=version or None)
 
-    async def producer_schema(self, topic: Topic, request: pb.OpenProducer) -> tuple[int, int]:
+    def check_set_schema(self, called: Called, topic: Topic) -> None:
+        """Raise `PermissionDenied` if the caller may not set the schema of a topic that exists.
+
+        A producer sets that of the topic which its own call makes.
+        """
+        self.check(called, Action.SET_SCHEMA, topic.options.topic.base)
+
+    async def producer_schema(
+        self, called: Called, topic: Topic, request: pb.OpenProducer
+    ) -> tuple[int, int]:
         """Return (schema id, version) for the producer's messages, bound to the topic; zeros for none."""
         if not request.schema_subject:
             return 0, 0
         record = await self._registry.schemas.bind(
-            topic.options.topic, request.schema_subject, version=request.schema_version or None
+            topic.options.topic,
+            request.schema_subject,
+            version=request.schema_version or None,
+            may_set=lambda: self.check_set_schema(called, topic),
         )
         return record.identity
 

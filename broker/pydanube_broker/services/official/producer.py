@@ -65,6 +65,7 @@ class ProducerService:
                 strategy=strategy,
                 create=True,
                 check_schema=lambda: None if schema is None else self._schemas.look_up(schema),
+                schema_subject="" if schema is None else schema.subject,
             )
         if topic.options.topic != name:
             raise AlreadyExists(
@@ -73,7 +74,8 @@ class ProducerService:
                 value=str(name),
             )
         if schema is not None:
-            await self._schemas.bind(topic, schema)
+            access = self._plane.access
+            await self._schemas.bind(topic, schema, lambda: access.check_set_schema(COLD_CALL, topic))
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
         share = self._plane.access.share(COLD_CALL, topic)
         known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode), share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from pydanube_core.errors import InvalidArgument, SchemaMismatch, SchemaNotFound
 from pydanube_core.generated import danube_pb2 as pb
@@ -26,7 +26,7 @@ class SchemaGate:
         except SchemaNotFound as error:
             raise _as_mismatch(error) from error
 
-    async def bind(self, topic: Topic, reference: pb.SchemaReference) -> None:
+    async def bind(self, topic: Topic, reference: pb.SchemaReference, may_set: Callable[[], None]) -> None:
         """Bind the topic to the subject that a producer names, if it has none yet.
 
         Raises:
@@ -36,7 +36,7 @@ class SchemaGate:
         pinned, least = _versions(reference)
         try:
             await self._schemas.bind(
-                topic.options.topic, reference.subject, version=pinned, min_version=least
+                topic.options.topic, reference.subject, version=pinned, min_version=least, may_set=may_set
             )
         except SchemaNotFound as error:
             raise _as_mismatch(error) from error
