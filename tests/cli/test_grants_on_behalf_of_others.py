@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import jwt
 import pytest
-from pydanube_core.security.permissions import BUILT_IN
+from pydanube_core.security.api_tokens import DICE_BYTES, new_token
+from pydanube_core.security.identity import Maker
+from pydanube_core.security.permissions import BUILT_IN, Principal
+from pydanube_core.security.records import decode_token, encode_token
 from pydanube_core.security.scopes import ADMIN, DATA, READ, SCOPES, WRITE, scope_of, scopes_of
 
 from tests.cli.test_locks_live import Locked, give, locked_broker
@@ -75,3 +80,40 @@ def test_the_scopes_of_permissions_with_stars_are_those_of_all_they_cover() -> N
     for role in BUILT_IN:
         needed = scopes_of(role.permissions)
         assert {scope_of(each) for each in role.permissions if "*" not in each} <= needed
+
+
+async def test_a_token_never_gives_more_than_its_maker_may_do(locked: Locked) -> None:
+    """Made for a name before that has rights, rotated, revoked and taken back, or by a token that has a maker itself."""
+    rights = "tokens:create,tokens:rotate,tokens:revoke,changes:change,bindings:create,topics:create,security:read"
+    await locked.call("admin", "roles.create", role="clerk", permissions=rights)
+    await give(locked, "clerk", "clerk")
+    early = await locked.call("clerk", "tokens.create", name="early", principal="boss")
+    assert early["within"] == ["user:clerk"]
+    own = await locked.call("admin", "tokens.create", name="own", principal="boss")
+    assert own["within"] == []
+    rotated = await locked.call("clerk", "tokens.rotate", token_id=own["token_id"])
+    await locked.call("admin", "bindings.create", binding="boss", principal="boss", roles="admin")
+    for name, token in (("early", early), ("own", own), ("rotated", rotated)):
+        locked.tokens[name] = token["token"]
+    assert await locked.code("own", "namespaces.create", {"namespace": "n"}) == ""
+    for name in ("early", "rotated"):
+        assert await locked.code(name, "topics.create", {"topic": f"/default/{name}"}) == "", name
+        assert await locked.code(name, "namespaces.create", {"namespace": "m"}) == "PERMISSION_DENIED", name
+        assert (
+            await locked.code(name, "tokens.create", {"name": "x", "principal": "boss"})
+            == "PERMISSION_DENIED"
+        )
+    again = await locked.call("early", "tokens.create", name="again")
+    assert again["within"] == ["user:boss", "user:clerk"] or again["within"] == ["user:clerk"]
+    made = await locked.call("admin", "tokens.rotate", token_id=early["token_id"])
+    assert made["within"] == ["user:clerk"], "whoever rotates it, the ceiling stays"
+
+
+def test_a_record_keeps_the_fields_of_a_newer_build() -> None:
+    record, _ = new_token(
+        "n", Principal("p"), bytes(DICE_BYTES), now_ms=1, until_ms=None, makers=(Maker(Principal("m")),)
+    )
+    newer = json.dumps({**json.loads(encode_token(record)), "ceiling_by": ["x"]}).encode()
+    known = decode_token(newer)
+    assert known.makers == record.makers
+    assert json.loads(encode_token(replace(known, used_ms=5)))["ceiling_by"] == ["x"]

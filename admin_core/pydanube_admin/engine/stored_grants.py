@@ -6,7 +6,7 @@ Nobody gives what he does not hold, and the last admin stays. They can be prepar
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field
 from pydanube_core.errors import ConditionNotMet, GrantNotFound, InvalidArgument, PermissionDenied
 from pydanube_core.refusals import changed_since
-from pydanube_core.security.identity import ANONYMOUS, Identity, current_identity
+from pydanube_core.security.identity import ANONYMOUS, Identity, Maker, current_identity
 from pydanube_core.security.permissions import BUILT_IN, Binding, Grants, Principal, Role, Scope
 from pydanube_core.security.records import (
     BINDINGS,
@@ -35,6 +35,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, Undo, entry
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
+MOST_MAKERS: Final = 16  # of a token: each is looked at with every call
 PAGE: Final = 1000
 
 T = TypeVar("T")
@@ -123,19 +124,49 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
     locks = context.port.locks
     if locks is None or not locks.required:
         return
-    caller: Identity | None = calling_identity()
-    while caller is not None:
-        held = caller.everything or grants.held(caller.principal, role, scope, resource)
-        in_scope = caller.scopes is None or scopes_of(grants.permissions_of(role)) <= caller.scopes
+    for principal, scopes, everything in _behind(calling_identity()):
+        held = everything or grants.held(principal, role, scope, resource)
+        in_scope = scopes is None or scopes_of(grants.permissions_of(role)) <= scopes
         if not (held and in_scope):
             what = "does not hold" if not held else "shows a token whose scopes do not include"
             raise PermissionDenied(
-                f"{caller.principal} {what} all that {role} gives on {resource or 'the ' + scope}, so it cannot grant it. "
+                f"{principal} {what} all that {role} gives on {resource or 'the ' + scope}, so it cannot grant it. "
                 "Ask a principal that does",
                 role=role,
                 resource=resource,
             )
+
+
+def _behind(caller: Identity | None) -> Iterator[tuple[Principal, frozenset[str] | None, bool]]:
+    """Yield everybody who must hold what a caller does: itself, the makers of its token, and its actor with theirs."""
+    while caller is not None:
+        yield caller.principal, caller.scopes, caller.everything
+        yield from ((maker.principal, maker.scopes, False) for maker in caller.makers)
         caller = caller.actor
+
+
+def ceiling(
+    context: Context, grants: Grants, of: Principal, former: Sequence[Maker] = ()
+) -> tuple[Maker, ...]:
+    """Return the makers of a token that the caller makes for the principal `of`, in place of one with `former` makers.
+
+    Raises `InvalidArgument`: they are too many.
+    """
+    locks = context.port.locks
+    if locks is None or not locks.required:
+        return tuple(former)
+    admins, makers = grants.admins(), dict.fromkeys(former)
+    for principal, scopes, everything in _behind(calling_identity()):
+        unlimited = everything or principal in admins or principal == of
+        if not (unlimited and scopes is None):
+            makers[Maker(principal, scopes)] = None
+    if len(makers) > MOST_MAKERS:
+        raise InvalidArgument(
+            f"the token would have {len(makers)} makers, at most {MOST_MAKERS} are kept: have an admin make it",
+            field="token_id",
+            value=len(makers),
+        )
+    return tuple(makers)
 
 
 def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:

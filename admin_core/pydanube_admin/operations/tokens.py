@@ -6,6 +6,7 @@ A secret is in one answer and nowhere else: making a token keeps no plan and no 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -36,6 +37,7 @@ from pydanube_admin.engine.stored_grants import (
     Name,
     PrincipalType,
     StoredGrants,
+    ceiling,
     check_holds,
     check_owner,
     check_room,
@@ -62,6 +64,9 @@ class TokenItem(Result):
     created_at: str
     expires_at: str | None
     last_used_at: str | None  # to within ten minutes; null: never used
+    within: list[
+        str
+    ]  # its makers, unless they could give everything: it never gives more than each of them may do
 
 
 class CreateTokenRequest(Request):
@@ -138,7 +143,12 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
     now = context.now_ms()
     until_ms = _until_ms(request.expires, now)
     record, text = new_token(
-        request.name, principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=until_ms
+        request.name,
+        principal,
+        secrets.token_bytes(DICE_BYTES),
+        now_ms=now,
+        until_ms=until_ms,
+        makers=ceiling(context, stored.grants, principal),
     )
     bound = {} if binding is None else {binding_key(binding.id): encode_binding(binding)}
     await write_grant(context, token_key(record.token_id), encode_token(record), **bound)
@@ -162,7 +172,12 @@ async def rotate_token(context: Context, request: RotateTokenRequest) -> NewToke
     overlap_ms = int(parse_duration_s(request.overlap, field="overlap") * 1000)
     life = None if former.until_ms is None else now + max(0, former.until_ms - former.created_ms)
     record, text = new_token(
-        former.name, former.principal, secrets.token_bytes(DICE_BYTES), now_ms=now, until_ms=life
+        former.name,
+        former.principal,
+        secrets.token_bytes(DICE_BYTES),
+        now_ms=now,
+        until_ms=life,
+        makers=ceiling(context, stored.grants, former.principal, former.makers),
     )
     ending = encode_token(renewed(former, now_ms=now, overlap_ms=overlap_ms))
     await write_grant(
@@ -183,14 +198,20 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
     """Make the token valid again, until its former expiry: like a new one, made by the caller of the undo."""
     stored, former = await stored_grants(context), decode_token(done.image["record"].encode())
     now = stored.tokens.get(request.token_id)
-    check_unchanged(now, None, former, f"the token {request.token_id}")
+    check_unchanged(
+        None if now is None else replace(now, makers=former.makers),
+        None,
+        former,
+        f"the token {request.token_id}",
+    )
     context.desk.parse(
         "tokens.create",
         {"name": former.name, "principal": former.principal.name, "principal_type": former.principal.type},
     )
     check_room(stored.tokens, former.token_id, "tokens")
     check_owner(context, stored, former.principal)
-    return Undo(act=partial(write_grant, context, token_key(former.token_id), encode_token(former)))
+    again = replace(former, makers=ceiling(context, stored.grants, former.principal, former.makers))
+    return Undo(act=partial(write_grant, context, token_key(former.token_id), encode_token(again)))
 
 
 @operation(
@@ -222,6 +243,7 @@ def _token(token: TokenRecord) -> dict[str, Any]:
         "principal_type": token.principal.type, "created_at": format_time(token.created_ms),
         "expires_at": known_time(token.until_ms),
         "last_used_at": known_time(token.used_ms),
+        "within": [str(maker.principal) for maker in token.makers],
     }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Overloaded, PermissionDenied
-from pydanube_core.security.identity import RELAYED_PROOF, Identity
+from pydanube_core.security.identity import RELAYED_PROOF, Identity, Maker
 from pydanube_core.security.permissions import Principal
 from pydanube_storage.metadata import MetadataStore
 
@@ -130,6 +130,10 @@ def _encoded(identity: Identity) -> dict[str, Any]:
         "scopes": None if identity.scopes is None else sorted(identity.scopes),
         "everything": identity.everything,
         "actor": None if identity.actor is None else _encoded(identity.actor),
+        "makers": [
+            [each.principal.name, each.principal.type, None if each.scopes is None else sorted(each.scopes)]
+            for each in identity.makers
+        ],
     }
 
 
@@ -144,6 +148,10 @@ def _decoded(given: dict[str, Any]) -> Identity:
         scopes=None if given["scopes"] is None else frozenset(given["scopes"]),
         everything=given["everything"],
         actor=None if given["actor"] is None else _decoded(given["actor"]),
+        makers=tuple(
+            Maker(Principal(name, kind), None if scopes is None else frozenset(scopes))
+            for name, kind, scopes in given.get("makers", ())  # a broker of an older build sends none
+        ),
         proof=RELAYED_PROOF,
     )
 

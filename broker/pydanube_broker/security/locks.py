@@ -91,6 +91,11 @@ class Locks:
         if not _in_scope(identity, permission):
             return False
         held = identity.everything or self.grants.decide(identity.principal, permission, resource).allowed
+        held = held and all(
+            _covers(maker.scopes, permission)
+            and self.grants.decide(maker.principal, permission, resource).allowed
+            for maker in identity.makers
+        )
         return held and (identity.actor is None or self._may(identity.actor, permission, resource))
 
     def sees_topic(self, name: TopicName) -> bool:
@@ -109,6 +114,10 @@ class Locks:
         if not _in_scope(identity, permission):
             return False
         held = identity.everything or self.grants.decide_part(identity.principal, permission, whole)
+        held = held and all(
+            _covers(maker.scopes, permission) and self.grants.decide_part(maker.principal, permission, whole)
+            for maker in identity.makers
+        )
         return held and (identity.actor is None or self._may_part(identity.actor, permission, whole))
 
     def check_scope(self, identity: Identity, permission: str) -> None:
@@ -130,7 +139,11 @@ class Locks:
 
 
 def _in_scope(identity: Identity, permission: str) -> bool:
-    return identity.scopes is None or scope_of(permission) in identity.scopes
+    return _covers(identity.scopes, permission)
+
+
+def _covers(scopes: frozenset[str] | None, permission: str) -> bool:
+    return scopes is None or scope_of(permission) in scopes
 
 
 def denied(identity: Identity, permission: str, resource: Resource) -> PermissionDenied:
@@ -140,6 +153,16 @@ def denied(identity: Identity, permission: str, resource: Resource) -> Permissio
             permission=permission,
             principal=str(identity.principal),
             scope=scope_of(permission),
+        )
+    if identity.makers:
+        names = ", ".join(str(maker.principal) for maker in identity.makers)
+        return PermissionDenied(
+            f"the token of {identity.principal} gives only what its makers may do, too ({names}), and one of them has no "
+            f"{permission} on {resource}: ask an admin for a token of its own (`danube tokens create`)",
+            permission=permission,
+            resource="cluster" if resource == CLUSTER else str(resource),
+            principal=str(identity.principal),
+            makers=[str(maker.principal) for maker in identity.makers],
         )
     return PermissionDenied(
         f"{identity.principal} has no {permission} on {resource}: ask an admin for a role that has it "

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from pydanube_core.errors import Unauthenticated
-from pydanube_core.security.identity import Identity
+from pydanube_core.security.identity import Identity, Maker
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.records import TokenRecord
 
@@ -23,7 +23,13 @@ _NOBODYS: Final = hashlib.sha256(b"").hexdigest()
 
 
 def new_token(
-    name: str, principal: Principal, dice: bytes, *, now_ms: int, until_ms: int | None
+    name: str,
+    principal: Principal,
+    dice: bytes,
+    *,
+    now_ms: int,
+    until_ms: int | None,
+    makers: tuple[Maker, ...] = (),
 ) -> tuple[TokenRecord, str]:
     """Return the record to keep, and the token itself, which is shown once and kept nowhere.
 
@@ -35,7 +41,7 @@ def new_token(
     secret = base64.urlsafe_b64encode(dice[ID_BYTES:]).decode().rstrip("=")
     record = TokenRecord(
         token_id=token_id, name=name, principal=principal, digest=_digest(secret), created_ms=now_ms,
-        until_ms=until_ms,
+        until_ms=until_ms, makers=makers,
     )  # fmt: skip
     return record, f"{PREFIX}{token_id}_{secret}"
 
@@ -70,6 +76,7 @@ def verify(text: str, tokens: Mapping[str, TokenRecord], *, now_ms: int) -> Iden
         principal=record.principal,
         method="token",
         credential=record.token_id,
+        makers=record.makers,
         expires_at_s=None if record.until_ms is None else record.until_ms / 1000,
     )
 

@@ -9,6 +9,17 @@ from typing import Final
 from pydanube_core.security.permissions import Principal
 
 
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who made a token, and with which scopes: the token never gives more than its makers may do.
+
+    A principal that may do everything is none, since it could have given all of it.
+    """
+
+    principal: Principal
+    scopes: frozenset[str] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """A proven identity.
@@ -22,6 +33,7 @@ class Identity:
         issued_at_s: unix time at which a web token says that it was issued; None: it does not say.
         scopes: what a web token was issued for; None: for all that its principal may do.
         everything: it may do everything: the operator on the machine.
+        makers: the ceiling of an API token: each of them must hold what it is used for.
     """
 
     principal: Principal
@@ -32,6 +44,7 @@ class Identity:
     scopes: frozenset[str] | None = None
     everything: bool = False
     actor: Identity | None = None
+    makers: tuple[Maker, ...] = ()
     proof: object = field(default=None, compare=False, repr=False)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydanube_core.security.identity import Maker
 from pydanube_core.security.permissions import Binding, Principal, Role, Scope
 from pydanube_core.security.revocations import Revocation, RevocationKind
 
@@ -16,6 +18,11 @@ TOKENS: Final = "security/tokens/"
 REVOCATIONS: Final = "security/revocations/"
 LET_IN: Final = "security/let_in/"  # who was, while the broker was stopped: until the audit has it
 VERSION: Final = "security/version"  # another value with every change
+_TOKEN_FIELDS: Final = frozenset(
+    {
+        "token_id", "name", "principal", "principal_type", "sha256", "created_ms", "until_ms", "used_ms", "makers",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class TokenRecord:
     Attributes:
         until_ms: unix milliseconds; None: for ever. A rotated token has a short one.
         used_ms: unix milliseconds of its last use, as it was written down last; None: never used.
+        makers: its ceiling, through every rotation. Empty: none.
+        others: fields of a newer build, which are kept.
     """
 
     token_id: str
@@ -34,6 +43,8 @@ class TokenRecord:
     created_ms: int
     until_ms: int | None = None
     used_ms: int | None = None
+    makers: tuple[Maker, ...] = ()
+    others: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 def role_key(name: str) -> str:
@@ -82,11 +93,17 @@ def decode_binding(data: bytes) -> Binding:
 
 
 def encode_token(token: TokenRecord) -> bytes:
+    makers = [
+        {"principal": each.principal.name, "principal_type": each.principal.type,
+         "scopes": None if each.scopes is None else sorted(each.scopes)}
+        for each in token.makers
+    ]  # fmt: skip
     return _encoded(
         {
             "token_id": token.token_id, "name": token.name, "principal": token.principal.name,
             "principal_type": token.principal.type, "sha256": token.digest, "created_ms": token.created_ms,
-            "until_ms": token.until_ms, "used_ms": token.used_ms,
+            "until_ms": token.until_ms, "used_ms": token.used_ms, **({"makers": makers} if makers else {}),
+            **token.others,
         }
     )  # fmt: skip
 
@@ -101,6 +118,14 @@ def decode_token(data: bytes) -> TokenRecord:
         created_ms=found["created_ms"],
         until_ms=found["until_ms"],
         used_ms=found.get("used_ms"),
+        makers=tuple(
+            Maker(
+                Principal(each["principal"], each["principal_type"]),
+                None if each["scopes"] is None else frozenset(each["scopes"]),
+            )
+            for each in found.get("makers", ())
+        ),
+        others={name: value for name, value in found.items() if name not in _TOKEN_FIELDS},
     )
 
 

@@ -1065,6 +1065,7 @@ class NewToken(Result):
     created_at: str
     expires_at: str | None
     last_used_at: str | None
+    within: list[str]
     token: str
 
 
@@ -1076,6 +1077,7 @@ class TokenItem(Result):
     created_at: str
     expires_at: str | None
     last_used_at: str | None
+    within: list[str]
 
 
 class RevokedToken(Result):
