@@ -34,6 +34,8 @@ OTHERWISE: Final = {
     **dict.fromkeys(("audit.export", "objects.export"), MACHINE),
     **dict.fromkeys(("changes.undo", "operations.read", "plans.apply", "plans.create"), INSIDE),
     **dict.fromkeys(("operations.find", "security.whoami"), KNOWN),
+    **dict.fromkeys(("schemas.get", "schemas.get_by_id", "schemas.get_compatibility"), KNOWN),
+    **dict.fromkeys(("schemas.list", "schemas.versions"), KNOWN),
     **dict.fromkeys(("plans.discard", "plans.list", "plans.show"), KNOWN),
     **dict.fromkeys(("tasks.cancel", "tasks.get", "tasks.list"), KNOWN),
 }

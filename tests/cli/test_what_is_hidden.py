@@ -227,3 +227,84 @@ async def test_plans_and_tasks_are_their_principals(tmp_path: Path) -> None:
         )
         await locked.call("owner", "changes.undo", call_id=gone["call_id"])
         assert await locked.code("owner", "topics.describe", {"topic": "/shop/wages"}) == ""
+
+
+async def test_a_plan_for_many_topics_does_not_tell_which_there_are(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        said = []
+        for globs in ("/other/invoices", "/other/nothing!", "/other/*", "/none/*"):
+            error = await error_of(locked, "clerk", "plans.create", operation="topics.delete", topics=globs)
+            said.append(json.dumps(error).replace(globs, "GLOBS"))
+        assert len(set(said)) == 1, said
+        plan = await locked.call("clerk", "plans.create", operation="topics.delete", topics="/*/*")
+        assert "invoices" not in json.dumps(plan)
+        assert "/shop/orders" in json.dumps(plan)
+
+
+async def test_schemas_name_only_topics_that_the_caller_sees(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        await locked.call("admin", "roles.create", role="reader", permissions="schemas:read,schemas:delete")
+        await give(locked, "reader", "reader")
+        text = '{"type": "string"}'
+        for version in (text, '{"type": ["string", "null"]}'):
+            made = await locked.call(
+                "admin", "schemas.register", subject="s", schema_type="avro", schema_definition=version
+            )
+        await locked.call("admin", "topics.configure_schema", topic="/other/invoices", schema_subject="s")
+        (known,) = (await locked.call("admin", "schemas.list"))["items"]
+        assert known["topics"] == ["/other/invoices"]
+        (known,) = (await locked.call("reader", "schemas.list"))["items"]
+        assert known["topics"] == []
+        plan = await locked.call(
+            "reader", "schemas.delete_version", subject="s", version=made["version"], plan_only=True
+        )
+        assert "invoices" not in json.dumps(plan)
+
+
+async def test_who_may_only_produce_does_not_set_the_schema_of_a_topic_that_exists(tmp_path: Path) -> None:
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        await locked.call(
+            "admin",
+            "schemas.register",
+            subject="s",
+            schema_type="avro",
+            schema_definition='{"type": "string"}',
+        )
+        await locked.call("admin", "roles.create", role="writer", permissions="data:produce")
+        await give(locked, "writer", "writer")
+        async with connect(locked.broker.broker_url, token=locked.tokens["writer"]) as client:
+            with pytest.raises(ClusterError) as caught:
+                async with client.producer("/shop/orders", schema="s"):
+                    pass
+            assert caught.value.code == "PERMISSION_DENIED"
+            async with client.producer("/shop/made", schema="s"):
+                pass
+        config = await locked.call("admin", "topics.get_schema_config", topic="/shop/orders")
+        assert config["schema_subject"] is None
+        config = await locked.call("admin", "topics.get_schema_config", topic="/shop/made")
+        assert config["schema_subject"] == "s"
+        url = locked.broker.broker_url.removeprefix("http://")
+        async with aio.insecure_channel(url) as channel:
+            create = channel.unary_unary(
+                "/danube.ProducerService/CreateProducer",
+                request_serializer=pb.ProducerRequest.SerializeToString,
+                response_deserializer=pb.ProducerResponse.FromString,
+            )
+            reference = pb.SchemaReference(subject="s", use_latest=True)
+            bearer = (("authorization", f"Bearer {locked.tokens['writer']}"),)
+
+            async def produce(topic: str) -> None:
+                request = pb.ProducerRequest(
+                    topic_name=topic, producer_name="p", dispatch_strategy=1, schema_ref=reference
+                )
+                await create(request, metadata=bearer)
+
+            with pytest.raises(aio.AioRpcError) as refused:
+                await produce("/shop/wages")
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            await produce("/shop/new")
+        config = await locked.call("admin", "topics.get_schema_config", topic="/shop/new")
+        assert config["schema_subject"] == "s"

@@ -23,13 +23,17 @@ from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.paging import chosen, glob
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanRecord, refusal_of, shown_plan
 
 MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
 
 
-async def topics_named(context: Context, globs: str) -> list[str]:
+async def topics_named(context: Context, globs: str, permission: str) -> list[str]:
     """Return the topics that match any of some globs, separated by commas; in order.
+
+    Args:
+        permission: of the change. A topic on which the caller lacks it counts as one that does not exist.
 
     Raises `LimitReached`: there are too many.
     """
@@ -47,6 +51,8 @@ async def topics_named(context: Context, globs: str) -> list[str]:
     found: set[str] = set()
     matches = [glob(pattern) for pattern in patterns]
     found.update(await chosen(listed, lambda name: any(match(name) for match in matches)))
+    sight = Sight(context.port, permission)
+    found = {name for name in found if sight.topic(name)}
     if len(found) > MOST:
         raise LimitReached(
             f"{globs} names {len(found)} topics, and one plan is for {MOST} at the most: narrow the glob",

@@ -74,8 +74,18 @@ def _acting(identity: Identity, claimed: str) -> Identity:
     return replace(identity, principal=named, everything=False, actor=identity)
 
 
-#: everybody may ask who he is, and which operations there are
-FREE: Final = frozenset({"security.whoami", "operations.find"})
+#: everybody may ask who he is, which operations there are, and read schemas, whose topics are cut to what he sees
+FREE: Final = frozenset(
+    {
+        "security.whoami",
+        "operations.find",
+        "schemas.list",
+        "schemas.get",
+        "schemas.get_by_id",
+        "schemas.versions",
+        "schemas.get_compatibility",
+    }
+)
 #: the call inside is looked at
 OF_ANOTHER: Final = frozenset({"operations.read", "plans.create", "plans.apply", "changes.undo"})
 #: everybody sees and ends his own; others' too whoever has the permission (`Sight.made_by`)

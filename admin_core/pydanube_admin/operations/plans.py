@@ -117,7 +117,7 @@ async def _for_each(context: Context, request: CreatePlanRequest, globs: str) ->
             field="topics",
             value=globs[:200],
         )
-    names = await topics_named(context, globs)
+    names = await topics_named(context, globs, known(request.operation).permission)
     if not names:
         raise TopicNotFound(
             f"topics: no topic is named by {shown(globs)!r}", field="topics", value=shown(globs)

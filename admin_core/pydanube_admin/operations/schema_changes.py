@@ -27,6 +27,7 @@ from pydanube_admin.operations.schemas import (
     Version,
     check_schema,
     get_compatibility,
+    seen,
     topic_schema_of,
 )
 from pydanube_admin.operations.topics import find_topic
@@ -122,7 +123,7 @@ async def forecast_register(context: Context, request: RegisterSchemaRequest) ->
     before = None if latest is None else {"latest_version": latest}
     return Forecast(
         diff=[entry(f"schemas/{request.subject}", before, after)],
-        blast_radius=blast_radius(topics=0 if known is None else len(known.topics)),
+        blast_radius=blast_radius(topics=0 if known is None else len(seen(context, [known])[0].topics)),
     )
 
 
@@ -209,7 +210,7 @@ async def forecast_delete_version(context: Context, request: DeleteVersionReques
     before = {
         "schema_type": facts.schema_type,
         "fingerprint": facts.fingerprint,
-        "topics": list(subject.topics),
+        "topics": list(seen(context, [subject])[0].topics),
     }
     return Forecast(  # topics stay: the diff names those bound to it
         diff=[entry(f"schemas/{request.subject}/versions/{request.version}", before, None)],
@@ -240,7 +241,7 @@ async def delete_version(context: Context, request: DeleteVersionRequest) -> Del
         subject=subject.subject,
         schema_id=str(subject.schema_id),
         version=request.version,
-        topics=list(subject.topics),
+        topics=list(seen(context, [subject])[0].topics),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -14,6 +15,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.models import Effect, Page, Request, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.operation import Example, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.topics import find_topic
 
 _STRING: Final = '{"type": "string"}'
@@ -169,10 +171,18 @@ class TopicSchemaResult(Result):
 )
 async def list_subjects(context: Context, request: SortedListRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)
-    found = [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
+    found = seen(
+        context, [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
+    )
     return await page_of(
         context, SubjectItem, found, _item, key=lambda facts: (facts.subject,), request=request
     )
+
+
+def seen(context: Context, subjects: Iterable[SubjectFacts]) -> list[SubjectFacts]:
+    """Return the subjects with only those of their topics that the caller may see."""
+    sight = Sight(context.port, "topics:read")
+    return [replace(facts, topics=tuple(filter(sight.topic, facts.topics))) for facts in subjects]
 
 
 def _item(facts: SubjectFacts) -> SubjectItem:
