@@ -15,6 +15,7 @@ from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.generated import danube_schema_pb2 as schema_pb
 
 from tests.admin.real_broker import Administered, administered
+from tests.broker.schema.registry_client import RegistryClient
 from tests.support.grpc_services import METHODS
 
 pytestmark = pytest.mark.anyio
@@ -125,6 +126,17 @@ async def test_destruction_can_be_switched_off() -> None:
         assert (status, text.split(":")[0]) == ("FAILED_PRECONDITION", "PLAN_REQUIRED")
         listed = await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="default"))
         assert len(listed.topics) == 1
+        drop = pb.SubscriptionFailurePolicy(poison_policy=pb.SubscriptionPoisonPolicy.Drop)
+        (
+            status,
+            text,
+        ) = await tool.refused(  # of a subscription that is not there yet, which the tool always keeps
+            "TopicAdmin/SetSubscriptionFailurePolicy",
+            pb.SetSubscriptionFailurePolicyRequest(
+                topic="/default/logs", subscription="later", failure_policy=drop
+            ),
+        )
+        assert (status, text.split(":")[0]) == ("FAILED_PRECONDITION", "PLAN_REQUIRED")
 
 
 async def test_namespaces(tool: Tool) -> None:
@@ -177,13 +189,15 @@ async def test_a_failure_policy_is_kept_for_a_subscription_that_is_made_later(to
     assert described["kept_failure_policies"] == {}
 
     later: dict[str, Any] = {"topic": "early", "subscription": "later", "keep": True}
-    await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="drop")
+    with pytest.raises(AssertionError, match="PLAN_REQUIRED"):  # it drops messages one day, and nobody is asked then
+        await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="drop")
+    await tool.cluster.apply("subscriptions.set_failure_policy", **later, poison_policy="drop")
     changed = await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="block")
     assert changed["poison_policy"] == "block"
-    await tool.ops("changes.undo", call_id=changed["call_id"])
+    await tool.cluster.apply("changes.undo", call_id=changed["call_id"])
     described = await tool.ops("topics.describe", topic="early")
     assert described["kept_failure_policies"]["later"]["poison_policy"] == "drop"
-    changed = await tool.ops(
+    changed = await tool.cluster.apply(
         "subscriptions.set_failure_policy", **(later | {"subscription": "x"}), poison_policy="drop"
     )
     await tool.ops("changes.undo", call_id=changed["call_id"])
@@ -411,3 +425,31 @@ async def test_requests_that_are_none_are_refused(tool: Tool) -> None:
     assert status == "NOT_FOUND"
     status, _ = await tool.refused("TopicAdmin/CreateTopic", pb.NewTopicRequest(name="a/b/c/d"))
     assert status == "INVALID_ARGUMENT"
+
+
+async def test_changes_of_schemas_on_the_client_port_are_recorded_and_can_be_undone(tool: Tool) -> None:
+    async with RegistryClient(tool.cluster.broker.broker_url) as client:
+        made = await client.RegisterSchema(
+            subject="s", schema_type="json_schema", schema_definition=b'{"type": "object"}'
+        )
+        kept = await tool.ops("schemas.get_compatibility", subject="s")
+        assert kept["json_profile"] == "default"
+        assert (await client.DeleteSchemaVersion(subject="s", version=made.version)).success
+        records = (await tool.ops("audit.query", operation="schemas.delete_version"))["items"]
+        assert {each["phase"] for each in records} >= {"outcome"}
+        await tool.ops("changes.undo", call_id=records[0]["call_id"])
+        assert (await client.GetLatestSchema(subject="s")).version == made.version
+
+
+async def test_no_schema_is_destroyed_on_the_client_port_where_that_is_off() -> None:
+    async with (
+        serving(AdminOptions(compat_destructive=False)) as tool,
+        RegistryClient(tool.cluster.broker.broker_url) as client,
+    ):
+        made = await client.RegisterSchema(
+            subject="s", schema_type="json_schema", schema_definition=b'{"type": "object"}'
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.DeleteSchemaVersion(subject="s", version=made.version)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert (await client.GetLatestSchema(subject="s")).version == made.version

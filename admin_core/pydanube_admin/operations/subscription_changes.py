@@ -334,9 +334,9 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
     name, subscription, given = topic.own.topic, request.subscription, request.given()
     before = await _policy_before(context, topic, subscription, found)
     after = {**before, **given}
-    # Kept for a subscription that is not there, it drops nothing.
+    # Kept for a subscription that is not there, it drops nothing yet: it is judged now, as nobody is asked when it does
     leaving = await context.port.forecast_failure_policy(name, subscription, given) if found else 0
-    destroys = bool(found) and _drops_more(before, after)
+    destroys = _drops_more(before, after)
     drops = bool(found) and after["poison_policy"] == "drop"
     identity = [str(facts.subscription_id) for facts in found]
     return Forecast(
@@ -348,23 +348,34 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
             bytes=None if drops and leaving else 0,  # nobody has counted them
         ),
         effect=Effect.DESTROY if destroys or (drops and leaving) else None,
-        reversible=not destroys and not leaving,  # what has left the subscription by it does not come back
+        reversible=not leaving
+        and not (destroys and found),  # what has left the subscription by it does not come back
         image={"before": dict(before), "subscription_ids": identity},
         basis=[identity, dict(before)],
         counts=None if consumers_of(found) else leaving,
-        later=f"Later, a message that has failed {counted(after['max_redelivery_count'] + 1, 'time')} is acknowledged unread"
+        later=f"Later, a message that has failed {_times(after)} is acknowledged unread"
         if destroys
         else None,
     )
 
 
 def _drops_more(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Return whether the policy after drops messages that the one before keeps or retries."""
-    if after["poison_policy"] != "drop":
+    """Return whether the policy after drops messages that the one before keeps or retries. `before` is empty for none."""
+    if after.get("poison_policy") != "drop":
         return False
+    if not before:
+        return True
     sooner = after["ack_timeout_ms"] and not 0 < before["ack_timeout_ms"] <= after["ack_timeout_ms"]
     fewer = after["max_redelivery_count"] < before["max_redelivery_count"]
     return bool(before["poison_policy"] != "drop" or fewer or sooner)
+
+
+def _times(policy: Mapping[str, Any]) -> str:
+    """Return how often a message fails before the poison policy applies to it."""
+    most = policy.get(
+        "max_redelivery_count"
+    )  # not given for a subscription that is not there yet: the broker's own
+    return "too often" if most is None else counted(most + 1, "time")
 
 
 async def undo_set_failure_policy(context: Context, request: SetFailurePolicyRequest, done: Done) -> Undo:
