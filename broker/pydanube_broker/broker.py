@@ -438,7 +438,7 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self._time_delays_anew, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self._keep_list_changes_within, self._time_delays_anew, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored,
         )  # fmt: skip
@@ -455,6 +455,9 @@ class Broker(BrokerParts):
                     failing.add(number)
                 else:
                     failing.discard(number)
+
+    async def _keep_list_changes_within(self) -> None:
+        self.hub.changes.keep_within()
 
     async def _time_delays_anew(self) -> None:
         """After a step of the wall clock that is followed, let no delayed message wait longer than it says."""

@@ -389,6 +389,9 @@ class Sampler:
     def _sweep(self) -> list[int]:
         """Forget the logs that this round did not find: they are gone."""
         gone = [topic_id for topic_id, track in self.tracks.items() if track.round != self.number]
+        if gone:
+            here = {track.name for track in self.tracks.values() if track.round == self.number}
+            self._observed.metrics.forget({self.tracks[topic_id].name for topic_id in gone} - here)
         for topic_id in gone:
             track = self.tracks.pop(topic_id)
             counts = _traffic(self._topics.pop(topic_id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,6 +94,18 @@ class BrokerMetrics:
                 return
         self._fsync_buckets[-1] += 1
 
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop the counters of topics that are gone; a topic of the same name begins at 0."""
+        for counter in (
+            self.rejected,
+            self.rejected_messages,
+            self.dropped,
+            self.validations,
+            self.validation_failures,
+        ):
+            for key in [key for key in counter if key[0] in topics]:
+                del counter[key]
+
     def fsyncs(self) -> tuple[int, ...]:
         """Return the number of syncs since the start: one for each bucket of `FSYNC_BUCKETS_S`, and those above."""
         return tuple(self._fsync_buckets)
@@ -128,12 +140,16 @@ class BrokerMetrics:
         yield self._fsync_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
+        by_topic: Mapping[str, Counter[tuple[str, str]]] = {
+            "danube_publish_rejected": self.rejected,
+            "danube_dropped_messages": self.dropped,
+            "danube_schema_validation": self.validations,
+            "danube_schema_validation_failures": self.validation_failures,
+        }
+        shown = self._shown(now.topics)
         counted: Mapping[str, Iterable[tuple[tuple[str, ...], float]]] = {
             "danube_open_alerts": now.open_alerts.items(),
-            "danube_publish_rejected": list(self.rejected.items()),
-            "danube_dropped_messages": list(self.dropped.items()),
-            "danube_schema_validation": list(self.validations.items()),
-            "danube_schema_validation_failures": list(self.validation_failures.items()),
+            **{name: within(shown, counter) for name, counter in by_topic.items()},
             "danube_quota_felt": list(self.quota_felt()),
             "danube_grpc_calls": list(self.grpc_calls.items()),
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
@@ -200,6 +216,14 @@ class BrokerMetrics:
                 if value is not None:
                     family.add_metric([sample.topic, sample.subscription], value)
         yield from families.values()
+
+
+def within(shown: Collection[str], counter: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+    """Return a counter by topic, with the sum of all topics that are not shown as one."""
+    found: Counter[tuple[str, str]] = Counter()
+    for (topic, what), count in counter.items():
+        found[topic if topic in shown else OTHER, what] += count
+    return list(found.items())
 
 
 _OF_SAMPLE: Final = ("oldest_unread_age_s", "messages_out")

@@ -14,6 +14,8 @@ Key = str | tuple[str, str]
 
 MOST_KEYS: Final = 50_000  # that are remembered, of which many may be gone: about 5 MB
 
+MOST_NOTED: Final = 5_000  # keys between two marks: taking them in costs some 3 ms
+
 
 class ListChanges:
     """See the module. Single user: the loop."""
@@ -36,6 +38,16 @@ class ListChanges:
         while len(self._numbers) > self.most:
             self._forgotten = self._numbers.pop(next(iter(self._numbers)))
         return self._last
+
+    @property
+    def kept(self) -> int:
+        """How many keys are remembered."""
+        return len(self._noted) + len(self._numbers)
+
+    def keep_within(self) -> None:
+        """Take in what was noted, if it is much. To be called regularly, as nobody may ever ask for a list."""
+        if len(self._noted) > MOST_NOTED:
+            self.mark()
 
     def since(self, mark: int) -> list[Key] | None:
         """Return the keys that changed after a mark, newest first; None: the mark is too old, or unknown. O(those keys)."""
