@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+#: what official clients and tools call a schema type → its name
+TYPE_ALIASES: Final[Mapping[str, str]] = {
+    "json": "json_schema", "proto": "protobuf",
+    "int": "number", "int64": "number", "float": "number", "double": "number",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,7 +189,9 @@ async def test_a_failure_policy_is_kept_for_a_subscription_that_is_made_later(to
     assert described["kept_failure_policies"] == {}
 
     later: dict[str, Any] = {"topic": "early", "subscription": "later", "keep": True}
-    with pytest.raises(AssertionError, match="PLAN_REQUIRED"):  # it drops messages one day, and nobody is asked then
+    with pytest.raises(
+        AssertionError, match="PLAN_REQUIRED"
+    ):  # it drops messages one day, and nobody is asked then
         await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="drop")
     await tool.cluster.apply("subscriptions.set_failure_policy", **later, poison_policy="drop")
     changed = await tool.ops("subscriptions.set_failure_policy", **later, poison_policy="block")
@@ -430,7 +432,7 @@ async def test_requests_that_are_none_are_refused(tool: Tool) -> None:
 async def test_changes_of_schemas_on_the_client_port_are_recorded_and_can_be_undone(tool: Tool) -> None:
     async with RegistryClient(tool.cluster.broker.broker_url) as client:
         made = await client.RegisterSchema(
-            subject="s", schema_type="json_schema", schema_definition=b'{"type": "object"}'
+            subject="s", schema_type="JSON", schema_definition=b'{"type": "object"}'
         )
         kept = await tool.ops("schemas.get_compatibility", subject="s")
         assert kept["json_profile"] == "default"

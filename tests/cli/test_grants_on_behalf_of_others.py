@@ -84,7 +84,9 @@ def test_the_scopes_of_permissions_with_stars_are_those_of_all_they_cover() -> N
 
 async def test_a_token_never_gives_more_than_its_maker_may_do(locked: Locked) -> None:
     """Made for a name before that has rights, rotated, revoked and taken back, or by a token that has a maker itself."""
-    rights = "tokens:create,tokens:rotate,tokens:revoke,changes:change,bindings:create,topics:create,security:read"
+    rights = (
+        "tokens:create,tokens:rotate,tokens:revoke,changes:change,bindings:create,topics:create,security:read"
+    )
     await locked.call("admin", "roles.create", role="clerk", permissions=rights)
     await give(locked, "clerk", "clerk")
     early = await locked.call("clerk", "tokens.create", name="early", principal="boss")

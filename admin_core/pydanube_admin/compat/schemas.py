@@ -9,6 +9,7 @@ from typing import Any
 
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
+from pydanube_core.schema_facts import TYPE_ALIASES
 
 from pydanube_admin.compat.asking import AskingService
 
@@ -23,11 +24,12 @@ class SchemaChanges(AskingService):
             raise InvalidArgument(
                 "schema_definition: must be text in UTF-8", field="schema_definition", value=None
             ) from None
+        kind = request.schema_type.lower()
         made = await self._ask(
             "schemas.register",
             {
                 "subject": request.subject,
-                "schema_type": request.schema_type.lower(),
+                "schema_type": TYPE_ALIASES.get(kind, kind),
                 "schema_definition": definition,
                 "description": request.description,
                 "created_by": request.created_by,

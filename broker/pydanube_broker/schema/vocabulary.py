@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.schema_facts import TYPE_ALIASES
 
 
 class SchemaType(StrEnum):
@@ -44,14 +45,7 @@ class ValidationPolicy(StrEnum):
     ENFORCE = "enforce"
 
 
-_ALIASES: Final = {
-    "json": SchemaType.JSON_SCHEMA,
-    "proto": SchemaType.PROTOBUF,
-    "int": SchemaType.NUMBER,
-    "int64": SchemaType.NUMBER,
-    "float": SchemaType.NUMBER,
-    "double": SchemaType.NUMBER,
-}
+_ALIASES: Final = {name: SchemaType(kind) for name, kind in TYPE_ALIASES.items()}
 
 T = TypeVar("T", bound=StrEnum)
 
