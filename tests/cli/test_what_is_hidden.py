@@ -40,7 +40,7 @@ async def filled(locked: Locked) -> None:
         await locked.call("admin", "subscriptions.create", topic=topic, subscription=name, type="shared")
 
 
-async def error_of(locked: Locked, who: str, operation: str, **arguments: Any) -> dict[str, Any]:
+async def error_of(locked: Locked, who: str, operation: str, /, **arguments: Any) -> dict[str, Any]:
     """The whole error, as it comes, without what differs from call to call."""
     channel = OpsChannel(locked.broker.admin_url, token=locked.tokens[who])
     try:
