@@ -23,7 +23,7 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _ENDPOINT: Final = re.compile(r"https?://(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?")
 _REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores have names of their own
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 wants three at least, others do not
 #: fields of `StoreOptions` that a kind of store may have or not
 _OPTIONS: Final = (
     "endpoint", "region", "path_style", "profile", "role", "anonymous", "encryption", "kms_key",
@@ -83,9 +83,11 @@ class StoreOptions:
             ("role", self.role, _ROLE, "arn:aws:iam::<12 digits>:role/<name>"),
             (
                 "url",
-                bucket or None,
+                bucket
+                if bucket and "@" not in bucket
+                else None,  # `check_url` refuses a password and does not show it
                 _BUCKET,
-                "a bucket of 3 to 63 letters, digits, dots, dashes and underscores",
+                "a bucket of at most 63 letters, digits, dots, dashes and underscores",
             ),
         ):
             if value is not None and form.fullmatch(value) is None:
