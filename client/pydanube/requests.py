@@ -101,8 +101,9 @@ class Requests:
             name = str(TopicName.parse(service))
             raise DeadlineExceeded(
                 f"{name} did not reply within {timeout_s:g} s; whether it got the request is not known",
-                topic=name, outcome="unknown",
-            ) from None  # fmt: skip
+                topic=name,
+                outcome="unknown",
+            ) from None
         finally:
             self._waiting.pop(number, None)
 

@@ -50,8 +50,9 @@ class TopicChoice:
             if not self.names or len(set(self.names)) < len(self.names) or len(self.names) > max_topics:
                 raise InvalidArgument(
                     f"topics are 1 to {max_topics} different ones (max_topics), got {len(self.names)}",
-                    field="topic", value=list(self.names)[:20],
-                )  # fmt: skip
+                    field="topic",
+                    value=list(self.names)[:20],
+                )
             self.patterns = self.names
 
     def __str__(self) -> str:
@@ -122,8 +123,10 @@ class TopicWatch:
             self._told = True
             _log.warning(
                 "%s is more than %d topics: the others are not consumed; give a larger max_topics, %d at most",
-                self.choice, self._max_topics, MOST_TOPICS,
-            )  # fmt: skip
+                self.choice,
+                self._max_topics,
+                MOST_TOPICS,
+            )
         found: dict[str, Partitions] = {}
         for name in [*grown, *fresh[:room]]:
             try:

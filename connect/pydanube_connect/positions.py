@@ -60,21 +60,25 @@ class Positions:
         try:
             state = json.loads(payload)
             self.generation, self.by_shard, self.counts = (
-                state["generation"], state["positions"], state["counts"],
-            )  # fmt: skip
+                state["generation"],
+                state["positions"],
+                state["counts"],
+            )
         except (ValueError, KeyError, TypeError):
             raise CorruptObject(
                 f"{self.topic} holds a message that is no state of a source. Only its connector may write there: delete "
-                "the topic to read the source from its beginning.", topic=self.topic,
-            ) from None  # fmt: skip
+                "the topic to read the source from its beginning.",
+                topic=self.topic,
+            ) from None
 
     def note(self, shard: str, position: str) -> None:
         """Set the position of a shard. All records before it are stored."""
         if len(position) > MOST_POSITION_CHARS:
             raise InvalidArgument(
                 f"a position has {MOST_POSITION_CHARS} characters at most, got {len(position)}",
-                field="position", value=position[:100],
-            )  # fmt: skip
+                field="position",
+                value=position[:100],
+            )
         self.by_shard[shard] = position
         self._changed = True
 

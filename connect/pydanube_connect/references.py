@@ -57,8 +57,10 @@ class References:
         if not colon or kind not in ("env", "file") or not name:
             raise InvalidArgument(
                 f"{file}: {field}: ${{{reference}}} is no reference. Write ${{env:NAME}} or ${{file:PATH}}.",
-                file=file, field=field, value=f"${{{reference}}}",
-            )  # fmt: skip
+                file=file,
+                field=field,
+                value=f"${{{reference}}}",
+            )
         value = self._env(name, file, field) if kind == "env" else self._file(name, file, field)
         if len(value) >= _SHORTEST:
             self._values.add(value)
@@ -71,8 +73,10 @@ class References:
             raise InvalidArgument(
                 f"{file}: {field}: the environment has no {name}. Set it where the connector runs: {name}=… danube "
                 "connect run",
-                file=file, field=field, value=f"${{env:{name}}}",
-            )  # fmt: skip
+                file=file,
+                field=field,
+                value=f"${{env:{name}}}",
+            )
         return value
 
     @staticmethod
@@ -85,11 +89,15 @@ class References:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise InvalidArgument(
                 f"{file}: {field}: {name} cannot be read: {why}. Give the path of a readable file.",
-                file=file, field=field, value=f"${{file:{name}}}",
-            ) from None  # fmt: skip
+                file=file,
+                field=field,
+                value=f"${{file:{name}}}",
+            ) from None
         if len(content) > MOST_BYTES:
             raise InvalidArgument(
                 f"{file}: {field}: {name} has more than {MOST_BYTES} bytes, so it holds no secret. Give another file.",
-                file=file, field=field, value=f"${{file:{name}}}",
-            )  # fmt: skip
+                file=file,
+                field=field,
+                value=f"${{file:{name}}}",
+            )
         return text.removesuffix("\n").removesuffix("\r")

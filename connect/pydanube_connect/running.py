@@ -34,8 +34,10 @@ def read_files(paths: Sequence[str]) -> list[Declared]:
         if each.name in by_name:
             raise InvalidArgument(
                 f"{each.path} and {by_name[each.name]} both declare {each.name}. Give each connector its own name.",
-                file=each.path, field="name", value=each.name,
-            )  # fmt: skip
+                file=each.path,
+                field="name",
+                value=each.name,
+            )
         by_name[each.name] = each.path
     return found
 
@@ -101,8 +103,9 @@ async def check(declared: Declared, client: Client) -> list[str]:
                     if declared.is_sink:
                         raise TopicNotFound(
                             f"{declared.path}: topic {topic} does not exist, and a sink makes none. Create it: danube "
-                            f"topics create {topic}", topic=topic,
-                        ) from None  # fmt: skip
+                            f"topics create {topic}",
+                            topic=topic,
+                        ) from None
                     found.append(f"topic {topic} does not exist: it is made when the source runs")
             try:
                 found += await connector.check()

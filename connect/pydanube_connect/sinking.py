@@ -121,8 +121,9 @@ class SinkRunner:
         topic = error.details.get("topic") or ", ".join(self.declared.topics)
         return TopicNotFound(
             f"{self.declared.path}: topic {topic} does not exist, and a sink makes none. Create it: danube topics create "
-            f"{topic}", topic=topic,
-        )  # fmt: skip
+            f"{topic}",
+            topic=topic,
+        )
 
     def _consumer(self) -> Consumer:
         declared = self.declared

@@ -221,8 +221,10 @@ class Writer:
             raise PayloadInvalid(
                 f"{self._declared.name} refused {where}: {reason.rstrip('.')}. Correct the producer or the target, "
                 'or set on_error = "dead_letter" in [delivery].',
-                field="payload", value=None, offset=record.offset,
-            )  # fmt: skip
+                field="payload",
+                value=None,
+                offset=record.offset,
+            )
         await self._dead_letters([(each, self._declared.references.clean(why)) for each, why in records])
         self._statistics.refused += len(records)
         self._statistics.last_error = reason

@@ -57,12 +57,14 @@ class Quota:
     def to_bytes(self) -> bytes:
         return json.dumps(
             {
-                "kind": self.kind, "name": self.name, "limits": dict(self.limits),
+                "kind": self.kind,
+                "name": self.name,
+                "limits": dict(self.limits),
                 "warnings": dict(self.warnings),
             },
             separators=(",", ":"),
             ensure_ascii=False,
-        ).encode()  # fmt: skip
+        ).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Quota:

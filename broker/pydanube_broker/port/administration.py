@@ -276,8 +276,11 @@ class AdministrationPart:
                     await append_durably(target, payloads, producer="administration", checked=True)
                 at, done = found[-1][0] + 1, done + len(found)
         return {
-            "path": None if path is None else str(path), "records": done, "next_seq": at, "end_seq": topic.commit,
-        }  # fmt: skip
+            "path": None if path is None else str(path),
+            "records": done,
+            "next_seq": at,
+            "end_seq": topic.commit,
+        }
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         with self._broker.engine.worker_threads.pending():

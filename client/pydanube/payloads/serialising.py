@@ -78,17 +78,22 @@ def payload_check(schema: Schema) -> Callable[[bytes], object]:
 def _refuse(schema: Schema, path: str, why: str, value: Any) -> NoReturn:
     raise PayloadInvalid(
         f"the value does not fit {schema.subject} version {schema.ref.schema_version} at {path}: {why}",
-        field="payload", value=reprlib.repr(value)[:200], path=path, subject=schema.subject,
+        field="payload",
+        value=reprlib.repr(value)[:200],
+        path=path,
+        subject=schema.subject,
         version=schema.ref.schema_version,
-    ) from None  # fmt: skip
+    ) from None
 
 
 def _raw(schema: Schema) -> Callable[[Any], bytes]:
     def refuse(value: Any) -> bytes:
         raise InvalidArgument(
             f"{schema.subject} is of type {schema.schema_type}, which says nothing of values: give bytes, "
-            f"got {type(value).__name__}", field="payload", value=type(value).__name__,
-        )  # fmt: skip
+            f"got {type(value).__name__}",
+            field="payload",
+            value=type(value).__name__,
+        )
 
     return refuse
 
@@ -175,8 +180,10 @@ def _protobuf(schema: Schema) -> Callable[[Any], bytes]:
         if not isinstance(value, Message):
             raise InvalidArgument(
                 f"{schema.subject} is a Protobuf schema: give a message of the class that was generated from it, "
-                f"got {type(value).__name__}", field="payload", value=type(value).__name__,
-            )  # fmt: skip
+                f"got {type(value).__name__}",
+                field="payload",
+                value=type(value).__name__,
+            )
         name = value.DESCRIPTOR.name
         if f"message {name}" not in " ".join(definition.split()):
             _refuse(schema, "/", f"the schema has no message {name}", value)

@@ -101,8 +101,10 @@ def built(value: Any, into: Callable[..., Any]) -> Any:
         path = pointer(*first["loc"])
         raise PayloadInvalid(
             f"the payload does not fit {getattr(into, '__name__', into)!s} at {path}: {first['msg']}",
-            field="payload", value=repr(first.get("input"))[:200], path=path,
-        ) from None  # fmt: skip
+            field="payload",
+            value=repr(first.get("input"))[:200],
+            path=path,
+        ) from None
 
 
 @lru_cache(maxsize=256)

@@ -204,9 +204,10 @@ class LaneAnswers:
             self.acks.fail(
                 InvalidArgument(
                     "a plain reader leaves nothing behind: only consumers of a subscription acknowledge",
-                    field="subscription", value=None,
+                    field="subscription",
+                    value=None,
                 )
-            )  # fmt: skip
+            )
 
     def resume_session(self, session: int) -> None:
         """Continue the session at the topic's next owner: send again what the former one did not carry out."""

@@ -39,8 +39,10 @@ def lanes_of(
         numbered = f"has {count}, numbered from 0" if count else "has no partitions"
         raise InvalidArgument(
             f"partition {partition!r}: {' '.join(known)} {numbered}",
-            field="partition", value=partition, topic=" ".join(known),
-        )  # fmt: skip
+            field="partition",
+            value=partition,
+            topic=" ".join(known),
+        )
     return chosen
 
 

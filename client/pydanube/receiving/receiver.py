@@ -172,8 +172,10 @@ class Receiver:
                 if kind is None:
                     raise DeadlineExceeded(
                         f"{self._topic}: the broker did not confirm the acks within {_LEAVE_S:g} s; their messages "
-                        "may come again", topic=self._topic, subscription=self._subscription,
-                    ) from late  # fmt: skip
+                        "may come again",
+                        topic=self._topic,
+                        subscription=self._subscription,
+                    ) from late
         finally:
             await self.aclose()
 

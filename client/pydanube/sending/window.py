@@ -78,8 +78,11 @@ class Window:
         """Raise `MessageTooLarge`."""
         raise MessageTooLarge(
             f"{self.topic}: a message of {size} bytes; the topic takes {self.max_message_bytes} of payload",
-            field="payload", value=size, topic=self.topic, max_message_bytes=self.max_message_bytes,
-        )  # fmt: skip
+            field="payload",
+            value=size,
+            topic=self.topic,
+            max_message_bytes=self.max_message_bytes,
+        )
 
     def fits(self, count: int, size: int) -> bool:
         """Return whether there is room."""
@@ -94,8 +97,10 @@ class Window:
             raise WindowFull(
                 f"{self.topic}: {self.messages - self.free_messages} messages of "
                 f"{self.bytes - self.free_bytes} bytes wait for their receipts; await some of them",
-                topic=self.topic, window_messages=self.messages, window_bytes=self.bytes,
-            )  # fmt: skip
+                topic=self.topic,
+                window_messages=self.messages,
+                window_bytes=self.bytes,
+            )
         self.free_messages -= count
         self.free_bytes -= size
 

@@ -86,16 +86,19 @@ class Connections:
             ):
                 raise InvalidArgument(
                     f"{response.topic} has {len(response.partitions)} partitions, not {request.partitions}",
-                    field="partitions", value=request.partitions,
-                )  # fmt: skip
+                    field="partitions",
+                    value=request.partitions,
+                )
             if request.dispatch_strategy and response.dispatch_strategy not in (
                 "",
                 request.dispatch_strategy,
             ):
                 raise DispatchMismatch(
                     f"{response.topic} is {response.dispatch_strategy}, not {request.dispatch_strategy}",
-                    topic=response.topic, field="dispatch_strategy", value=request.dispatch_strategy,
-                )  # fmt: skip
+                    topic=response.topic,
+                    field="dispatch_strategy",
+                    value=request.dispatch_strategy,
+                )
             return response.topic, [
                 (index if response.partitioned else None, partition.topic)
                 for index, partition in enumerate(response.partitions)

@@ -66,7 +66,9 @@ def parse_url(url: str) -> tuple[str, bool]:
         parts, port = urlsplit(""), None
     if parts.scheme not in SCHEMES or not parts.hostname or port is None or parts.path.strip("/"):
         raise InvalidArgument(
-            f"url {url!r}: write http://host:port or https://host:port", field="url", value=url if isinstance(url, str) else repr(url)[:200],
-        )  # fmt: skip
+            f"url {url!r}: write http://host:port or https://host:port",
+            field="url",
+            value=url if isinstance(url, str) else repr(url)[:200],
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}", SCHEMES[parts.scheme]

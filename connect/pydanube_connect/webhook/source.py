@@ -128,8 +128,10 @@ class WebhookSource(Source[WebhookSettings]):
         except OSError as error:
             raise PortInUse(
                 f"settings.listen = {self.settings.listen!r}: {error.strerror}. Stop the program that has the port, or "
-                "choose another.", field="settings.listen", value=self.settings.listen,
-            ) from None  # fmt: skip
+                "choose another.",
+                field="settings.listen",
+                value=self.settings.listen,
+            ) from None
         config = uvicorn.Config(
             self._serve,
             interface="asgi3", log_config=None, access_log=False, lifespan="off", ws="none", server_header=False,
@@ -231,7 +233,7 @@ class WebhookSource(Source[WebhookSettings]):
         settings = self.settings
         return settings.signature is None or signed(
             settings.signature, self._keys, headers, body, now_s=time.time(), tolerance_s=settings.tolerance_s
-        )  # fmt: skip
+        )
 
     async def _stored(self, records: list[Record], size: int) -> int:
         request = _Request(records, size, asyncio.get_running_loop().create_future())
@@ -244,7 +246,7 @@ class WebhookSource(Source[WebhookSettings]):
         key = headers.get(self._key_header) if self._key_header else None
         attributes = {
             name: headers[raw].decode("latin-1") for raw, name in self._kept.items() if raw in headers
-        }  # fmt: skip
+        }
         text = key.decode("latin-1") if key is not None else None
         if self.settings.split == "none":
             return [Record(body, text, attributes)]

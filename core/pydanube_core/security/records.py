@@ -132,10 +132,13 @@ def decode_token(data: bytes) -> TokenRecord:
 def encode_revocation(revocation: Revocation) -> bytes:
     return _encoded(
         {
-            "kind": revocation.kind.value, "value": revocation.value, "principal_type": revocation.principal_type,
-            "created_ms": revocation.created_ms, "until_ms": revocation.until_ms,
+            "kind": revocation.kind.value,
+            "value": revocation.value,
+            "principal_type": revocation.principal_type,
+            "created_ms": revocation.created_ms,
+            "until_ms": revocation.until_ms,
         }
-    )  # fmt: skip
+    )
 
 
 def decode_revocation(data: bytes) -> Revocation:

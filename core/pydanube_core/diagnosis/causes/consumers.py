@@ -271,9 +271,13 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         },
         next=(
             look_again(view),
-            NextCall("subscriptions.get_failure_policy", view.arguments, "see after how long an unanswered message goes to another consumer"),
+            NextCall(
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see after how long an unanswered message goes to another consumer",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(

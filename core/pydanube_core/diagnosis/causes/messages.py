@@ -51,8 +51,7 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         severity=Severity.INFO if handled else Severity.CRITICAL if worst.blocked else Severity.WARNING,
         confidence=1.0 if worst.blocked else 0.9,
         summary=f"the message at offset {worst.offset} of {view.log} has failed {counted(worst.failures, 'time')} for "
-        f"{view.subscription!r}"
-        + (" and blocks the subscription" if worst.blocked else ""),
+        f"{view.subscription!r}" + (" and blocks the subscription" if worst.blocked else ""),
         evidence={
             "offset": worst.offset,
             "failures": worst.failures,
@@ -64,14 +63,24 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         },
         untrusted={"reason": worst.reason},
         next=(
-            NextCall("messages.peek", {"topic": view.log, "from": f"offset:{worst.offset}", "limit": 1}, "look at the message"),
+            NextCall(
+                "messages.peek",
+                {"topic": view.log, "from": f"offset:{worst.offset}", "limit": 1},
+                "look at the message",
+            ),
             *(
-                NextCall("subscriptions.skip", {**view.arguments, "count": 1}, "pass over it once it is understood")
+                NextCall(
+                    "subscriptions.skip", {**view.arguments, "count": 1}, "pass over it once it is understood"
+                )
                 for _ in range(view.state.next_unacked == worst.offset)
             ),
-            NextCall("subscriptions.set_failure_policy", {**view.arguments, "poison_policy": "dead_letter"}, "let messages that fail too often go to a dead-letter topic"),
+            NextCall(
+                "subscriptions.set_failure_policy",
+                {**view.arguments, "poison_policy": "dead_letter"},
+                "let messages that fail too often go to a dead-letter topic",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(
@@ -217,10 +226,14 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         untrusted={"key": keys.key},
         next=(
-            NextCall("topics.describe", {"topic": view.topic}, "see who produces; give the key more parts (for example key:0 to key:7)"),
+            NextCall(
+                "topics.describe",
+                {"topic": view.topic},
+                "see who produces; give the key more parts (for example key:0 to key:7)",
+            ),
             look_again(view),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(
@@ -250,10 +263,8 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
             "last_s_ago": ago_s(view, count.last_ms),
             "dead_letter_topic": view.dead_letter_topic,
         },
-        next=(
-            NextCall("dead_letters.list", view.arguments, "see each with the reason of its failure"),
-        ),
-    )  # fmt: skip
+        next=(NextCall("dead_letters.list", view.arguments, "see each with the reason of its failure"),),
+    )
 
 
 @partial(
@@ -333,7 +344,11 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
             "lag_messages": view.unread,
         },
         next=(
-            NextCall("messages.peek", {"topic": view.log, "from": "earliest", "limit": 10}, "compare the messages' keys with the consumers' filters"),
+            NextCall(
+                "messages.peek",
+                {"topic": view.log, "from": "earliest", "limit": 10},
+                "compare the messages' keys with the consumers' filters",
+            ),
             NextCall("consumers.list", {"topic": view.topic}, "see whose filters they are"),
         ),
-    )  # fmt: skip
+    )

@@ -44,7 +44,9 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         severity=Severity.INFO if reached else Severity.WARNING,
         summary=f"the cursor of {view.log} / {view.subscription} was moved back from {rewind.from_offset} to "
         f"{rewind.to_offset}{'' if rewind.by is None else f' by client {rewind.by!r}'}: "
-        + counted(rewind.from_offset - rewind.to_offset, "message is unread again", "messages are unread again"),
+        + counted(
+            rewind.from_offset - rewind.to_offset, "message is unread again", "messages are unread again"
+        ),
         evidence={
             "from_offset": rewind.from_offset,
             "to_offset": rewind.to_offset,
@@ -58,10 +60,14 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
         },
         unobservable=() if view.rewind_cause else ("who moved it: no seek was seen",),
         next=(
-            NextCall("subscriptions.seek", {**view.arguments, "to": f"offset:{rewind.from_offset}"}, "go back to where it was, if it was moved by mistake"),
+            NextCall(
+                "subscriptions.seek",
+                {**view.arguments, "to": f"offset:{rewind.from_offset}"},
+                "go back to where it was, if it was moved by mistake",
+            ),
             look_again(view),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(

@@ -94,9 +94,13 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
         next=(
             NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
             NextCall("topics.get_policies", {"topic": view.topic}, "see the quota, and where it comes from"),
-            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_producers_per_topic": 0}}, "lift it, if more may write"),
+            NextCall(
+                "topics.set_policies",
+                {"topic": view.topic, "policies": {"max_producers_per_topic": 0}},
+                "lift it, if more may write",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(
@@ -161,9 +165,13 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
         },
         next=(
             NextCall("topics.get_policies", {"topic": view.topic}, "see where the limit comes from"),
-            NextCall("topics.set_policies", {"topic": view.topic, "policies": {"max_publish_rate": 0}}, "lift it, if the broker may take more"),
+            NextCall(
+                "topics.set_policies",
+                {"topic": view.topic, "policies": {"max_publish_rate": 0}},
+                "lift it, if the broker may take more",
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(
@@ -199,8 +207,10 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     if silence_s < patience_s:
         return f"the last message came {silence_s:.0f} s ago, and patience lasts {patience_s:.0f} s"
     finished = not view.producers and left is not None and not left.abrupt
-    if any(count.last_ms is not None and view.now_ms - count.last_ms < silence_s * 1000 and count.in_window
-           for count in view.refused.values()):  # fmt: skip
+    if any(
+        count.last_ms is not None and view.now_ms - count.last_ms < silence_s * 1000 and count.in_window
+        for count in view.refused.values()
+    ):
         return "publishes come and are refused: the producers have not stopped"
     if finished:
         how = "its producer left in good order"
@@ -222,14 +232,19 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "longest_gap_s": flow.longest_gap_s,
             "producers": view.producers,
             "producer": None if left is None else left.name,
-            "connection": "open" if view.producers else None if left is None
-            else "broken" if left.abrupt else "closed",
+            "connection": "open"
+            if view.producers
+            else None
+            if left is None
+            else "broken"
+            if left.abrupt
+            else "closed",
         },
         next=(
             NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
             NextCall("topics.describe", {"topic": view.topic}, "see whether it grows again"),
         ),
-    )  # fmt: skip
+    )
 
 
 @partial(
