@@ -1,8 +1,8 @@
 """Every gRPC method of every package: path, message classes, direction of streams.
 
-There are no generated stubs: servers and clients use grpcio's generic calls, which need exactly these facts. They
-come from the descriptors, so a path cannot disagree with its .proto. Written by hand is only which services there
-are and what we call them; one that its .proto does not have fails the import.
+Servers and clients frame messages themselves (`grpc_wire`, `http2`), so there are no generated stubs. These facts come
+from the descriptors, so a path cannot disagree with its .proto. The table lists services by hand. A service that its
+.proto does not have fails the import.
 
     method = STREAM["Publish"]
     channel.stream_stream(method.path, request_serializer=method.request.SerializeToString,
@@ -30,7 +30,7 @@ from pydanube_core.generated import (
 )
 
 
-class Kind(StrEnum):
+class MethodKind(StrEnum):
     """Which sides of a call are streams; the values are the names of grpcio's generic calls and handlers."""
 
     UNARY = "unary_unary"
@@ -46,7 +46,7 @@ class Method:
     path: str  # "/danube.Discovery/TopicLookup", the :path of the HTTP/2 request
     service: str  # "danube.Discovery"
     name: str  # "TopicLookup"
-    kind: Kind
+    kind: MethodKind
     request: type[Message]
     response: type[Message]
 
@@ -72,13 +72,13 @@ class Service:
 def _method(descriptor: MethodDescriptor) -> Method:
     match (bool(descriptor.client_streaming), bool(descriptor.server_streaming)):
         case (False, False):
-            kind = Kind.UNARY
+            kind = MethodKind.UNARY
         case (False, True):
-            kind = Kind.SERVER_STREAM
+            kind = MethodKind.SERVER_STREAM
         case (True, False):
-            kind = Kind.CLIENT_STREAM
+            kind = MethodKind.CLIENT_STREAM
         case _:
-            kind = Kind.BIDIRECTIONAL
+            kind = MethodKind.BIDIRECTIONAL
     service = descriptor.containing_service.full_name
     return Method(
         path=f"/{service}/{descriptor.name}",

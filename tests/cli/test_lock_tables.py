@@ -19,7 +19,7 @@ from pydanube_broker.status.http_status import PAGES, PROBES
 from pydanube_core import services
 from pydanube_core.errors import ClusterError
 from pydanube_core.ops_call import call_request
-from pydanube_core.services import Kind, Method, Service
+from pydanube_core.services import Method, MethodKind, Service
 
 from tests.cli import lock_tables as tables
 from tests.cli.running import command_line
@@ -184,9 +184,9 @@ class Faces:
             )
             message = method.request(**request)
             try:
-                if method.kind is Kind.UNARY:
+                if method.kind is MethodKind.UNARY:
                     await call(message, metadata=metadata, timeout=60)
-                elif method.kind is Kind.SERVER_STREAM:
+                elif method.kind is MethodKind.SERVER_STREAM:
                     await call(message, metadata=metadata, timeout=60).read()
                 else:
                     stream = call(metadata=metadata, timeout=60)

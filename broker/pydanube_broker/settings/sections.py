@@ -29,7 +29,6 @@ from pydanube_broker.settings.values import (
     DataDir,
     Duration,
     FilePath,
-    Kind,
     Limit,
     Port,
     QuotaOfNamespace,
@@ -40,6 +39,7 @@ from pydanube_broker.settings.values import (
     Size,
     Switch,
     Text,
+    ValueKind,
     choice,
     format_value,
 )
@@ -352,7 +352,7 @@ class Entry:
 
     section: str
     key: str
-    kind: Kind
+    kind: ValueKind
     words: tuple[str, ...]  # of a choice
     value: str | int | bool | None
     default: str | int | bool | None
@@ -478,11 +478,11 @@ def sections() -> dict[str, type[Section]]:
     return found
 
 
-def field_kind(metadata: list[Any], annotation: Any) -> tuple[Kind, tuple[str, ...]]:
+def field_kind(metadata: list[Any], annotation: Any) -> tuple[ValueKind, tuple[str, ...]]:
     """Kind and words of a field; for `X | None` they sit one level down, in the union's member."""
     facts = [*metadata]
     for member in getattr(annotation, "__args__", ()):
         facts += getattr(member, "__metadata__", ())
-    kind = next(fact for fact in facts if isinstance(fact, Kind))
+    kind = next(fact for fact in facts if isinstance(fact, ValueKind))
     words = next((fact.words for fact in facts if isinstance(fact, Choice)), ())
     return kind, words

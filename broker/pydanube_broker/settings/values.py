@@ -2,7 +2,7 @@
 
 The same text form serves TOML, environment variables and flags, so every parser takes a native value or a string.
 A value which does not fit raises `ValueError` with a sentence that names what would; the loader adds which setting
-and where it stood. `Kind` says how a value is shown again (`90s`, `64MiB`).
+and where it stood. `ValueKind` says how a value is shown again (`90s`, `64MiB`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10
 _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """How a value is shown; carried in the field's metadata."""
 
     TEXT = "text"
@@ -57,7 +57,9 @@ def _duration(min_s: float) -> Callable[[Any], float]:
         except InvalidArgument as error:
             raise _plain(error) from None
         if not math.isfinite(seconds) or seconds < min_s:
-            raise ValueError(f"{value!r} is shorter than the smallest, {format_value(min_s, Kind.DURATION)}")
+            raise ValueError(
+                f"{value!r} is shorter than the smallest, {format_value(min_s, ValueKind.DURATION)}"
+            )
         return seconds
 
     return parse
@@ -153,26 +155,26 @@ class Choice:
         raise ValueError(f"{value!r} is none of {', '.join(self.words)}")
 
 
-Duration = Annotated[float, BeforeValidator(_duration(0.001)), Kind.DURATION]
-ShortDuration = Annotated[float, BeforeValidator(_duration(MIN_SHORT_DURATION_S)), Kind.DURATION]
-Size = Annotated[int, BeforeValidator(_size), Kind.SIZE]
-Port = Annotated[int, BeforeValidator(_whole(0, 65_535)), Kind.PORT]
-Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), Kind.COUNT]
-Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), Kind.COUNT]
-Switch = Annotated[bool, BeforeValidator(_switch), Kind.SWITCH]
-Text = Annotated[str, BeforeValidator(_text), Kind.TEXT]
-QuotaOfNamespace = Annotated[str, BeforeValidator(_quota("namespace")), Kind.TEXT]
-QuotaOfPrincipal = Annotated[str, BeforeValidator(_quota("principal")), Kind.TEXT]
-Secret = Annotated[str, BeforeValidator(_text), Kind.SECRET]
-FilePath = Annotated[Path, BeforeValidator(_path), Kind.PATH]
-HttpsUrl = Annotated[str, BeforeValidator(_https_url), Kind.TEXT]
-DataDir = Annotated[Path | None, BeforeValidator(_data_dir), Kind.PATH]
+Duration = Annotated[float, BeforeValidator(_duration(0.001)), ValueKind.DURATION]
+ShortDuration = Annotated[float, BeforeValidator(_duration(MIN_SHORT_DURATION_S)), ValueKind.DURATION]
+Size = Annotated[int, BeforeValidator(_size), ValueKind.SIZE]
+Port = Annotated[int, BeforeValidator(_whole(0, 65_535)), ValueKind.PORT]
+Count = Annotated[int, BeforeValidator(_whole(1, 2**31 - 1)), ValueKind.COUNT]
+Limit = Annotated[int, BeforeValidator(_whole(0, 2**32 - 1)), ValueKind.COUNT]
+Switch = Annotated[bool, BeforeValidator(_switch), ValueKind.SWITCH]
+Text = Annotated[str, BeforeValidator(_text), ValueKind.TEXT]
+QuotaOfNamespace = Annotated[str, BeforeValidator(_quota("namespace")), ValueKind.TEXT]
+QuotaOfPrincipal = Annotated[str, BeforeValidator(_quota("principal")), ValueKind.TEXT]
+Secret = Annotated[str, BeforeValidator(_text), ValueKind.SECRET]
+FilePath = Annotated[Path, BeforeValidator(_path), ValueKind.PATH]
+HttpsUrl = Annotated[str, BeforeValidator(_https_url), ValueKind.TEXT]
+DataDir = Annotated[Path | None, BeforeValidator(_data_dir), ValueKind.PATH]
 
 
-def choice(*words: str) -> tuple[Choice, BeforeValidator, Kind]:
+def choice(*words: str) -> tuple[Choice, BeforeValidator, ValueKind]:
     """Return the annotation of a field that takes one of a fixed set of words."""
     parser = Choice(*words)
-    return parser, BeforeValidator(parser), Kind.CHOICE
+    return parser, BeforeValidator(parser), ValueKind.CHOICE
 
 
 class Section(BaseModel):
@@ -183,26 +185,26 @@ class Section(BaseModel):
     )
 
 
-def format_value(value: Any, kind: Kind) -> str | int | bool | None:
+def format_value(value: Any, kind: ValueKind) -> str | int | bool | None:
     """The value as it would be written in the file: text for times and sizes, TOML's own types otherwise."""
     if value is None:
         return None
     match kind:
-        case Kind.DURATION:
+        case ValueKind.DURATION:
             for seconds, unit in _TIMES:
                 if value >= seconds and value % seconds == 0:
                     return f"{int(value // seconds)}{unit}"
             return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
-        case Kind.SECRET:
+        case ValueKind.SECRET:
             return "…"
-        case Kind.SIZE:
+        case ValueKind.SIZE:
             for factor, unit in _BINARY:
                 if value >= factor and value % factor == 0:
                     return f"{value // factor}{unit}"
             return int(value)
-        case Kind.PATH | Kind.TEXT | Kind.CHOICE:
+        case ValueKind.PATH | ValueKind.TEXT | ValueKind.CHOICE:
             return str(value)
-        case Kind.PORT | Kind.COUNT:
+        case ValueKind.PORT | ValueKind.COUNT:
             return int(value)
-        case Kind.SWITCH:
+        case ValueKind.SWITCH:
             return bool(value)

@@ -1,8 +1,7 @@
-"""Names from the broker, asked over a plain socket: importing grpc takes too long for a tab key.
+"""Names from the broker, read over a plain socket: importing `pydanube_core.http2` would nearly triple the time of a tab key.
 
-One call of `danube.ops/Call` is a handful of HTTP/2 frames with headers that need no compression, and an answer of
-which only the data counts. Whatever goes wrong (nobody listens, no answer in time, an error) means no names: a shell
-shows nothing then, and nothing is said.
+One call of `danube.ops/Call` is a handful of HTTP/2 frames. Its headers need no compression, and of the answer only the
+data counts. On any failure (no broker, no answer in time, an error) there are no names, and the shell shows none.
 """
 
 from __future__ import annotations

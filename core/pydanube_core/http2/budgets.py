@@ -16,7 +16,7 @@ from typing import Final
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 
 
-class Kind(StrEnum):
+class BudgetKind(StrEnum):
     """The kinds of useless behaviour; the value is the reason in the log and in the metrics."""
 
     RESETS = "rapid_reset"
@@ -30,16 +30,16 @@ class Kind(StrEnum):
 
 
 #: kind → (burst, refilled a second)
-BUDGETS: Final[Mapping[Kind, tuple[int, float]]] = MappingProxyType(
+BUDGETS: Final[Mapping[BudgetKind, tuple[int, float]]] = MappingProxyType(
     {
-        Kind.RESETS: (1000, 100.0),  # a client that is stopped resets all it has open
-        Kind.FAULTS: (100, 10.0),
-        Kind.SETTINGS: (50, 2.0),
-        Kind.PINGS: (200, 50.0),  # grpc's bandwidth estimators have one under way at any time
-        Kind.EMPTY_DATA: (200, 20.0),
-        Kind.PRIORITIES: (1000, 100.0),
-        Kind.UNKNOWN: (1000, 100.0),
-        Kind.TINY_WINDOWS: (1000, 100.0),
+        BudgetKind.RESETS: (1000, 100.0),  # a client that is stopped resets all it has open
+        BudgetKind.FAULTS: (100, 10.0),
+        BudgetKind.SETTINGS: (50, 2.0),
+        BudgetKind.PINGS: (200, 50.0),  # grpc's bandwidth estimators have one under way at any time
+        BudgetKind.EMPTY_DATA: (200, 20.0),
+        BudgetKind.PRIORITIES: (1000, 100.0),
+        BudgetKind.UNKNOWN: (1000, 100.0),
+        BudgetKind.TINY_WINDOWS: (1000, 100.0),
     }
 )
 
@@ -50,9 +50,9 @@ class Budgets:
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
-        self._left: dict[Kind, tuple[float, float]] = {}  # kind → (left, as of)
+        self._left: dict[BudgetKind, tuple[float, float]] = {}  # kind → (left, as of)
 
-    def spend(self, kind: Kind, now: float, count: int = 1) -> None:
+    def spend(self, kind: BudgetKind, now: float, count: int = 1) -> None:
         """Count one, or more if it causes more work. Raises `ConnectionFailure`: the budget is used up."""
         burst, rate = BUDGETS[kind]
         left, since = self._left.get(kind, (float(burst), now))

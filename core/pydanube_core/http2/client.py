@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Final
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Kind
+from pydanube_core.http2.budgets import BudgetKind
 from pydanube_core.http2.codes import (
     PREFACE,
     ConnectionFailure,
@@ -221,7 +221,7 @@ class ClientConnection(Side[AnswerEvent]):
 
     def _fault(self, failure: StreamFailure, now: float, events: list[AnswerEvent]) -> None:
         """End a stream because of an error of the server."""
-        self._budgets.spend(Kind.FAULTS, now)
+        self._budgets.spend(BudgetKind.FAULTS, now)
         stream = self.streams.pop(failure.stream_id, None)
         if stream is not None:
             self.out.forget(stream)

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Kind
+from pydanube_core.http2.budgets import BudgetKind
 from pydanube_core.http2.codes import (
     PREFACE,
     ConnectionFailure,
@@ -256,7 +256,7 @@ class ServerConnection(Side[Event]):
         self._known_id(stream_id)
         if len(payload) != 4:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "bad_frame_size")
-        self._budgets.spend(Kind.RESETS, now)
+        self._budgets.spend(BudgetKind.RESETS, now)
         stream = self._pop(stream_id)
         if stream is not None:
             self.out.forget(stream)
@@ -297,7 +297,7 @@ class ServerConnection(Side[Event]):
     def _fault(self, failure: StreamFailure, now: float, events: list[Event]) -> None:
         """End a stream because of an error of the peer."""
         stream_id, code = failure.stream_id, failure.code
-        self._budgets.spend(Kind.RESETS if code == ErrorCode.REFUSED_STREAM else Kind.FAULTS, now)
+        self._budgets.spend(BudgetKind.RESETS if code == ErrorCode.REFUSED_STREAM else BudgetKind.FAULTS, now)
         stream = self._pop(stream_id)
         if stream is not None:
             self.out.forget(stream)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.budgets import BudgetKind, Budgets
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode, FrameType, SettingId, StreamFailure
 from pydanube_core.http2.header_tables import HeaderReader
 from pydanube_core.http2.limits import Limits
@@ -61,10 +61,10 @@ class Control:
             case FrameType.PING:
                 self._ping(stream_id, payload, now)
             case FrameType.PRIORITY:
-                self._budgets.spend(Kind.PRIORITIES, now)
+                self._budgets.spend(BudgetKind.PRIORITIES, now)
                 _check_priority(stream_id, payload)
             case FrameType.GOAWAY:
-                self._budgets.spend(Kind.UNKNOWN, now)
+                self._budgets.spend(BudgetKind.UNKNOWN, now)
                 if stream_id:
                     raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
                 if len(payload) < 8:
@@ -74,11 +74,11 @@ class Control:
             case FrameType.PUSH_PROMISE | FrameType.CONTINUATION:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "unexpected_frame")
             case _:
-                self._budgets.spend(Kind.UNKNOWN, now)  # section 5.5: read past
+                self._budgets.spend(BudgetKind.UNKNOWN, now)  # section 5.5: read past
 
     def settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Apply the peer's settings. Each value is checked, but the streams' windows change once a frame."""
-        self._budgets.spend(Kind.SETTINGS, now, 1 + len(payload) // _CHARGED_BYTES)
+        self._budgets.spend(BudgetKind.SETTINGS, now, 1 + len(payload) // _CHARGED_BYTES)
         if stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
         if flags & frames.ACK:
@@ -128,7 +128,7 @@ class Control:
             looked_at += len(out.stuck)
             for stream in tuple(out.stuck):
                 out.opened(stream)
-        self._budgets.spend(Kind.SETTINGS, now, looked_at // _CHARGED_STREAMS)
+        self._budgets.spend(BudgetKind.SETTINGS, now, looked_at // _CHARGED_STREAMS)
 
     def acked(self, stream_id: int, payload: bytes) -> bool:
         """Handle the acknowledgement of our PING; return whether it is the one of `announce_end`."""
@@ -140,7 +140,7 @@ class Control:
 
     def _ping(self, stream_id: int, payload: bytes, now: float) -> None:
         self.acked(stream_id, payload)
-        self._budgets.spend(Kind.PINGS, now)
+        self._budgets.spend(BudgetKind.PINGS, now)
         self.pings.append(payload)
         self.answer_pings(now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Generic, TypeVar
 
 from pydanube_core.http2 import frames
-from pydanube_core.http2.budgets import Budgets, Kind
+from pydanube_core.http2.budgets import BudgetKind, Budgets
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode, FrameType, StreamFailure
 from pydanube_core.http2.control import Control
 from pydanube_core.http2.events import ConnectionEnded, DataReceived, StreamReset
@@ -157,7 +157,7 @@ class Side(Generic[EventT]):
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "padding_too_large")
             start, end = start + 1, end - padding
         if start == end and not ended:
-            self._budgets.spend(Kind.EMPTY_DATA, now)
+            self._budgets.spend(BudgetKind.EMPTY_DATA, now)
         if stream.expected is not None:
             stream.expected -= end - start
             if stream.expected < 0 or (ended and stream.expected):
@@ -182,7 +182,7 @@ class Side(Generic[EventT]):
             if not increment:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "window_update_of_zero")
             if increment < TINY_INCREMENT and self.out.starved:
-                self._budgets.spend(Kind.TINY_WINDOWS, now)
+                self._budgets.spend(BudgetKind.TINY_WINDOWS, now)
             self.out.window += increment
             if self.out.window > WINDOW_LIMIT:
                 raise ConnectionFailure(ErrorCode.FLOW_CONTROL_ERROR, "window_too_large")
@@ -197,7 +197,7 @@ class Side(Generic[EventT]):
             raise StreamFailure(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "window too large")
         if stream.queue is not None:
             if increment < TINY_INCREMENT:
-                self._budgets.spend(Kind.TINY_WINDOWS, now)
+                self._budgets.spend(BudgetKind.TINY_WINDOWS, now)
             self.out.opened(stream)
 
     # -- the end -----------------------------------------------------------------------------------------------

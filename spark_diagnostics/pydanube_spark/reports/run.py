@@ -15,7 +15,7 @@ from pydanube_core.units import format_time, parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_spark.reports.pages.output import check_folder, write_report
-from pydanube_spark.reports.pages.page import Page
+from pydanube_spark.reports.pages.page import ReportPage
 from pydanube_spark.reports.progress import Progress, no_progress
 
 Row = Mapping[str, Any]
@@ -67,7 +67,7 @@ class Found:
 class Files:
     """How a report is written: its page, and the Arrow schema of its rows."""
 
-    page: Callable[[Sequence[Row], Mapping[str, Any]], Page]
+    page: Callable[[Sequence[Row], Mapping[str, Any]], ReportPage]
     schema: Any
 
 

@@ -9,7 +9,7 @@ import grpc
 import pydanube_core
 import pytest
 from pydanube_core import services
-from pydanube_core.services import Kind, Method
+from pydanube_core.services import Method, MethodKind
 
 from tests.core.proto.wire_contract import read_tables
 from tests.support.grpc_services import METHODS, SERVICES
@@ -27,8 +27,8 @@ def test_paths_classes_and_streams_are_as_the_wire_notes_say() -> None:
         path: (
             method.request.DESCRIPTOR.full_name,
             method.response.DESCRIPTOR.full_name,
-            method.kind in (Kind.CLIENT_STREAM, Kind.BIDIRECTIONAL),
-            method.kind in (Kind.SERVER_STREAM, Kind.BIDIRECTIONAL),
+            method.kind in (MethodKind.CLIENT_STREAM, MethodKind.BIDIRECTIONAL),
+            method.kind in (MethodKind.SERVER_STREAM, MethodKind.BIDIRECTIONAL),
         )
         for path, method in METHODS.items()
         if not path.startswith(("/danube.stream.", "/danube.ops."))
@@ -56,13 +56,13 @@ def test_every_service_of_every_proto_file_is_in_the_table() -> None:
 
 def test_our_own_services_have_the_kinds_of_their_protos() -> None:
     assert {path: method.kind for path, method in METHODS.items() if path.startswith("/danube.stream.")} == {
-        "/danube.stream.Stream/Resolve": Kind.UNARY,
-        "/danube.stream.Stream/Match": Kind.UNARY,
-        "/danube.stream.Stream/Publish": Kind.BIDIRECTIONAL,
-        "/danube.stream.Stream/Consume": Kind.BIDIRECTIONAL,
-        "/danube.stream.Stream/Copy": Kind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Resolve": MethodKind.UNARY,
+        "/danube.stream.Stream/Match": MethodKind.UNARY,
+        "/danube.stream.Stream/Publish": MethodKind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Consume": MethodKind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Copy": MethodKind.BIDIRECTIONAL,
     }
-    assert METHODS["/danube.ops.Ops/Call"].kind is Kind.UNARY
+    assert METHODS["/danube.ops.Ops/Call"].kind is MethodKind.UNARY
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -73,8 +73,8 @@ def test_classes_are_those_of_the_generated_module(method: Method) -> None:
         assert getattr(module, message_class.__name__) is message_class
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_kind_is_the_name_of_the_generic_handler(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", MethodKind)
+def test_kind_is_the_name_of_the_generic_handler(kind: MethodKind) -> None:
     assert callable(getattr(grpc, f"{kind}_rpc_method_handler"))
     assert callable(getattr(grpc.Channel, kind))
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.units import parse_time_ms
 
-from pydanube_spark.reports.pages.page import Page, Step
+from pydanube_spark.reports.pages.page import NextStep, ReportPage
 from pydanube_spark.reports.pages.table import TableView, comparison_table, plain_rows
 from pydanube_spark.reports.pages.time_texts import as_of_text, time_label
 
@@ -21,7 +21,7 @@ _STEPS: Final = 5
 _SOON_DAYS: Final = 30
 
 
-def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
+def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> ReportPage:
     summary = report["summary"]
     since_ms, until_ms = (parse_time_ms(report[name], field=name) for name in ("known_from", "until"))
     labels = [time_label(row["hour_ms"], until_ms - since_ms) for row in rows]
@@ -29,7 +29,7 @@ def balance_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     tables = _tables(summary, known)
     if "previous" in report:
         tables.append(comparison_table(report, _compared))
-    return Page(
+    return ReportPage(
         title="Cluster balance",
         subtitle=as_of_text(report),
         figures=_figures(summary),
@@ -152,11 +152,11 @@ def _used(value: float, known: bool) -> str:
     return f"{100 * value:.1f} %" if known else f"{value:,.3g}"
 
 
-def _steps(summary: Mapping[str, Any], known: bool) -> list[Step]:
+def _steps(summary: Mapping[str, Any], known: bool) -> list[NextStep]:
     """Return what would help, the most useful first."""
     bottleneck = _RESOURCES.get(summary["bottleneck"], "").lower()
     steps = [
-        Step(
+        NextStep(
             text=f"Move {move['topic']} from {move['source']} to {move['target']}: the {bottleneck} of the busier of both "
             f"goes from {_used(max(move['source_before'], move['target_before']), known)} to "
             f"{_used(max(move['source_after'], move['target_after']), known)}.",
@@ -168,8 +168,8 @@ def _steps(summary: Mapping[str, Any], known: bool) -> list[Step]:
         days = summary.get(f"days_to_full_{name}")
         if days is not None and days < _SOON_DAYS:
             when = f"in {days:.0f} days" if days else "already"
-            steps.append(Step(text=f"{what} is 80 % used {when}: add a broker, or take load away."))
-    return steps or [Step(text=f"Nothing: {summary['because']}")]
+            steps.append(NextStep(text=f"{what} is 80 % used {when}: add a broker, or take load away."))
+    return steps or [NextStep(text=f"Nothing: {summary['because']}")]
 
 
 def _compared(summary: Mapping[str, Any]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from pydanube_core.units import counted, human_bytes, parse_time_ms
 from pydanube_spark.reports.lag.rows import SEVERITY, STRETCHES, stretch_ms
 from pydanube_spark.reports.lag.steps import next_steps
 from pydanube_spark.reports.lag.summary import WARNING, offenders, severity, subject_of
-from pydanube_spark.reports.pages.page import Page
+from pydanube_spark.reports.pages.page import ReportPage
 from pydanube_spark.reports.pages.table import Cell, Strip, TableRow, TableView, comparison_table
 from pydanube_spark.reports.pages.time_texts import age_text, as_of_text, time_label
 from pydanube_spark.reports.run import Span
@@ -52,7 +52,7 @@ _JOINED: Final = frozenset(
 )
 
 
-def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
+def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> ReportPage:
     summary, worst = report["summary"], offenders(rows)
     groups = _groups(worst)
     whole = [_whole(group) for group in groups]
@@ -69,7 +69,7 @@ def lag_page(rows: Sequence[Row], report: Mapping[str, Any]) -> Page:
     ]
     if "previous" in report:
         tables.append(comparison_table(report, _compared))
-    return Page(
+    return ReportPage(
         title="Consumer lag",
         subtitle=as_of_text(report),
         figures=[

@@ -10,7 +10,7 @@ from pydanube_core.diagnosis import LagStatus, StuckReason
 from pydanube_core.units import counted
 
 from pydanube_spark.reports.lag.summary import WARNING
-from pydanube_spark.reports.pages.page import Step
+from pydanube_spark.reports.pages.page import NextStep
 from pydanube_spark.reports.pages.time_texts import age_text
 
 _MOST: Final = 5
@@ -32,12 +32,12 @@ _STATUS: Final = {
 }
 
 
-def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[Step]:
+def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[NextStep]:
     """Return at most `_MOST` steps, most urgent first; at least one."""
     steps = []
     if report["data_age_s"] > OLD_S:
         steps.append(
-            Step(
+            NextStep(
                 text=f"The newest sample is {age_text(report['data_age_s'])} old: see whether the brokers run and write telemetry.",
                 command="danube brokers status",
             )
@@ -45,11 +45,13 @@ def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) ->
     trouble = [row for row in worst if row["status"] in WARNING and row["gone_ms"] is None]
     steps += [_step(row) for row in trouble[:_MOST]]
     if len(trouble) > _MOST:
-        steps.append(Step(text=f"And {len(trouble) - _MOST} more below.", command="danube diagnose cluster"))
-    return steps or [Step(text="Nothing: no subscription is in trouble.")]
+        steps.append(
+            NextStep(text=f"And {len(trouble) - _MOST} more below.", command="danube diagnose cluster")
+        )
+    return steps or [NextStep(text="Nothing: no subscription is in trouble.")]
 
 
-def _step(row: Mapping[str, Any]) -> Step:
+def _step(row: Mapping[str, Any]) -> NextStep:
     status = LagStatus(row["status"])
     form = _STATUS[status]
     if status is LagStatus.STUCK and row["stuck_reason"]:
@@ -75,4 +77,4 @@ def _step(row: Mapping[str, Any]) -> Step:
         consumed=number("consume_rate", ",.1f"),
     )
     words = shlex.join(["danube", "diagnose", "subscription", row["topic"], row["subscription"]])
-    return Step(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)
+    return NextStep(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_spark.reports.pages.page import Page, html
+from pydanube_spark.reports.pages.page import ReportPage, html
 from pydanube_spark.reports.pages.picture import png
 
 
@@ -49,7 +49,7 @@ def write_report(
     rows: Any,
     shown: Sequence[Mapping[str, Any]],
     report: Mapping[str, Any],
-    page: Page,
+    page: ReportPage,
 ) -> dict[str, str]:
     """Write the files; return them by kind: parquet, json, html, png.
 

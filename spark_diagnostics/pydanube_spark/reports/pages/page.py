@@ -14,7 +14,7 @@ from pydanube_spark.reports.pages.table import TableView, table_html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NextStep:
     """A next step: a sentence, and the command that begins it."""
 
     text: str
@@ -22,17 +22,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ReportPage:
     title: str
     subtitle: str
     figures: Sequence[tuple[str, str]]  # (value, what it is)
-    steps: Sequence[Step]
+    steps: Sequence[NextStep]
     charts: Sequence[Chart]
     tables: Sequence[TableView]
     remarks: Sequence[str] = ()
 
 
-def html(page: Page) -> str:
+def html(page: ReportPage) -> str:
     """Return the page; all text of others is escaped."""
     figures = "".join(
         f"<li><b>{escaped(value)}</b><span>{escaped(what)}</span></li>" for value, what in page.figures

@@ -8,11 +8,11 @@ from pydanube_core.charts import picture
 from pydanube_core.charts.chart import Chart
 
 from pydanube_spark.reports.pages.markup import seen
-from pydanube_spark.reports.pages.page import Page
+from pydanube_spark.reports.pages.page import ReportPage
 from pydanube_spark.reports.pages.style import COLOURS
 
 
-def png(page: Page) -> bytes:
+def png(page: ReportPage) -> bytes:
     """Draw title, figures and charts, with control characters of others' texts made visible.
 
     Raises `ImportError`: Pillow is not installed.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hpack import Encoder
 from pydanube_core.http2 import ConnectionEnded, Limits
-from pydanube_core.http2.budgets import BUDGETS, Budgets, Kind
+from pydanube_core.http2.budgets import BUDGETS, BudgetKind, Budgets
 from pydanube_core.http2.codes import PREFACE, ConnectionFailure, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import REQUEST, Peer, data, frame, reset, settings, window_update
@@ -44,21 +44,21 @@ def window_game(peer: Peer) -> Iterator[bytes]:
         yield window_update(1, 1)
 
 
-FLOODS: list[tuple[Kind, Callable[[Peer], Iterator[bytes]]]] = [
-    (Kind.RESETS, rapid_reset),
-    (Kind.FAULTS, faults),
-    (Kind.SETTINGS, again(settings((4, 70_000)))),
-    (Kind.SETTINGS, again(settings())),
-    (Kind.PINGS, again(frame(FrameType.PING, 0, 0, bytes(8)))),
-    (Kind.EMPTY_DATA, again(data(1, b""))),
-    (Kind.PRIORITIES, again(frame(FrameType.PRIORITY, 0, 9, bytes(5)))),
-    (Kind.UNKNOWN, again(frame(0xEE, 0, 0))),
-    (Kind.TINY_WINDOWS, window_game),
+FLOODS: list[tuple[BudgetKind, Callable[[Peer], Iterator[bytes]]]] = [
+    (BudgetKind.RESETS, rapid_reset),
+    (BudgetKind.FAULTS, faults),
+    (BudgetKind.SETTINGS, again(settings((4, 70_000)))),
+    (BudgetKind.SETTINGS, again(settings())),
+    (BudgetKind.PINGS, again(frame(FrameType.PING, 0, 0, bytes(8)))),
+    (BudgetKind.EMPTY_DATA, again(data(1, b""))),
+    (BudgetKind.PRIORITIES, again(frame(FrameType.PRIORITY, 0, 9, bytes(5)))),
+    (BudgetKind.UNKNOWN, again(frame(0xEE, 0, 0))),
+    (BudgetKind.TINY_WINDOWS, window_game),
 ]
 
 
 @pytest.mark.parametrize(("kind", "flood"), FLOODS)
-def test_a_flood_overdraws_its_budget(kind: Kind, flood: Callable[[Peer], Iterator[bytes]]) -> None:
+def test_a_flood_overdraws_its_budget(kind: BudgetKind, flood: Callable[[Peer], Iterator[bytes]]) -> None:
     peer = Peer()
     peer.greet()
     burst, _ = BUDGETS[kind]
@@ -73,8 +73,12 @@ def test_a_flood_overdraws_its_budget(kind: Kind, flood: Callable[[Peer], Iterat
             return
 
 
-@pytest.mark.parametrize(("kind", "flood"), [item for item in FLOODS if item[0] is not Kind.TINY_WINDOWS])
-def test_the_same_at_a_steady_rate_is_no_flood(kind: Kind, flood: Callable[[Peer], Iterator[bytes]]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "flood"), [item for item in FLOODS if item[0] is not BudgetKind.TINY_WINDOWS]
+)
+def test_the_same_at_a_steady_rate_is_no_flood(
+    kind: BudgetKind, flood: Callable[[Peer], Iterator[bytes]]
+) -> None:
     peer = Peer()
     peer.greet()
     burst, rate = BUDGETS[kind]
@@ -148,8 +152,8 @@ def test_requests_before_settings_are_no_http2() -> None:
     assert end.code == ErrorCode.PROTOCOL_ERROR
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_idle_time_saves_up_one_burst_and_no_more(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", BudgetKind)
+def test_idle_time_saves_up_one_burst_and_no_more(kind: BudgetKind) -> None:
     budgets, (burst, _) = Budgets(), BUDGETS[kind]
     budgets.spend(kind, now=0.0)
     for _ in range(burst):

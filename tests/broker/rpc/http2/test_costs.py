@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydanube_core.http2 import ClientConnection, ConnectionEnded, Limits, StreamReset
-from pydanube_core.http2.budgets import BUDGETS, Kind
+from pydanube_core.http2.budgets import BUDGETS, BudgetKind
 from pydanube_core.http2.codes import PREFACE, ErrorCode, FrameType
 
 from tests.broker.rpc.http2_peer import Peer, frame, reset, settings, window_update
@@ -96,7 +96,7 @@ def test_settings_that_are_no_flood_yet_cost_little_for_all_streams_together(cro
     with at_most(0.2):
         while not ends(crowded.send(settings(*[(4, frames % 2)] * 45))):
             frames += 1
-    burst, _ = BUDGETS[Kind.SETTINGS]
+    burst, _ = BUDGETS[BudgetKind.SETTINGS]
     assert frames < burst * 2 // 3, "the streams that each second one walks are charged"
 
 
