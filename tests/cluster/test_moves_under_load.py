@@ -82,7 +82,7 @@ class Clients:
             number = await client.create_producer(TOPIC, "official")
             while not self.enough.is_set():
                 payload = NUMBER.pack(OFFICIAL, self.sent[OFFICIAL])
-                await client.send(TOPIC, number, payload, name="official", timeout=100)
+                await client.send(TOPIC, number, payload, name="official")
                 self.sent[OFFICIAL] += 1
                 await anyio.sleep(0.02)
 
