@@ -44,7 +44,7 @@ def show(*, common: Common, config: ConfigOption = None) -> None:
         }
         for entry in entries
     ]
-    print_table(rows, ["setting", "value", "source", "about"])
+    print_table(rows, ["setting", "value", "source", "about"], fits=True)
 
 
 @command(examples=["danube config init danube.toml", "danube config init - | less"])

@@ -44,8 +44,14 @@ def prose(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
-    """Print a table of `items`; without `columns`, of the first scalar fields."""
+def print_table(
+    items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None, *, fits: bool = False
+) -> None:
+    """Print a table of `items`; without `columns`, of the first scalar fields.
+
+    Args:
+        fits: fold it to the width of `COLUMNS` in a pipe too, where that is set.
+    """
     from pydanube_cli.table import Column, laid_out
 
     if columns is None:
@@ -67,7 +73,7 @@ def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str] | Non
             )
             for name in columns
         ],
-        shutil.get_terminal_size().columns if terminal else None,
+        shutil.get_terminal_size().columns if terminal or (fits and os.environ.get("COLUMNS")) else None,
     )
     bold = terminal and not os.environ.get("NO_COLOR")
     for line in head:

@@ -62,6 +62,10 @@ class Consumer(Receiver):
         if self._policy is not None:
             await self._policy.hold(topics)
 
+    def blocks(self, topic: str) -> bool:
+        """Return whether a message of this topic that is given up stops delivery, by the policy held here."""
+        return self._policy is not None and self._policy.blocks(topic)
+
     @property
     def subscription(self) -> str:
         """The name of the subscription."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, PlanRequired
 from pydanube_core.failure_policy import POLICY_FIELDS, POLICY_NAMES
 
 from pydanube.arguments import check_choice, check_text, check_whole
@@ -62,11 +62,13 @@ class PolicyKeeper:
         self._subscription = subscription
         self._wanted = wanted
         self._held: set[str] = set()
+        self._blocking: set[str] = set()
 
     async def hold(self, topics: Iterable[str]) -> None:
         """Set the policy if it differs; a topic is asked only once.
 
         Raises:
+            PlanRequired: the policy drops messages. `next` has the command that sets it, once for all consumers.
             ClusterError: of `subscriptions.set_failure_policy`.
         """
         for topic in dict.fromkeys(topics):
@@ -74,6 +76,34 @@ class PolicyKeeper:
                 continue
             subscriptions = self._admin().subscriptions
             there = await subscriptions.get_failure_policy(topic, self._subscription)
+            poison = there.poison_policy
             if any(getattr(there, name) != value for name, value in self._wanted.items()):
-                await subscriptions.set_failure_policy(topic, self._subscription, **self._wanted)
+                try:
+                    changed = await subscriptions.set_failure_policy(
+                        topic, self._subscription, **self._wanted
+                    )
+                except PlanRequired as error:
+                    raise self._set_by_a_person(topic, error) from error
+                poison = changed.poison_policy
             self._held.add(topic)
+            if poison == "block":
+                self._blocking.add(topic)
+
+    def blocks(self, topic: str) -> bool:
+        """Return whether delivery stops at a message of this topic that is given up."""
+        return topic in self._blocking
+
+    def _set_by_a_person(self, topic: str, error: PlanRequired) -> PlanRequired:
+        """Return the error whose `next` has no plan token: a program that starts again tomorrow shows the same command."""
+        steps = []
+        for step in error.next:
+            arguments = {name: value for name, value in step["arguments"].items() if name != "plan_token"}
+            command = str(step["command"]).partition(" --plan-token ")[0]
+            why = "sets the policy after a confirmation; then the consumer opens"
+            steps.append({**step, "arguments": arguments, "command": command, "why": why})
+        command = steps[0]["command"] if steps else "danube subscriptions set-failure-policy"
+        return PlanRequired(
+            f"the failure policy of {self._subscription!r} of {topic} drops messages, and a program may not decide that: run "
+            f"`{command}` once. The consumer opens when the policy is set",
+            **{**error.details, "topic": topic},
+        ).followed_by(*steps)

@@ -36,6 +36,7 @@ from pydanube.handler_message import (
     HandlerMessage,
     OrderedMessage,
     RetryLater,
+    reason_of,
 )
 from pydanube.handler_options import HandlerOptions
 from pydanube.handler_threads import HandlerThreads
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=HandlerMessage)
 _ACKNOWLEDGED: Final = Answer("ack", sent=True)  # by the loop
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
-_REASON_CHARS: Final = 500
 _PATIENCE_S: Final = 60.0  # with a function that has a message, where no ack timeout is said here
 DEAF_S: Final = 5.0  # for functions that were cancelled, to clean up
 _TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once fails often
@@ -83,6 +83,7 @@ class HandlerLoop:
         self._seen = 0, 0.0  # how many had begun, and when that was noticed
         self._told_at = -math.inf
         self._untold = 0
+        self._warned_of_block = False
 
     @property
     def labels(self) -> tuple[str, str, str]:
@@ -295,6 +296,13 @@ class HandlerLoop:
     async def reject(self, message: HandlerMessage, reason: str) -> None:
         """Give a message up for good."""
         await self._consumer.hold_policy((message.topic,))
+        if self._consumer.blocks(message.topic) and not self._warned_of_block:
+            self._warned_of_block = True
+            log.warning(
+                "%s gives up offset %d of %s, and its poison policy is block: nothing after this message is delivered until "
+                "it is skipped. Set dead_letter=True. Reason: %s",
+                *(self._consumer.subscription, message.offset, message.topic, reason),
+            )
         self._rejected += 1
         message._answer = None  # by key: a nack that has come too often
         await message.terminate(reason)
@@ -464,13 +472,6 @@ def _outgoing(result: Any, key: str | None) -> list[Message]:
     """Return the messages for a function's result: one, or a list of them. Bytes get the key."""
     entries = result if isinstance(result, (list, tuple)) else [result]
     return [each if isinstance(each, Message) else Message.new(each, key=key) for each in entries]
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an exception as one line, for nacks and dead letters."""
-    if isinstance(error, (RetryLater, DeadLetter)) and str(error):
-        return str(error)[:_REASON_CHARS].encode("utf-8", "replace").decode()
-    return f"{type(error).__name__}: {error}"[:_REASON_CHARS].encode("utf-8", "replace").decode()
 
 
 async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: object) -> Any:

@@ -17,6 +17,7 @@ from pydanube.blocking.wrapping import Blocking
 from pydanube.message import Answer, Message
 
 MOST_DELAY_S: Final = 2_000_000
+_REASON_CHARS: Final = 500
 _DONE: Final = {"ack": "acknowledged", "nack": "given back", "terminate": "given up"}
 
 
@@ -37,6 +38,12 @@ class DeadLetter(Exception):
     def __init__(self, reason: str) -> None:
         check_text("reason", reason)
         super().__init__(reason)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception as one line, for nacks and dead letters."""
+    own = isinstance(error, (RetryLater, DeadLetter)) and str(error)
+    return (own or f"{type(error).__name__}: {error}")[:_REASON_CHARS].encode("utf-8", "replace").decode()
 
 
 class HandlerMessage(Message):

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from inspect import isroutine, signature, unwrap
-from typing import Any, Final, get_type_hints, is_typeddict
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import TopicName
@@ -51,6 +52,7 @@ class HandlerOptions:
         ordered_by_key: whether messages of one key are handled one after another, also through retries. The type is then
             `key-shared` unless given.
         schema: class of the value. The function gets `(value, message)`. A payload that does not match is not retried.
+            For a null payload the value is None.
             With None it is the annotated class of the function's first parameter, if that is a dataclass, a pydantic
             model, a typed dict or a Protobuf message. A function with one parameter then gets only the value.
         publish: topic for the returned value, which is bytes, a `Message.new(…)`, or a list of them. It is sent with the
@@ -100,8 +102,10 @@ class HandlerOptions:
         if self.batch_size is not None:
             check_whole("batch_size", self.batch_size, 1, MOST_BATCH)
             if self.ordered_by_key or self.schema is not None:
+                other = "schema" if self.schema is not None else "ordered_by_key"
+                instead = ". The function decodes a message by message.value(…)" if other == "schema" else ""
                 raise InvalidArgument(
-                    "a batch goes without ordered_by_key= and schema=: leave out batch_size=, or those",
+                    f"batch_size= goes without {other}=: leave out one of them{instead}",
                     field="batch_size", value=self.batch_size,
                 )  # fmt: skip
 
@@ -110,7 +114,15 @@ class HandlerOptions:
 
         Raises `InvalidArgument`: the function cannot be called with a message, or a value and its message.
         """
-        found = None if self.schema is not None or self.batch_size is not None else annotated_type(handler)
+        found = (
+            None if self.schema is not None else annotated_type(handler, batch=self.batch_size is not None)
+        )
+        if self.batch_size is not None and found is not None:
+            raise InvalidArgument(
+                f"a function with batch_size= gets a list of messages, not {found.__name__}: annotate list[Message], and "
+                "decode each with message.value(…)",
+                field="handler", value=repr(handler)[:100],
+            )  # fmt: skip
         if found is not None:
             options = replace(self, schema=found)
             if not _takes(handler, "value", "message") and _takes(handler, "value"):
@@ -166,14 +178,22 @@ def _takes(handler: object, *arguments: str) -> bool:
     return True
 
 
-def annotated_type(handler: object) -> Callable[..., Any] | None:
-    """Return the class of values that a function's first parameter is annotated with, or None if it takes the message."""
+def annotated_type(handler: object, *, batch: bool = False) -> Any:
+    """Return the class of values that a function's first parameter is annotated with, or None if it takes the message.
+
+    Args:
+        batch: whether the parameter may be a list of them.
+    """
     if not callable(handler):
         return None
     function = handler if isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
     try:
         first = next(iter(signature(handler).parameters))
         hint = get_type_hints(unwrap(function)).get(first)
+        if batch and get_origin(hint) in (list, Sequence):
+            (hint,) = get_args(hint)
+        if isinstance(hint, UnionType) or get_origin(hint) is Union:  # `Order | None`, for null payloads
+            (hint,) = (each for each in get_args(hint) if each is not NoneType)
     except (NameError, TypeError, ValueError, AttributeError, StopIteration):
         return None
     is_value = isinstance(hint, type) and (

@@ -51,6 +51,17 @@ def test_show_says_where_each_value_came_from(
     assert shown["server"]["host"] == {"value": "127.0.0.1", "source": "default"}
 
 
+def test_show_folds_to_the_columns_that_are_set_also_in_a_pipe(
+    danube: Danube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = danube("config", "show").out.splitlines()
+        assert max(map(len, lines)) <= width
+    monkeypatch.delenv("COLUMNS")
+    assert len(danube("config", "show").out.splitlines()) < len(lines)
+
+
 def test_written_file_sets_nothing_and_holds_when_everything_is_uncommented(
     danube: Danube, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydanube.testing import InMemoryCluster
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, PlanRequired
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +47,26 @@ async def test_topics_that_join_later_have_it_too(memory: InMemoryCluster) -> No
         for topic in ("orders-a", "orders-b"):
             held = await client.admin.subscriptions.get_failure_policy(topic, "s")
             assert held.max_redelivery_count == 7
+
+
+async def test_a_policy_that_drops_is_set_once_by_the_command_that_the_error_names(
+    memory: InMemoryCluster,
+) -> None:
+    policy: Any = {"poison_policy": "drop", "max_redelivery_count": 2}
+    async with memory.connect() as client:
+        async with client.producer("orders") as producer:
+            await producer.send(b"1")
+        for _ in range(2):
+            with pytest.raises(PlanRequired, match="run `danube subscriptions set-failure-policy") as refused:
+                async with client.consumer("orders", "billing", failure_policy=policy):
+                    pass
+        (step,) = refused.value.next
+        assert step["command"] == (
+            "danube subscriptions set-failure-policy /default/orders billing --max-redelivery-count 2 --poison-policy drop"
+        )
+        await (await client.admin.subscriptions.plan_set_failure_policy(**step["arguments"])).apply()
+        async with client.consumer("orders", "billing", failure_policy=policy) as consumer:
+            assert len(await consumer.receive(1, max_wait_s=20)) == 1
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,53 @@ async def test_arguments_of_batches_and_results_that_are_none(memory: InMemoryCl
             RetryLater(delay_s=-1)
 
 
+async def test_a_batch_of_decoded_values_is_refused_by_a_sentence(memory: InMemoryCluster) -> None:
+    async def values(orders: list[Order]) -> None: ...
+
+    async def one(order: Order) -> None: ...
+
+    async with memory.connect() as client:
+        for handler in (values, one):
+            with pytest.raises(
+                InvalidArgument, match=r"a list of messages, not Order: annotate list\[Message\]"
+            ):
+                await client.run(handler, "t", "s", batch_size=2)
+
+
+@pytest.mark.parametrize("ordered_by_key", [False, True])
+async def test_a_dead_letter_where_the_policy_is_block_is_warned_of_once(
+    memory: InMemoryCluster, caplog: pytest.LogCaptureFixture, *, ordered_by_key: bool
+) -> None:
+    tries = Tries(2)
+
+    async def handler(message: Message) -> None:
+        tries.note(message)
+        raise DeadLetter("no such customer")
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one", b"two")
+        with caplog.at_level(logging.WARNING, "pydanube"):
+            await client.run(
+                handler,
+                "t",
+                "s",
+                workers=1,
+                dead_letter=False,
+                ordered_by_key=ordered_by_key,
+                stop=tries.stop,
+                **SOON,
+            )
+    assert caplog.text.count("its poison policy is block") == 1
+    assert "no such customer" in caplog.text
+    caplog.clear()
+    tries = Tries(1)
+    async with memory.connect() as client:
+        await _publish(client, "u", b"one")
+        with caplog.at_level(logging.WARNING, "pydanube"):
+            await client.run(handler, "u", "s", workers=1, stop=tries.stop, **SOON)
+    assert "block" not in caplog.text
+
+
 async def test_a_worker_that_dies_fails_the_test_that_waits_for_it(
     memory: InMemoryCluster,
     danube_running: Callable[..., AbstractAsyncContextManager[None]],

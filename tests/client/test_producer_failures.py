@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import anyio
 import pytest
 from pydanube import Retry
 from pydanube import producer as producer_module
+from pydanube.admin import connect_admin
 from pydanube.sending.publish_lane import MAX_IN_FLIGHT
 from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import (
@@ -16,10 +18,12 @@ from pydanube_core.errors import (
     DeadlineExceeded,
     DiskFull,
     JournalReadOnly,
+    NameReused,
     OutOfSequence,
     PayloadInvalid,
     ProducerFenced,
     ProducerUnknown,
+    TopicNotFound,
     Unavailable,
 )
 
@@ -341,3 +345,54 @@ async def test_a_send_past_its_deadline_says_what_became_of_it(memory: InMemoryC
     assert handed_over.value.details["outcome"] == "unknown"
     assert no_room.value.details["outcome"] == "not_stored"
     assert memory.payloads("t") == [b"one", b"three"]
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+async def test_a_producer_of_a_topic_made_again_is_told_so_and_a_restored_topic_is_sent_to(
+    memory: InMemoryCluster, partitions: int | None
+) -> None:
+    async with memory.connect(retry=QUICK) as client:
+        topics = client.admin.topics
+        await topics.create("again", partitions=partitions)
+        async with client.producer("again") as producer:
+            await producer.send(b"kept", key="k")
+            deleted = await (await topics.plan_delete("again")).apply()
+            for _ in range(3):
+                with pytest.raises(TopicNotFound) as absent:
+                    await producer.send(b"into the void", key="k")
+            assert absent.value.details["outcome"] == "not_stored"
+            await client.admin.changes.undo(deleted.call_id)
+            await producer.send(b"restored", key="k")
+            await (await topics.plan_delete("again")).apply()
+            await topics.create("again", partitions=partitions)
+            with contextlib.suppress(TopicNotFound):  # the first may meet the deletion
+                await producer.send(b"not for this one", key="k")
+            for _ in range(2):
+                with pytest.raises(NameReused, match="new producer") as reused:
+                    await producer.send(b"not for this one", key="k")
+                assert reused.value.details["topic_id"] != reused.value.details["other_topic_id"]
+            async with client.producer("again") as another:
+                await another.send(b"first", key="k")
+            async with client.reader("again", stop="head") as reader:
+                assert [message.payload async for message in reader] == [b"first"]
+
+
+async def test_what_was_in_flight_to_a_topic_made_again_may_be_stored_in_the_former(
+    memory: InMemoryCluster,
+) -> None:
+    async with memory.connect(retry=QUICK) as client, client.producer("t") as producer:
+        await producer.send(b"one")
+        with memory.answers_held():
+            handle = producer.send_nowait(b"two")
+            await stored(memory, 2)
+            memory.stop()
+        async with connect_admin(memory.admin_url) as admin:
+            await (await admin.topics.plan_delete("t")).apply()
+            await admin.topics.create("t")
+        memory.restart()
+        with pytest.raises(NameReused) as reused:
+            await handle
+        assert reused.value.details["outcome"] == "unknown"
+        with pytest.raises(NameReused):
+            await producer.send(b"three")
+        assert memory.payloads("t") == []

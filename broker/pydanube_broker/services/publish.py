@@ -15,9 +15,9 @@ from pydanube_core.errors import (
     ClusterError,
     Internal,
     InvalidArgument,
+    NameReused,
     Overloaded,
     ProducerFenced,
-    ProducerUnknown,
     RateLimited,
 )
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
@@ -110,11 +110,13 @@ class PublishStream:
                 return
             if request.producer_id:
                 if request.topic_id != topic.topic_id:
-                    raise ProducerUnknown(
+                    raise NameReused(
                         f"topic {topic.name} was deleted and made again since producer {request.producer_id} opened "
                         "it: what it had in flight may be stored in the former one. Open a new producer",
-                        field="topic_id",
-                        value=str(request.topic_id),
+                        field="topic",
+                        value=str(topic.name),
+                        topic_id=str(request.topic_id),
+                        other_topic_id=str(topic.topic_id),
                         outcome="unknown",
                     )
                 session = topic.resume_producer(

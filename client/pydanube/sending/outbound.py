@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from pydanube_core.batch import BatchView, Codec, LoneBatches, PackedColumn, encode_batch
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, NameReused, ProducerUnknown
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
+from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import Receipt, from_ms
 from pydanube.wire.transport import copy_of
@@ -48,6 +49,39 @@ class Session:
             name=self.producer_name,
             schema=self.schema,
         )
+
+    @classmethod
+    def of(
+        cls, opened: pb.ProducerOpened, topic: str, name: str | None, *, before: Session | None
+    ) -> Session:
+        """Return a session as the broker opened it, after an earlier one of the same producer.
+
+        Raises `NameReused`: the earlier one was of a topic that is deleted.
+        """
+        if before is not None and before.topic_id != opened.topic_id:
+            raise NameReused(
+                f"topic {topic} was deleted, and another topic has its name now: nothing more is sent. Open a new producer",
+                field="topic",
+                value=topic,
+                topic_id=str(before.topic_id),
+                other_topic_id=str(opened.topic_id),
+            )
+        return cls(
+            producer_id=opened.producer_id,
+            epoch=opened.producer_epoch,
+            next_sequence=opened.next_sequence,
+            producer_name=opened.producer_name or name or "",
+            durability=opened.durability,
+            token=opened.producer_token,
+            topic_id=opened.topic_id,
+            schema=(opened.schema_id, opened.schema_version),
+        )
+
+    def check_resumed(self, opened: pb.ProducerOpened, topic: str) -> None:
+        """Check that the broker resumed this session. Raises `ProducerUnknown`."""
+        came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
+        if came != (self.topic_id, self.producer_id, self.epoch, self.token):
+            raise ProducerUnknown(f"{topic}: the producer's session came back as another", topic=topic)
 
     def lone(
         self, payload: bytes, publish_time_ms: int, key: bytes | None, attributes: Mapping[str, str] | None

@@ -41,6 +41,7 @@ from pydanube_core.errors import (
     ProducerFenced,
     ProducerUnknown,
     Retryable,
+    TopicNotFound,
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
 
@@ -190,6 +191,10 @@ class PublishLane:
                 failure = error
             if not self._settle(failure):
                 return
+            if isinstance(failure, TopicNotFound):
+                await self._message_waits()
+                attempt, self._failed_since = 0, None
+                continue
             attempt = 1 if self._failed_since is None else attempt + 1
             now = time.monotonic()
             if self._failed_since is None or not self._waiting:
@@ -204,6 +209,13 @@ class PublishLane:
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
             left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
             await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
+
+    async def _message_waits(self) -> None:
+        """Wait for a message: of a deleted topic, only a send finds out whether it is back."""
+        while not self._waiting:
+            self._sleeper = self.waker = asyncio.get_running_loop().create_future()
+            await self.waker
+            self._sleeper = self.waker = None
 
     @property
     def _waiting(self) -> bool:
@@ -243,26 +255,13 @@ class PublishLane:
         )
         opened = response.opened
         if resume and session is not None:
-            came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
-            if came != (session.topic_id, session.producer_id, session.epoch, session.token):
-                raise ProducerUnknown(
-                    f"{options.topic}: the producer's session came back as another", topic=options.topic
-                )
+            session.check_resumed(opened, options.topic)
             if not self._in_flight:
                 session.next_sequence = opened.next_sequence
             self._logged_below = opened.next_sequence
         else:
             assert not self._in_flight, "the old session's batches are answered before a new one begins"
-            self.session = Session(
-                producer_id=opened.producer_id,
-                epoch=opened.producer_epoch,
-                next_sequence=opened.next_sequence,
-                producer_name=opened.producer_name or asked.name or "",
-                durability=opened.durability,
-                token=opened.producer_token,
-                topic_id=opened.topic_id,
-                schema=(opened.schema_id, opened.schema_version),
-            )
+            self.session = Session.of(opened, options.topic, asked.name, before=session)
             self._renew = False
             self._logged_below = opened.next_sequence
             options.counters.sessions += 1
@@ -457,7 +456,9 @@ class PublishLane:
             self._die(failure)
             return False
         self._fail_in_flight(failure)
-        if isinstance(failure, (ProducerUnknown, OutOfSequence)):
+        if isinstance(failure, TopicNotFound):  # an undo may bring it back
+            self._fail_queue(failure)
+        if isinstance(failure, (ProducerUnknown, OutOfSequence, TopicNotFound)):
             return True
         self._die(failure)
         return False
