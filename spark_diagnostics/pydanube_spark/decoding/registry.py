@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 
 from pydanube_spark.decoding.fault import Fault, Format, Plain
+from pydanube_spark.sources.patience import patiently
 
 _KEPT = 256
 
@@ -61,7 +62,7 @@ def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Versio
     if version:
         asked["version"] = version
     try:
-        return _asked(admin_url, "schemas.get_by_id", asked)
+        return patiently(lambda: _asked(admin_url, "schemas.get_by_id", asked))
     except SchemaNotFound as error:
         return error.message
 

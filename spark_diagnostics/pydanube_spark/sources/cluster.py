@@ -46,7 +46,14 @@ def locate(options: TopicOptions) -> Located:
     one = _in_store if options.offline else _by_broker
     if not options.several:
         return one(options)
-    found = [one(replace(options, topic=name, pattern=None)) for name in _names(options)]
+    found = []
+    for name in _names(options):
+        try:
+            found.append(one(replace(options, topic=name, pattern=None)))
+        except TopicNotFound:
+            if options.pattern is None:
+                raise
+            # It was deleted after the listing, so the pattern does not match it any more.
     return Located(
         topic=options.topic or str(options.pattern),
         topic_ids={topic: number for each in found for topic, number in each.topic_ids.items()},

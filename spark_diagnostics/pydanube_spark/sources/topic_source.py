@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, TopicNotFound
 from pydanube_storage.objects import StoreOptions
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,6 +34,7 @@ from pydanube_spark.sources.decoded import decoding_of, schema_of
 from pydanube_spark.sources.extent import Extent, Slice, reached_by, slices_of, stored_bytes, tails_of, within
 from pydanube_spark.sources.filter_bounds import FilterBounds, narrowed, wanted_by
 from pydanube_spark.sources.options import TopicOptions
+from pydanube_spark.sources.patience import patiently
 from pydanube_spark.sources.positions import between, first_offsets
 from pydanube_spark.sources.reading import Times, read_slices, read_tail
 
@@ -152,6 +153,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         super().__init__(options, decoding)
         self._target: dict[str, int] | None = None  # with the trigger availableNow: where the query ends
+        self._told: set[str] = set()  # concrete topics whose loss was logged
         self._few_since: float | None = None  # when fewer messages than a batch should have began to wait
 
     def initialOffset(self) -> dict[str, Any]:
@@ -160,8 +162,9 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the next offset of each concrete topic, or as far as the limit permits; a topic never goes back."""
-        located = locate(self.options)
+        located = self._located()
         checkpoint = self._begun(start or {}, located)
+        self._check_gone({**dict.fromkeys(self._target or {}, 0), **_offsets(start or {})}, {}, located)
         # What was deleted is neither waited for nor part of a limit: also in a topic that has just joined.
         begun = {each.topic: max(checkpoint.get(each.topic, 0), each.start) for each in located.extents}
         latest = {each.topic: max(each.end, begun[each.topic]) for each in located.extents}
@@ -195,20 +198,66 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         offsets = _offsets(checkpoint)
         again = _made_again(checkpoint, located)
         for topic in again:
+            unread = ", ".join(
+                f"{each.topic} from offset {offsets[each.topic]} on"
+                for each in located.extents
+                if each.shown == topic and each.topic in offsets
+            )
             if self.options.fail_on_data_loss:
                 raise InvalidArgument(
-                    f"{topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. "
-                    "Begin with a new checkpointLocation",
+                    f"{topic} is not the topic of the checkpoint: that one was deleted, and one of its name was made. What the "
+                    f"former had in {unread or topic} was not read. Begin with a new checkpointLocation",
                     field="checkpointLocation",
                     value=checkpoint.get(TOPIC_ID),
                     topic=topic,
                     topic_id=located.topic_ids.get(topic),
                 )
-            log.warning("%s was made again; the stream begins with its first message", topic)
+            if topic not in self._told:
+                log.warning(
+                    "%s was made again; the stream begins with its first message. What the former had in %s was not read",
+                    *(topic, unread or topic),
+                )
+            self._told.add(topic)
         for each in located.extents:
             if each.shown in again:
                 offsets.pop(each.topic, None)
         return offsets
+
+    def _located(self) -> Located:
+        return patiently(lambda: locate(self.options))
+
+    def _check_gone(self, begun: Mapping[str, int], ends: Mapping[str, int], located: Located) -> None:
+        """Check that each concrete topic of the checkpoint is still read; log the others if loss is permitted.
+
+        Args:
+            begun: for each topic, the offset of its first unread message.
+            ends: for each topic, the offset after the last message of a batch. Others are unread without an end.
+
+        Raises `TopicNotFound`: messages were not read, and will not be.
+        """
+        there = {each.topic for each in located.extents}
+        for topic, low in begun.items():
+            high = ends.get(topic)
+            if topic in there or high == low:
+                continue
+            lost = (
+                f"its messages from offset {low} on" if high is None else f"its messages {low} to {high - 1}"
+            )
+            if not self.options.fail_on_data_loss:
+                if topic not in self._told:
+                    log.warning("%s is not there any more; %s were not read", topic, lost)
+                self._told.add(topic)
+                continue
+            raise TopicNotFound(
+                f"{topic} was deleted, or the list or pattern of topics was changed: {lost} were not read. Restore it with "
+                "`danube changes undo`, or give the former list or pattern, and start the query again; or set "
+                "fail_on_data_loss to false to go on without them",
+                field="fail_on_data_loss",
+                value=True,
+                topic=topic,
+                start_offset=low,
+                end_offset=high,
+            )
 
     def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
         """Return whether the available messages wait for more."""
@@ -226,11 +275,11 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the query end at the topic's present end, in batches by the limits."""
-        self._target = {each.topic: each.end for each in locate(self.options).extents}
+        self._target = {each.topic: each.end for each in self._located().extents}
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the topic ends, for the query's progress."""
-        located = locate(self.options)
+        located = self._located()
         return self._said({each.topic: each.end for each in located.extents}, located)
 
     def getDefaultReadLimit(self) -> Any:
@@ -240,8 +289,9 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        located = locate(self.options)
+        located = self._located()
         begun, ends = self._begun(start, located), self._begun(end, located)
+        self._check_gone({topic: begun.get(topic, 0) for topic in ends}, ends, located)
         extents = []
         for each in located.extents:
             low, high = begun.get(each.topic, each.start), ends.get(each.topic)
