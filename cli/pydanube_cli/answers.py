@@ -128,6 +128,8 @@ def row_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _payload(fenced: Mapping[str, Any]) -> str | None:
     text, encoded = fenced.get("text"), fenced.get("base64")
+    if "text" in fenced and text is None:
+        return "null"
     if isinstance(text, str):
         return text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + "…"
     return None if not isinstance(encoded, str) else f"base64 {encoded[:MOST_CHARS]}"

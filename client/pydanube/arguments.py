@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
+from pydanube_core.batch.nulls import NULL
 from pydanube_core.batch.timing import DELAY_MS, MOST_MS, TTL_MS
 from pydanube_core.errors import InvalidArgument
 
@@ -87,6 +88,17 @@ def with_timing(
             "delay_ms: a non-reliable topic keeps nothing for later", field="delay_ms", value=delay_ms
         )
     return timed
+
+
+def with_null(attributes: Mapping[str, str] | None, key: str | None) -> dict[str, str]:
+    """Return the attributes of a message whose payload is null. Raises `InvalidArgument`: it has no key."""
+    if key is None:
+        raise InvalidArgument(
+            "a payload is bytes, got None; a null payload marks its key as deleted, and takes key=. An empty payload is b''",
+            field="payload",
+            value=None,
+        )
+    return {**(attributes or {}), NULL: "1"}
 
 
 def _out_of_bounds(field: str, value: object, kind: str, low: float, high: float) -> InvalidArgument:

@@ -22,7 +22,7 @@ from pydanube_core.errors import (
     InvalidArgument,
 )
 
-from pydanube.arguments import with_timing
+from pydanube.arguments import with_null, with_timing
 from pydanube.facts import ClientEventKind, ProducerStatistics, Receipt, SchemaRef, SendSummary
 from pydanube.keywords import keywords_named
 from pydanube.message import Message
@@ -183,7 +183,7 @@ class Producer:
 
     def send_nowait(
         self,
-        payload: Payload | Value,
+        payload: Payload | Value | None,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -241,7 +241,7 @@ class Producer:
     @keywords_named
     async def send(
         self,
-        payload: Payload | Value,
+        payload: Payload | Value | None,
         *,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
@@ -261,7 +261,8 @@ class Producer:
         the message has been handed over and will be stored; sending it again would store it twice.
 
         With a `schema=` the payload may be a value: a dict, a dataclass, a pydantic model, a Protobuf message. What does
-        not fit is refused before anything is sent. Bytes are taken as they are.
+        not fit is refused before anything is sent. Bytes are taken as they are. None is a null payload, which marks the
+        key as deleted and is not checked against the schema.
 
         Raises:
             PayloadInvalid: it does not fit the schema; `details["path"]` is the place.
@@ -269,6 +270,8 @@ class Producer:
         """
         if delay_ms is not None or ttl_ms is not None:
             attributes = with_timing(attributes, delay_ms, ttl_ms, self._options.dispatch_strategy)
+        if payload is None:
+            payload, attributes = b"", with_null(attributes, key)
         if self._tracing is not None and not isinstance(attributes, Carried):
             return await self._tracing.send(self, payload, key, attributes, partition, timeout_s)
         if timeout_s is not None:
@@ -297,7 +300,10 @@ class Producer:
 
     @keywords_named
     async def send_many(
-        self, messages: Iterable[Payload | Message | Value], *, keys: Iterable[str | None] | None = None
+        self,
+        messages: Iterable[Payload | Message | Value | None],
+        *,
+        keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
         """Publish payloads or messages, in order, as fast as the window permits; return when all are stored.
 
@@ -381,11 +387,13 @@ class Producer:
 
     def _send_any(
         self,
-        payload: Payload | Value,
+        payload: Payload | Value | None,
         key: str | None,
         attributes: Mapping[str, str] | None,
         partition: int | None,
     ) -> PendingSend:
+        if payload is None:
+            payload, attributes = b"", with_null(attributes, key)
         payload = payload_of(payload, self._serialise)
         if self._tracing is not None:
             attributes = self._tracing.created(self._topic, key, attributes)
@@ -439,7 +447,7 @@ class Producer:
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,
             ) from None  # fmt: skip
 
-    async def _add(self, entry: Payload | Message | Value, ledger: Ledger, key: str | None) -> None:
+    async def _add(self, entry: Payload | Message | Value | None, ledger: Ledger, key: str | None) -> None:
         attributes: Mapping[str, str] | None = None
         if isinstance(entry, Message):
             if key is not None:
@@ -448,6 +456,8 @@ class Producer:
                 )
             payload = payload_of(entry.payload, self._serialise)
             key, attributes = entry.key, entry.attributes or None
+        elif entry is None:
+            payload, attributes = b"", with_null(None, key)
         else:
             payload = payload_of(entry, self._serialise)
         ledger.note((await self._send_in_turn(payload, key, attributes, None))._batch, 1)

@@ -160,7 +160,7 @@ class Schemas:
         """Return a message's payload decoded by its schema: text, JSON value, Avro datum, Protobuf message, or bytes.
 
         A message without a schema, and formats bytes and number (which do not say what their bytes mean), give the
-        payload. An Avro container file gives the list of its data.
+        payload. An Avro container file gives the list of its data. A null payload gives None.
 
         Args:
             into: a class made of the value: a Protobuf message class (which Protobuf needs), a dataclass, a pydantic
@@ -171,6 +171,8 @@ class Schemas:
             PayloadInvalid: the payload is not of its schema.
             MissingExtra: Avro without fastavro.
         """
+        if message.is_null:
+            return None
         ref: SchemaRef | None = message.schema
         payload = bytes(message.payload)
         schema = None if ref is None else await self.get(ref)

@@ -151,7 +151,7 @@ class Producer(InLoop[_Producer]):
     @keywords_named
     def send_many(
         self,
-        messages: Iterable[Payload | _Message | Message | Value],
+        messages: Iterable[Payload | _Message | Message | Value | None],
         *,
         keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
@@ -164,8 +164,8 @@ class Producer(InLoop[_Producer]):
 
 
 def _unwrapped(
-    messages: Iterable[Payload | _Message | Message | Value],
-) -> Iterator[Payload | _Message | Value]:
+    messages: Iterable[Payload | _Message | Message | Value | None],
+) -> Iterator[Payload | _Message | Value | None]:
     for entry in messages:
         yield entry._inner if isinstance(entry, Message) else entry
 

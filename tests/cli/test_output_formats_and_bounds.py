@@ -34,14 +34,22 @@ class OneMessage:
     schema: Any = None
     key: str | None = None
     attributes: dict[str, str] = field(default_factory=dict)
+    is_null: bool = False
 
 
 @dataclass
 class SomeBatch:
     payloads: Sequence[bytes]
+    null: int | None = None
+
+    @property
+    def nulls(self) -> list[bool]:
+        return [at == self.null for at in range(len(self.payloads))]
 
     def messages(self) -> list[OneMessage]:
-        return [OneMessage(payload) for payload in self.payloads]
+        return [
+            OneMessage(payload, is_null=null) for payload, null in zip(self.payloads, self.nulls, strict=True)
+        ]
 
 
 @given(payloads=st.lists(st.binary(max_size=30), min_size=1))
@@ -73,6 +81,15 @@ def test_text_shows_readable_text_as_it_is() -> None:
 
 def test_separator_character_inside_an_ascii_payload_is_escaped() -> None:
     assert formatter(Format.TEXT)(SomeBatch([b"a\x1fb"])) == b"a\\x1fb\n"
+
+
+def test_a_null_payload_is_no_empty_line() -> None:
+    batch = SomeBatch([b"a", b"", b""], null=1)
+    assert formatter(Format.TEXT)(batch) == b"a\n(null: its key is deleted)\n\n"
+    assert formatter(Format.RAW)(batch) == b"a\n\n"
+    assert formatter(Format.HEX)(batch) == b"61\nnull\n\n"
+    payloads = [json.loads(each)["payload"] for each in formatter(Format.JSON)(batch).splitlines()]
+    assert payloads == ["a", None, ""]
 
 
 def test_hex() -> None:

@@ -56,6 +56,22 @@ def test_stdin_last_line_without_end_and_whole_input(live: Danube) -> None:
     assert live("topics", "list", "--filter", "*whole", "--json").result["items"][0]["messages"] == 1
 
 
+def test_a_null_payload_is_sent_and_shown_as_such(live: Danube) -> None:
+    live("produce", "nulls", "-m", "", "--key", "a")
+    assert live("produce", "nulls", "--key", "a", "--null", "--json").result["acknowledged"] == 1
+    lines = live("consume", "nulls", "--exit", "--format", "json").raw.splitlines()
+    assert [json.loads(line)["payload"] for line in lines] == ["", None]
+    ran = live("consume", "nulls", "--exit", "--format", "raw")
+    assert ran.raw == b"\n"
+    assert "1 null payloads were left out" in ran.err
+    assert [
+        row["untrusted"]["text"] for row in live("messages", "peek", "nulls", "--json").result["items"]
+    ] == ["", None]
+    for words in (("--null",), ("--null", "--key", "a", "-m", "x")):
+        refused = live("produce", "nulls", *words, "--json")
+        assert (refused.code, refused.error["details"]["field"]) == (2, "null")
+
+
 def test_too_large_input_is_refused_and_nothing_is_stored(live: Danube) -> None:
     ran = live("produce", "large", "--delimiter", "none", "--json", stdin=bytes(5_000_000))
     assert (ran.code, ran.error["code"]) == (2, "MESSAGE_TOO_LARGE")

@@ -80,7 +80,12 @@ def test_a_window_smaller_than_a_batch_holds_for_columns_too(memory: InMemoryClu
     [
         (pa.array([1, 2]), None, "messages are a column of binary or string, not of int64"),
         (pa.array([b"a"]), pa.array([b"k"]), "keys are a column of string, not of binary"),
-        (pa.array([b"a", None]), None, "a payload is null"),
+        (pa.array([b"a", None]), None, "a payload is null and has no key"),
+        (
+            pa.chunked_array([[b"a"], [b"b", None]]),
+            pa.array(["k", "l", None]),
+            "a payload is null and has no key",
+        ),
         (pa.array([b"a", b"b"]), pa.array(["k"]), "fewer keys than messages"),
     ],
 )

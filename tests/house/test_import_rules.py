@@ -90,7 +90,7 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
     "pydanube_core.batch.validate": {"numpy"},
     **{  # the tier's process, which alone has the extra `tier`
         f"pydanube_storage.parquet.{name}": {"numpy", "pyarrow"}
-        for name in ("columns", "decode", "encode", "export", "read", "write")
+        for name in ("columns", "decode", "encode", "export", "nulls", "read", "write")
     },
     **{
         f"pydanube_storage.telemetry.{name}": {"numpy", "pyarrow"}

@@ -15,7 +15,14 @@ TOO_DEEP: Final = '"… nested too deep to be shown"'
 def payload_of(item: Mapping[str, Any]) -> bytes:
     """Return the bytes of a message, as far as they were kept."""
     untrusted = item["untrusted"]
-    return base64.b64decode(untrusted["base64"]) if "base64" in untrusted else str(untrusted["text"]).encode()
+    return (
+        base64.b64decode(untrusted["base64"]) if "base64" in untrusted else (untrusted["text"] or "").encode()
+    )
+
+
+def is_null(item: Mapping[str, Any]) -> bool:
+    """Return whether the payload is null, which marks the key as deleted."""
+    return item["untrusted"].get("text", "") is None
 
 
 def value_of(item: Mapping[str, Any]) -> Any:
@@ -24,7 +31,7 @@ def value_of(item: Mapping[str, Any]) -> Any:
     Numbers are `Number`, objects are `Fields`, so that `written` gives them back as the producer wrote them.
     """
     untrusted = item["untrusted"]
-    text = untrusted.get("text", "")
+    text = untrusted.get("text") or ""
     if text[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(text, parse_float=Number, parse_int=Number, object_pairs_hook=Fields)

@@ -157,7 +157,7 @@ def item_of(message: Any, value: Any) -> dict[str, Any]:
         "producer": message.producer,
     }
     try:
-        untrusted["text"] = kept.decode()
+        untrusted["text"] = None if message.is_null else kept.decode()
     except UnicodeDecodeError:
         untrusted["base64"] = base64.b64encode(kept).decode()
     if value is not None:

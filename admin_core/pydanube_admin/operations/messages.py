@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
+from pydanube_core.batch.nulls import is_null
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import MessageFacts, TopicFacts
 from pydanube_core.names import TopicName
@@ -98,7 +99,7 @@ def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]
         text = shown.decode("utf-8", "ignore" if cut else "strict")
         if cut and len(text.encode()) < len(shown) - 3:
             raise ValueError("no text")
-        body = {"text": text}
+        body = {"text": None if is_null(message.payload, message.attributes) else text}
     except ValueError:
         body = {"base64": base64.b64encode(shown).decode()}
     body |= {"key": message.key, "attributes": dict(message.attributes), "producer": message.producer}

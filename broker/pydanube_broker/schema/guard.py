@@ -24,6 +24,7 @@ from typing import Final
 
 import anyio
 from pydanube_core.batch import BatchView, Column, ProducerPart
+from pydanube_core.batch.nulls import nulls
 from pydanube_core.errors import ClusterError, PayloadInvalid, SchemaMismatch
 
 from pydanube_broker.schema.binding import Binding
@@ -95,9 +96,12 @@ class SchemaGuard:
             return True
         if part.raw_bytes > LIGHT_BYTES or any(self._is_costly(one, part.raw_bytes) for one in table):
             return False
-        payloads = BatchView(data, part=part).payloads()
+        view = BatchView(data, part=part)
+        payloads = view.payloads()
+        exempt = nulls(view, payloads)
         for index, payload in enumerate(payloads):
-            self._check_payload(table[0 if which is None else which[index]], payload, index)
+            if exempt is None or not exempt[index]:
+                self._check_payload(table[0 if which is None else which[index]], payload, index)
         return True
 
     async def check_payloads(self, data: bytes | memoryview, part: ProducerPart) -> None:
@@ -105,11 +109,15 @@ class SchemaGuard:
         table, which = _schemas(data, part)
         for identity in table:
             await self._prepare(identity)
-        payloads = await anyio.to_thread.run_sync(BatchView(data, part=part).payloads)
+        view = BatchView(data, part=part)
+        payloads = await anyio.to_thread.run_sync(view.payloads)
+        exempt = await anyio.to_thread.run_sync(nulls, view, payloads)
         turn_until = time.perf_counter() + SLICE_S
         for index, payload in enumerate(payloads):
             identity = table[0 if which is None else which[index]]
-            if len(payload) > THREAD_BYTES or self._is_costly(identity, len(payload)):
+            if exempt is not None and exempt[index]:
+                pass
+            elif len(payload) > THREAD_BYTES or self._is_costly(identity, len(payload)):
                 await self._check_large(identity, payload, index)
             else:
                 self._check_payload(identity, payload, index)
@@ -119,14 +127,14 @@ class SchemaGuard:
 
     # -- single messages of official clients ---------------------------------------------------------------------
 
-    def check_message(self, schema_id: int, version: int, payload: bytes) -> bool:
+    def check_message(self, schema_id: int, version: int, payload: bytes, *, null: bool = False) -> bool:
         """Check one message as `check_batch` does; False: `check_payload` is still needed. Raises `SchemaMismatch`, `PayloadInvalid`."""
         self._counters.validations[self._topic, self.binding.validation_policy.value] += 1
         try:
             self._check_identity((schema_id, version))
         except SchemaMismatch as error:
             self._failed("missing_schema_id" if not schema_id else "subject_mismatch", error)
-        if self._unread:
+        if self._unread or null:
             return True
         if len(payload) > LIGHT_BYTES or self._is_costly((schema_id, version), len(payload)):
             return False

@@ -65,6 +65,7 @@ class _Part:
     """The first messages of a batch, where not all are wanted."""
 
     payloads: Sequence[bytes]
+    nulls: Sequence[bool]
     _messages: Sequence[Any]
 
     def messages(self) -> Sequence[Any]:
@@ -321,6 +322,7 @@ async def _pump(
     # they never come, and only the broker knows. A plain reader is ended by the broker.
     ask_when_quiet = job.exit and job.subscription is not None
     quiet_since: float | None = None
+    left_out = 0
     batches = receiver.batches()
     while not bounds.reached:
         batch: Batch | None = None
@@ -338,13 +340,17 @@ async def _pump(
         if job.format is Format.JSON:
             await subjects.learn(batch.messages())
         wanted = bounds.take(batch.partition, batch.offsets, int(batch.append_time.timestamp() * 1000))
+        if job.format is Format.RAW:
+            left_out += sum(batch.nulls[:wanted])
         if wanted == len(batch):
             await _hand_out(outlet, render(batch), [batch] if acknowledge else [])
         elif wanted:
             messages = batch.messages()[:wanted]
-            part: Received = _Part(batch.payloads[:wanted], messages)
+            part: Received = _Part(batch.payloads[:wanted], batch.nulls[:wanted], messages)
             await _hand_out(outlet, render(part), messages if acknowledge else [])
     await batches.aclose()
+    if left_out:
+        print(f"{left_out} null payloads were left out; --format json shows them", file=sys.stderr)
 
 
 async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 `raw` is the payload's bytes and a line end, so that `produce -f F` and `consume --format raw` give F again. `text` is
 for eyes: what is no UTF-8 or would drive the terminal is escaped, and a message stays one line. All formats take a
-batch and give the bytes to write at once.
+batch and give the bytes to write at once. A null payload is marked in `text` and `hex`, and left out of `raw`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol, assert_never
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
+NULL_TEXT: Final = b"(null: its key is deleted)"
 NO_SUBJECTS: Final[Mapping[Any, str]] = {}
 
 
@@ -35,6 +36,9 @@ class Received(Protocol):
 
     @property
     def payloads(self) -> Sequence[bytes]: ...
+
+    @property
+    def nulls(self) -> Sequence[bool]: ...
 
     def messages(self) -> Sequence[Any]: ...
 
@@ -59,11 +63,16 @@ def formatter(format: Format, subjects: Mapping[Any, str] = NO_SUBJECTS) -> Call
 
 
 def _raw(batch: Received) -> bytes:
-    return b"\n".join((*batch.payloads, b""))
+    payloads = batch.payloads
+    if any(nulls := batch.nulls):
+        payloads = [payload for payload, null in zip(payloads, nulls, strict=True) if not null]
+    return b"\n".join((*payloads, b""))
 
 
 def _text(batch: Received) -> bytes:
     payloads = batch.payloads
+    if any(nulls := batch.nulls):
+        payloads = [NULL_TEXT if null else payload for payload, null in zip(payloads, nulls, strict=True)]
     # Ordinary log lines, the usual case, cost two scans in C and no Python per message.
     joined = b"".join(payloads)
     if joined.isascii() and _CONTROL.search(joined) is None:
@@ -79,7 +88,8 @@ def _escaped(payload: bytes) -> str:
 
 
 def _hex(batch: Received) -> bytes:
-    return "".join([payload.hex() + "\n" for payload in batch.payloads]).encode()
+    rows = zip(batch.payloads, batch.nulls, strict=True)
+    return "".join(["null\n" if null else payload.hex() + "\n" for payload, null in rows]).encode()
 
 
 def _json(subjects: Mapping[Any, str], batch: Received) -> bytes:
@@ -110,7 +120,7 @@ def json_object(message: Any, subjects: Mapping[Any, str]) -> dict[str, Any]:
             body["schema_subject_reason"] = f"the registry does not tell that of schema id {schema.schema_id}"
         body["schema_version"] = schema.schema_version
     try:
-        body["payload"] = message.payload.decode()
+        body["payload"] = None if message.is_null else message.payload.decode()
     except UnicodeDecodeError:
         body["payload_base64"] = base64.b64encode(message.payload).decode()
     return body

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
 import typer
+from pydanube_core.batch.nulls import NULL
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted, human_bytes
@@ -128,6 +129,9 @@ class ProduceOptions:
     count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
     rate: Annotated[float | None, option("--rate", "N", "At most N messages a second.")] = None
     key: Annotated[str | None, option("--key", "K", "Key of every message.")] = None
+    null: Annotated[
+        bool, typer.Option("--null", help="With --key: one null payload, which marks the key as deleted.")
+    ] = False
     attribute: Annotated[
         list[str] | None, option("-a", "--attribute", "K=V", "Attribute of every message.")
     ] = None
@@ -148,6 +152,12 @@ class ProduceOptions:
     def __post_init__(self) -> None:
         if self.message is not None and self.file is not None:
             raise InvalidArgument("-m and -f exclude each other", field="file", value=str(self.file))
+        if self.null and (self.key is None or self.message is not None or self.file is not None):
+            raise InvalidArgument(
+                "--null is one message without a payload: give --key, and neither -m nor -f",
+                field="null",
+                value=True,
+            )
         if self.rate is not None and not self.rate > 0:
             raise InvalidArgument(
                 f"--rate {self.rate}: at least something above 0", field="rate", value=self.rate
@@ -159,8 +169,8 @@ class ProduceOptions:
 
     @property
     def from_stdin(self) -> bool:
-        """Whether stdin is read: `-f -`, or neither a text nor a file."""
-        return self.message is None and self.file in (None, Path("-"))
+        """Whether stdin is read: `-f -`, or neither a text, a file nor a null."""
+        return self.message is None and self.file in (None, Path("-")) and not self.null
 
 
 @command(
@@ -206,7 +216,7 @@ def _job(options: ProduceOptions) -> Job:
         if file is not None and not options.from_stdin and file.is_file()
         else None,
         key=options.key,
-        attributes=_attributes(options.attribute or []),
+        attributes=_attributes(options.attribute or []) | ({NULL: "1"} if options.null else {}),
         rate=options.rate,
         producer={
             "name": options.producer_name,
@@ -220,8 +230,8 @@ def _job(options: ProduceOptions) -> Job:
 
 def _source(options: ProduceOptions) -> Any:
     file, delimiter, count = options.file, options.delimiter, options.count
-    if options.message is not None:
-        payload = os.fsencode(options.message)  # bytes of the command line that were not UTF-8 survive
+    if options.message is not None or options.null:
+        payload = os.fsencode(options.message or "")  # bytes of the command line that were not UTF-8 survive
         return lambda: each(text_pieces(payload, repeat=count))
     if options.from_stdin:
         return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())

@@ -31,8 +31,9 @@ from pydanube_core.errors import (
 from pydanube_core.frames import CONSUME_DELIVERY_FIELD, decode_delivery, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
 
+from pydanube.decoded_batch import DecodedBatch
 from pydanube.facts import ClientEventKind
-from pydanube.message import DecodedBatch, Delivered
+from pydanube.message import Delivered
 from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.credit import CreditAccount

@@ -37,7 +37,7 @@ def slices_of(messages: Any, keys: Any, *, topic: str) -> Iterator[tuple[Any, An
     """Yield slices of payloads as `binary` and keys as `string`; None for keys if there are none.
 
     Raises:
-        InvalidArgument: the columns are of other types, a payload is null, or there are fewer keys than messages.
+        InvalidArgument: the columns are of other types, there are fewer keys than messages, or a null payload has no key.
     """
     import pyarrow as pa
 
@@ -48,12 +48,24 @@ def slices_of(messages: Any, keys: Any, *, topic: str) -> Iterator[tuple[Any, An
         if len(keys) < len(messages):
             raise InvalidArgument(f"{topic}: fewer keys than messages", field="keys", value=len(keys))
         names, columns = [*names, "key"], [messages, keys[: len(messages)]]
-    if messages.null_count:
-        raise InvalidArgument(f"{topic}: a payload is null", field="messages", value=None)
+    _check_nulls(messages, columns[1] if len(columns) > 1 else None, topic)
     for batch in pa.Table.from_arrays(columns, names=names).to_batches(max_chunksize=_SLICE):
         payloads = batch.column(0).cast(pa.binary())
         own = None if keys is None else batch.column(1).cast(pa.string())
         yield payloads, None if own is None or own.null_count == len(own) else own
+
+
+def _check_nulls(messages: Any, keys: Any, topic: str) -> None:
+    import pyarrow.compute as pc
+
+    if not messages.null_count:
+        return
+    if keys is None or pc.any(pc.and_(messages.is_null(), keys.is_null())).as_py():
+        raise InvalidArgument(
+            f"{topic}: a payload is null and has no key; a null payload marks its key as deleted, and takes key=",
+            field="payload",
+            value=None,
+        )
 
 
 def _check(column: Any, more: tuple[Any, ...], field: str, topic: str) -> None:
@@ -72,13 +84,13 @@ def _check(column: Any, more: tuple[Any, ...], field: str, topic: str) -> None:
 def packed(payloads: Any, keys: Any, bounds: Bounds) -> Iterator[PackedMessages] | None:
     """Cut a slice into batches; None if one of its messages needs individual treatment.
 
-    That is a message without a key among others with one, and one as large as a batch may be.
+    That is a null payload, a message without a key among others with one, and one as large as a batch may be.
 
     Args:
         payloads, keys: as `slices_of` gives them.
         bounds: asked again for each batch: they may change with a connection.
     """
-    if keys is not None and keys.null_count:
+    if payloads.null_count or (keys is not None and keys.null_count):
         return None
     ends, key_ends = _offsets(payloads), None if keys is None else _offsets(keys)
     largest = _longest(payloads) + (0 if keys is None else _longest(keys))

@@ -80,7 +80,9 @@ class Decoding:
                 )
 
 
-def _decoded(read: Reading, payload: bytes) -> tuple[Any, str | None]:
+def _decoded(read: Reading, payload: bytes | None) -> tuple[Any, str | None]:
+    if payload is None:
+        return None, None
     if isinstance(read, str):
         return None, read[:_TEXT_CHARS]
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
+from pydanube_storage.parquet.nulls import with_nulls
 from pyspark.sql.types import (
     BinaryType,
     DecimalType,
@@ -70,7 +71,7 @@ def rows_of(table: Any, *, topic: str, partition: int | None) -> Any:
             column["attributes"].cast(pa.map_(pa.string(), pa.string())),
             column["schema_id"].cast(pa.int64(), safe=False),
             column["schema_version"].cast(pa.int64()),
-            column["payload"],
+            with_nulls(column["payload"], column["attributes"]),
         ],
         names=TOPIC_SCHEMA.names,
     )

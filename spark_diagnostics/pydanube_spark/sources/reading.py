@@ -17,7 +17,7 @@ from pydanube_spark.sources.columns import rows_of
 from pydanube_spark.sources.extent import ColdObject, Extent, Slice
 
 if TYPE_CHECKING:
-    from pydanube.message import DecodedBatch
+    from pydanube.decoded_batch import DecodedBatch
 
 
 BATCH_ROWS: Final = 32_768  # of one record batch: what the JVM holds at once

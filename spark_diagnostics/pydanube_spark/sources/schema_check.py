@@ -18,10 +18,23 @@ WAITING_BYTES: Final = 4 << 20  # of a task
 WAITING_TASKS: Final = 64
 
 
-def check_payloads_there(rows: Any) -> None:
-    """Raise `InvalidArgument` if a row has no payload."""
-    if rows.column("payload").null_count:
-        raise InvalidArgument("payload is null in a row: a message has one", field="payload", value=None)
+def check_nulls_have_keys(rows: Any) -> None:
+    """Raise `InvalidArgument` if a row has neither a payload nor a key: a null payload marks its key as deleted."""
+    import pyarrow.compute as pc
+
+    payload = rows.column("payload")
+    if not payload.null_count:
+        return
+    if (
+        "key" not in rows.schema.names
+        or pc.any(pc.and_(payload.is_null(), rows.column("key").is_null())).as_py()
+    ):
+        raise InvalidArgument(
+            "payload is null in a row without a key: a null payload marks its key as deleted. Give the row a key, or leave "
+            "it out",
+            field="payload",
+            value=None,
+        )
 
 
 def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
@@ -33,14 +46,14 @@ def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
     Returns how many there are.
 
     Raises:
-        PayloadInvalid: one does not fit. InvalidArgument: one is null.
+        PayloadInvalid: one does not fit. InvalidArgument: one is null without a key.
     """
     import pyarrow as pa
 
     check, kept, count = payload_check(schema), None, 0
     for batch in rows:
-        check_payloads_there(batch)
-        for payload in batch.column("payload").cast(pa.binary()).to_pylist():
+        check_nulls_have_keys(batch)
+        for payload in batch.column("payload").drop_null().cast(pa.binary()).to_pylist():
             check(payload)
         if kept is None:
             kept = pa.ipc.new_stream(file, batch.schema)

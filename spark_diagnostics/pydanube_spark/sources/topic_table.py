@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Final
 
+from pydanube_core.batch.nulls import NULL
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -95,11 +96,14 @@ def _signed(name: str) -> Column:
 
 
 def _as_in_table(name: str) -> Column:
-    """A column of the files as the table has it: ids as bigint."""
+    """A column of the files as the table has it: ids as bigint, null payloads as null."""
     if name == "producer":
         return f.struct(_signed("producer.id").alias("id"), f.col("producer.name").alias("name")).alias(
             "producer"
         )
+    if name == "payload":  # a null is stored as an empty payload beside an attribute
+        null = (f.length("payload") == 0) & f.map_contains_key("attributes", f.lit(NULL))
+        return f.when(~null, f.col("payload")).alias(name)
     return _signed(name).alias(name) if name == "schema_id" else f.col(name)
 
 

@@ -34,7 +34,7 @@ from pydanube_spark.sources.options import TopicOptions
 from pydanube_spark.sources.schema_check import (
     WAITING_BYTES,
     WAITING_TASKS,
-    check_payloads_there,
+    check_nulls_have_keys,
     keep_fitting,
     kept_rows,
 )
@@ -272,7 +272,7 @@ class OneTopic:
 
     def store(self, batch: Any) -> None:
         """Send what is not stored yet, and wait until it is."""
-        check_payloads_there(batch)
+        check_nulls_have_keys(batch)
         if self.rows.by_column and not _any(batch, "attributes"):
             self._store_columns(batch)
             return
@@ -306,8 +306,8 @@ class OneTopic:
 
 
 _Attributes = dict[str, str] | None
-_Columns = tuple[list[bytes], list[str | None] | None, list[_Attributes] | None]
-_Placed = tuple[int, bytes, str | None, _Attributes]
+_Columns = tuple[list[bytes | None], list[str | None] | None, list[_Attributes] | None]
+_Placed = tuple[int, bytes | None, str | None, _Attributes]
 
 
 def _columns(batch: Any) -> _Columns:
@@ -330,7 +330,7 @@ def _said(batch: Any, name: str, values: Callable[[Any], list[Any]]) -> list[Any
     return values(batch.column(name)) if _any(batch, name) else None
 
 
-def _message(payload: bytes, key: str | None, attributes: _Attributes) -> Message:
+def _message(payload: bytes | None, key: str | None, attributes: _Attributes) -> Message:
     return Message.new(payload, key=key, attributes=attributes or {})
 
 
@@ -353,7 +353,10 @@ class _Rows:
         return first
 
     def not_stored(
-        self, payloads: list[bytes], keys: list[str | None] | None, attributes: list[_Attributes] | None
+        self,
+        payloads: list[bytes | None],
+        keys: list[str | None] | None,
+        attributes: list[_Attributes] | None,
     ) -> list[_Placed]:
         """The rows that the topic does not hold from an earlier try, each with its partition."""
         found = []

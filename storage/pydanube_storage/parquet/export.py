@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydanube_core.batch.nulls import is_null
 from pydanube_core.errors import AlreadyExists, ClosedResource, DiskFull, InvalidArgument
 from pydanube_core.units import format_time
 
@@ -236,7 +237,7 @@ def _lines(table: Any, topic: str, partition: int | None) -> list[bytes]:
             "attributes": dict(attributes),
         }
         try:
-            line["payload"] = payload.decode()
+            line["payload"] = None if is_null(payload, line["attributes"]) else payload.decode()
         except UnicodeDecodeError:
             line["payload_base64"] = base64.b64encode(payload).decode()
         found.append(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydanube_tui.columns import column, custom, number, words
 from pydanube_tui.page import Cell, Item, Line, Span, Target, Tone, dim, line
-from pydanube_tui.payloads import payload_of, value_of, written
+from pydanube_tui.payloads import is_null, payload_of, value_of, written
 from pydanube_tui.text import count, shown
 from pydanube_tui.view import Situation, View
 from pydanube_tui.views import topics
@@ -38,6 +38,8 @@ def _attributes(item: Item) -> str:
 
 
 def _payload(item: Item, form: str) -> str:
+    if is_null(item):
+        return "null"
     if form == "hex":
         return payload_of(item)[: SHOWN_CHARS // 3].hex(" ")
     if form == "decoded" and (value := value_of(item)) is not None:
@@ -50,6 +52,8 @@ def message_lines(item: Item, form: str) -> list[Line]:
     untrusted = item["untrusted"]
     where = "" if item["partition"] is None else f" of partition {item['partition']}"
     told_of = f"{item['payload_bytes']} bytes, {form}" + (", cut" if item["truncated"] else "")
+    if is_null(item):
+        told_of = "null: its key is deleted"
     lines = [
         _fact("offset", f"{item['offset']}{where}"),
         _fact(

@@ -9,7 +9,7 @@ from typing import Final
 
 from pydanube_tui.columns import custom, number, since, words
 from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
-from pydanube_tui.payloads import payload_of
+from pydanube_tui.payloads import is_null, payload_of
 from pydanube_tui.text import clock, shown, size
 from pydanube_tui.view import Ask, Extent, Situation, View, given, listed
 from pydanube_tui.views.subscriptions import key_of, merged, place_of_subscription
@@ -166,6 +166,8 @@ def _tries(item: Item) -> Cell:
 
 def _payload(item: Item) -> str:
     """Return the payload, as far as the answer has it: a long list has no room for all."""
+    if is_null(item):
+        return "null"
     text = payload_of(item).decode("utf-8", "replace")
     return text or (f"({size(item['payload_bytes'])}B, left out of this list)" if item["truncated"] else "")
 

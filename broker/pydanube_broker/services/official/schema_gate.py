@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from pydanube_core.batch.nulls import is_null
 from pydanube_core.errors import InvalidArgument, SchemaMismatch, SchemaNotFound
 from pydanube_core.generated import danube_pb2 as pb
 
@@ -51,7 +52,7 @@ class SchemaGate:
             return None
         schema_id, version, payload = message.schema_id, message.schema_version, message.payload
         try:
-            done = guard.check_message(schema_id, version, payload)
+            done = guard.check_message(schema_id, version, payload, null=is_null(payload, message.attributes))
         except SchemaMismatch as error:
             # FAILED_PRECONDITION puts Java into a loop without end or delay
             # (docs/research/data-plane.md#102-unary-reactions).
