@@ -36,6 +36,7 @@ from pydanube.sending.ledger import Ledger
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, PendingSend
 from pydanube.sending.publish_lane import PublishLane
 from pydanube.sending.slices import add_slices
+from pydanube.sending.unstored import unstored
 from pydanube.sending.window import LARGEST_BYTES, Payload, Window
 from pydanube.tasks import TaskOwner
 from pydanube.tracing import Carried
@@ -178,6 +179,13 @@ class Producer:
         """For each partition how many messages of this producer it held when it was opened: 0, but for one with
         `access_mode` exclusive or named that comes again by its name."""
         return self._stored_before
+
+    def unstored(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Yield the messages behind `stored_before`, of all that were ever sent under this name, in the same order.
+
+        Raises `InvalidArgument`: one has no key, and the topic has partitions.
+        """
+        return unstored(messages, self._stored_before, self._routing, topic=self._topic)
 
     # -- sending ---------------------------------------------------------------------------------------------
 

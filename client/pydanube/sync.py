@@ -159,6 +159,7 @@ class Producer(InLoop[_Producer]):
         given = messages if is_arrow(messages) else _unwrapped(messages)
         return self._loop.call(self._inner.send_many(given, keys=keys))
 
+    unstored = at_once(_Producer.unstored)
     flush = Blocking(_Producer.flush)
     statistics = at_once(_Producer.statistics)
 

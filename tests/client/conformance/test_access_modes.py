@@ -6,6 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
+from pydanube import Message
+from pydanube.routing import Router, Routing
 from pydanube_core.errors import InvalidArgument, ProducerFenced
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +79,34 @@ async def test_a_named_producer_comes_again_as_itself_beside_others(cluster: Any
                     assert (await second.send(b"4")).offset == 4
             async with client.producer(topic, name="task", access_mode="named") as third:
                 assert third.stored_before == (4,)
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+async def test_an_outbox_goes_on_where_a_crash_stopped_it(cluster: Any, partitions: int | None) -> None:
+    """Each partition may have got a different share before the crash: what is left out is counted by partition."""
+    rows = [Message.new(b"%d" % number, key=f"k{number % 11}") for number in range(60)]
+    topic = cluster.topic()
+    named: Any = {"name": "outbox", "access_mode": "named"}
+    async with cluster.connect() as client:
+        async with client.producer(topic, partitions=partitions, **named) as producer:
+            assert [*producer.unstored(rows)] == rows
+            # As a crash leaves it: a part of each partition's messages, the first ones.
+            router, limits = Router(Routing.KEY, partitions or 1), [5, 0, 12]
+            for row in rows:
+                at = router.pick(row.key, None)
+                if limits[at]:
+                    limits[at] -= 1
+                    await producer.send(row.payload, key=row.key)
+        async with client.producer(topic, **named) as producer:
+            await producer.send_many(producer.unstored(rows))
+        async with client.producer(topic, **named) as producer:
+            assert [*producer.unstored(rows)] == []
+            if partitions:
+                with pytest.raises(InvalidArgument, match="give each one a key"):
+                    [*producer.unstored([Message.new(b"x")])]
+        async with client.reader(topic, stop="head") as reader:
+            found = [message async for message in reader]
+    assert sorted(int(message.payload) for message in found) == list(range(60))
+    for key in {row.key for row in rows}:
+        own = [int(message.payload) for message in found if message.key == key]
+        assert own == sorted(own)
