@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from pydanube.retry import Retry
     from pydanube.schemas import Registered, Schema, Schemas
     from pydanube.sending.outbound import PendingSend
+    from pydanube.tables import TopicScan, TopicShard, read_shards, read_table, scan_table
     from pydanube.wire.endpoint import Tls
 
 __all__ = [
@@ -228,11 +229,16 @@ __all__ = [
     "SubscriptionType",
     "Tls",
     "TopicNotFound",
+    "TopicScan",
+    "TopicShard",
     "Unauthenticated",
     "Unavailable",
     "UnsupportedPlatform",
     "WindowFull",
     "connect",
+    "read_shards",
+    "read_table",
+    "scan_table",
 ]
 
 # Where each name lives; the errors are all in one module.
@@ -251,6 +257,7 @@ _NAMES = {
     "pydanube.retry": "Retry",
     "pydanube.schemas": "Registered Schema Schemas",
     "pydanube.sending.outbound": "PendingSend",
+    "pydanube.tables": "TopicScan TopicShard read_shards read_table scan_table",
     "pydanube.wire.endpoint": "Tls",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydanube_spark.decoding.avro import AvroFormat
-from pydanube_spark.decoding.fault import FAULTS, Fault
+from pydanube_storage.topics.decoding.avro import AvroFormat
+from pydanube_storage.topics.decoding.fault import FAULTS, Fault
 
 
 def encoded(schema: Any, value: Any) -> bytes:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_spark.decoding.fault import FAULTS, Fault
-from pydanube_spark.decoding.json_schema import JsonFormat
+from pydanube_storage.topics.decoding.fault import FAULTS, Fault
+from pydanube_storage.topics.decoding.json_schema import JsonFormat
 
 
 def read(schema: Any, payload: Any) -> Any:

@@ -12,8 +12,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_spark.decoding.fault import FAULTS, Fault
-from pydanube_spark.decoding.protobuf import ProtobufFormat, compiled
+from pydanube_storage.topics.decoding.fault import FAULTS, Fault
+from pydanube_storage.topics.decoding.protobuf import ProtobufFormat, compiled
 
 VERSION_1 = b"""
 syntax = "proto3";

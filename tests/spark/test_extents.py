@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_spark.sources.extent import (
+from pydanube_storage.objects.names import ObjectName
+from pydanube_storage.topics.extent import (
     ColdObject,
     Extent,
     cover_of,
@@ -14,7 +15,6 @@ from pydanube_spark.sources.extent import (
     tails_of,
     within,
 )
-from pydanube_storage.objects.names import ObjectName
 
 
 def named(start: int, end: int, *, generation: int = 0, epoch: int = 1, random: str = "a") -> ObjectName:

@@ -10,8 +10,8 @@ import pytest
 from pydanube.sync import connect, connect_admin
 from pydanube_core.errors import InvalidArgument, InvalidName, TopicNotFound
 from pydanube_spark import read_topic
-from pydanube_spark.sources.cluster import locate
 from pydanube_spark.sources.options import TopicOptions
+from pydanube_storage.topics.located import locate
 
 from tests.support.broker_process import BrokerProcess
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_asked_for_is_refused(given: dict[str, str], field: str) 
 def test_one_of_a_list_that_is_not_there_is_named(broker: BrokerProcess) -> None:
     send(broker, "there", 1)
     with pytest.raises(TopicNotFound, match="nowhere"):
-        locate(TopicOptions(topic="there,nowhere", broker=broker.url))
+        locate(TopicOptions(topic="there,nowhere", broker=broker.url).query)
 
 
 def test_a_write_goes_to_one_topic_or_says_it_row_by_row(spark: Any, broker: BrokerProcess) -> None:

@@ -11,10 +11,10 @@ import pytest
 from pydanube.sync import connect
 from pydanube_core.errors import CorruptObject, StoreUnavailable
 from pydanube_spark import read_topic
-from pydanube_spark.sources.cluster import locate
-from pydanube_spark.sources.extent import slices_of
 from pydanube_spark.sources.options import TopicOptions
-from pydanube_spark.sources.reading import Times, read_slices
+from pydanube_storage.topics.extent import slices_of
+from pydanube_storage.topics.located import locate
+from pydanube_storage.topics.reading import Times, read_slices
 
 from tests.spark.test_sources_live import addresses, wait_tiered
 from tests.support.broker_process import BrokerProcess
@@ -62,7 +62,7 @@ def test_wrong_credentials_are_said_within_seconds(
 ) -> None:
     place = {"endpoint": server.endpoint, "region": "us-east-1", "path_style": "true"}
     options = TopicOptions(topic="orders", tier=f"s3://{BUCKET}/tier", store=place)
-    assert locate(options).extents  # and what it needs is imported
+    assert locate(options.query).extents  # and what it needs is imported
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
     if wrong == "none":
@@ -72,7 +72,7 @@ def test_wrong_credentials_are_said_within_seconds(
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", wrong)
     begun_s = time.monotonic()
     with pytest.raises(StoreUnavailable, match="credentials"):
-        locate(options)
+        locate(options.query)
     assert time.monotonic() - begun_s < SAID_WITHIN_S
 
 
@@ -87,7 +87,7 @@ def test_an_object_whose_end_is_damaged_is_refused_before_it_is_believed(
     in_s3: BrokerProcess, server: S3Server
 ) -> None:
     options = TopicOptions(topic="orders", start="time:2020-01-01T00:00:00Z", **addresses(in_s3))
-    located = locate(options)
+    located = locate(options.query)
     assert located.store is not None
     (tasks,) = slices_of(located.extents, split_bytes=1 << 30)
     rows = sum(batch.num_rows for batch in read_slices(located.store, tasks, Times()))

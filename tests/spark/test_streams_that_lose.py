@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydanube.patience import patiently
 from pydanube.retry import Retry
 from pydanube.sync import connect, connect_admin
 from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, Unavailable
-from pydanube_spark.sources.patience import patiently
 from pydanube_spark.sources.topic_source import TopicSource
 
 from tests.support.broker_process import BrokerProcess
@@ -102,7 +102,7 @@ def test_patience_ends_with_a_sentence_and_is_not_for_what_will_not_pass() -> No
         return call
 
     short = Retry(max_elapsed_s=0.05, initial_s=0.001, max_delay_s=0.01)
-    with pytest.raises(Unavailable, match=r"no broker\. The stream tried for 0 s\. Start the query again"):
+    with pytest.raises(Unavailable, match=r"no broker\. It was retried for 0 s\. Start again"):
         patiently(fails(Unavailable("no broker")), short)
     assert len(calls) > 1
     calls.clear()
@@ -173,10 +173,10 @@ def test_a_batch_that_is_played_again_names_what_it_cannot_read(
 def test_a_topic_deleted_between_the_listing_and_its_description_is_no_error(
     own: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pydanube_spark.sources import cluster
+    from pydanube_storage.topics import located as cluster
 
     send(own, "race-a", 1)
     reader = reader_of(own, pattern="race-*")
     start = reader.initialOffset()
-    monkeypatch.setattr(cluster, "_names", lambda options: ["/default/race-a", "/default/race-b"])
+    monkeypatch.setattr(cluster, "matching_topics", lambda query: ["/default/race-a", "/default/race-b"])
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["/default/race-a"] == 1

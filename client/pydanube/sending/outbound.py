@@ -16,7 +16,6 @@ from typing import Any, Final, Self
 from pydanube_core.batch import BatchView, Codec, LoneBatches, PackedColumn, encode_batch
 from pydanube_core.errors import ClusterError, NameReused, ProducerUnknown
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
-from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import Receipt, from_ms
 from pydanube.wire.transport import copy_of
@@ -51,10 +50,8 @@ class Session:
         )
 
     @classmethod
-    def of(
-        cls, opened: pb.ProducerOpened, topic: str, name: str | None, *, before: Session | None
-    ) -> Session:
-        """Return a session as the broker opened it, after an earlier one of the same producer.
+    def of(cls, opened: Any, topic: str, name: str | None, *, before: Session | None) -> Session:
+        """Return a session by the broker's `ProducerOpened`, after an earlier one of the same producer.
 
         Raises `NameReused`: the earlier one was of a topic that is deleted.
         """
@@ -77,7 +74,7 @@ class Session:
             schema=(opened.schema_id, opened.schema_version),
         )
 
-    def check_resumed(self, opened: pb.ProducerOpened, topic: str) -> None:
+    def check_resumed(self, opened: Any, topic: str) -> None:
         """Check that the broker resumed this session. Raises `ProducerUnknown`."""
         came = (opened.topic_id, opened.producer_id, opened.producer_epoch, opened.producer_token)
         if came != (self.topic_id, self.producer_id, self.epoch, self.token):

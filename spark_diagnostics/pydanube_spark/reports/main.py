@@ -19,6 +19,7 @@ from typing import Any
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
+from pydanube_storage.topics.located import STORE, store_options
 
 from pydanube_spark.failures import failure_of
 from pydanube_spark.reports.balance.report import BALANCE
@@ -26,7 +27,6 @@ from pydanube_spark.reports.lag.report import LAG
 from pydanube_spark.reports.progress import say_progress
 from pydanube_spark.reports.run import ReportRequest, run_report
 from pydanube_spark.reports.traffic import TRAFFIC
-from pydanube_spark.sources.options import STORE, store_options
 
 _REPORTS = {report.name: report for report in (LAG, BALANCE, TRAFFIC)}
 #: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`

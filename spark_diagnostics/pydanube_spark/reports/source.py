@@ -15,8 +15,7 @@ from pydanube_core.telemetry import TelemetryFile, table_named
 from pydanube_core.telemetry.tables import HOLD_ROUNDS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
-
-from pydanube_spark.sources.cluster import cluster_folder, open_for_reading
+from pydanube_storage.topics.located import cluster_folder, open_for_reading
 
 _SHORTEST_MS: Final = 100
 

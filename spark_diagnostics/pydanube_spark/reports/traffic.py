@@ -20,10 +20,10 @@ from pydanube_core.telemetry import TelemetryFile, table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.units import format_time
 from pydanube_storage.telemetry.reading import read_samples, stored_files
+from pydanube_storage.topics.located import open_for_reading
 
 from pydanube_spark.reports.run import Found, Report, ReportRequest, Span, run_report
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
-from pydanube_spark.sources.cluster import open_for_reading
 
 COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 #: A sample from before the time says where a counter stood: telemetry that was thinned out has one an hour.

@@ -6,13 +6,22 @@ the query was made with.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pydanube.retry import Retry
 from pydanube_core.errors import ClusterError, SchemaInvalid
+from pydanube_storage.topics.decoding.column import Decoding
+from pydanube_storage.topics.decoding.fault import Fault
+from pydanube_storage.topics.decoding.registry import (
+    Version,
+    format_of,
+    latest_version,
+    version_of,
+    versions_of,
+)
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pydanube_spark.decoding.column import Decoding
-from pydanube_spark.decoding.fault import Fault
-from pydanube_spark.decoding.registry import Version, format_of, latest_version, version_of, versions_of
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
 from pydanube_spark.sources.options import TopicOptions
 
@@ -24,7 +33,7 @@ def schema_of(options: TopicOptions) -> StructType:
         TopicNotFound, SchemaNotFound, Unavailable, InvalidArgument: as `latest_version`.
         SchemaInvalid: the schema has no type that a column could be.
     """
-    return _with_value(latest_version(options.admin_url, options.topic, options.schema))
+    return _with_value(latest_version(options.calls, options.topic, options.schema))
 
 
 def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
@@ -34,11 +43,12 @@ def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
     """
     if not options.decode:
         return None
-    latest = latest_version(options.admin_url, options.topic, options.schema)
+    calls = options.calls
+    latest = latest_version(calls, options.topic, options.schema)
     found = latest if _is(latest, schema) else None
     if found is None:
-        for number in versions_of(options.admin_url, latest.subject):
-            version = version_of(options.admin_url, latest.subject, number)
+        for number in versions_of(calls, latest.subject):
+            version = version_of(calls, latest.subject, number)
             if _is(version, schema):
                 found = version
                 break
@@ -48,7 +58,8 @@ def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
             field="decode",
             subject=latest.subject,
         )
-    return Decoding(admin_url=options.admin_url, reader=found, fail=options.on_error == "fail")
+    # Tasks ask for versions while the query runs, which outlives a restart of the broker
+    return Decoding(broker=replace(calls, retry=Retry()), reader=found, fail=options.on_error == "fail")
 
 
 def _is(version: Version, schema: StructType) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from pydanube_storage.topics.extent import Extent, within
+from pydanube_storage.topics.reading import Times
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -19,9 +21,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from pydanube_spark.sources.extent import Extent, within
-from pydanube_spark.sources.reading import Times
 
 _MAX: Final = 1 << 62
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
+from pydanube.table_broker import TableBroker
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.names import TopicName
-from pydanube_core.positions import Position
-from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import parse_bytes, parse_duration_s
-from pydanube_storage.objects import StoreOptions
+from pydanube_storage.topics.located import STORE, switch
+from pydanube_storage.topics.query import TopicQuery
 
-#: how a store is reached, as fields of `StoreOptions`
-STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _OF_SPARK: Final = ("checkpointlocation",)  # Spark hands a sink its own options too
 ON_ERROR: Final = ("null", "fail")
 SPLIT_BYTES: Final = (
@@ -28,13 +24,6 @@ SPLIT_BYTES: Final = (
 
 def _text(text: str, *, field: str) -> str:
     return text
-
-
-def _switch(given: object, *, field: str) -> bool:
-    text = str(given).lower()
-    if text not in ("true", "false"):
-        raise InvalidArgument(f"{field}: write true or false, not {text!r}", field=field, value=text)
-    return text == "true"
 
 
 def _count(text: str, *, field: str) -> int:
@@ -57,13 +46,13 @@ def _size(text: str, *, field: str) -> int:
 # What the text of each option becomes; where it is not given, the field's default stands
 _READ: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end"), _text),
-    "decode": _switch,
+    "decode": switch,
     "on_error": lambda text, field: text.lower(),
     "max_messages_per_batch": _count,
     "max_bytes_per_batch": _size,
     "min_messages_per_batch": _count,
     "max_trigger_delay": parse_duration_s,
-    "fail_on_data_loss": _switch,
+    "fail_on_data_loss": switch,
     "split_bytes": _size,
     **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
 }
@@ -127,28 +116,32 @@ class TopicOptions:
                 field="admin",
                 value=None,
             )
-        if self.topic and self.pattern is not None:
-            raise InvalidArgument("give topic or pattern, one of them", field="pattern", value=self.pattern)
-        if self.pattern is not None:
-            TopicPattern.parse(self.pattern)
-        names = [str(TopicName.parse(name.strip())) for name in self.topic.split(",")] if self.topic else []
-        if len(set(names)) < len(names):
-            raise InvalidArgument("topic: the same one twice", field="topic", value=self.topic)
-        object.__setattr__(self, "topic", ",".join(names))
+        object.__setattr__(self, "topic", ",".join(self.query.topics))
         if self.decode and self.several:
             raise InvalidArgument(
                 "decode is of one topic: its schema gives the column its type; read several without, or one by one",
                 field="decode",
                 value=True,
             )
-        for field, text in (("start", self.start), ("end", self.end)):
-            if text is not None and offsets_in(text, field=field) is None:
-                Position.parse(text, now_ms=0, field=field)
 
     @property
-    def topics(self) -> Sequence[str]:
-        """The given names; none with a pattern."""
-        return self.topic.split(",") if self.topic else ()
+    def query(self) -> TopicQuery:
+        """What is read, without Spark. Raises `InvalidArgument`, `InvalidName`."""
+        return TopicQuery(
+            topics=self.topic.split(",") if self.topic else (),
+            pattern=self.pattern,
+            broker=None if self.offline else self.calls,
+            tier=self.tier,
+            cluster=self.cluster,
+            start=self.start,
+            end=self.end,
+            store=self.store or {},
+        )
+
+    @property
+    def calls(self) -> TableBroker:
+        """The broker, by addresses as this process has them."""
+        return TableBroker(broker_url=self.broker_url, admin_url=self.admin_url)
 
     @property
     def several(self) -> bool:
@@ -183,28 +176,6 @@ class TopicOptions:
         return cls(**fields, store={name: given[name] for name in STORE if name in given})
 
 
-def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
-    """Return offsets of partitions from JSON, `{"0": 23, "1": -2}`; None for a text that is no JSON object.
-
-    A partition is its number or its own name; -2 is the earliest offset, -1 the latest.
-
-    Raises `InvalidArgument`: it is none of this.
-    """
-    if not text.lstrip().startswith("{"):
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = {"": None}
-    if not all(type(offset) is int and offset >= -2 for offset in found.values()):
-        raise InvalidArgument(
-            f'{field}: write offsets of partitions as {{"0": 23, "1": -2}}, not {text:.100}',
-            field=field,
-            value=text[:100],
-        )
-    return dict(found)
-
-
 def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
     """Return the options in lower case; unknown ones are refused."""
     given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
@@ -215,11 +186,3 @@ def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, st
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
             raise InvalidArgument(f"option {name!r} is not known{hint}", field=name, value=value)
     return given
-
-
-def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
-    """Return how to reach a store; keys and tokens come from where every AWS tool finds them."""
-    said: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in STORE}
-    for name in said.keys() & {"path_style", "anonymous"}:
-        said[name] = _switch(said[name], field=name)
-    return StoreOptions(url=url, **said)

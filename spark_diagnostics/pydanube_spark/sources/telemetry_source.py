@@ -10,18 +10,25 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from pydanube.addresses import admin_address
+from pydanube.table_broker import TableBroker
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.telemetry import Kind, Table, table_named
 from pydanube_core.units import parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 from pydanube_storage.telemetry.writing import arrow_schema
+from pydanube_storage.topics.located import (
+    STORE,
+    cluster_folder,
+    open_for_reading,
+    store_of_broker,
+    store_options,
+)
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from pydanube_spark.sources.cluster import cluster_folder, open_for_reading, store_of_broker
-from pydanube_spark.sources.options import STORE, store_options, words_of
+from pydanube_spark.sources.options import words_of
 
 _KNOWN: Final = ("table", "tier", "broker", "admin", "cluster", "start", "end", *STORE)
 _TASK_BYTES: Final = 8 << 20
@@ -50,7 +57,8 @@ class _Options:
         place: dict[str, str] = {name: given[name] for name in STORE if name in given}
         if tier is None:
             admin_url = admin_address(given.get("admin"), given.get("broker"), os.environ)
-            store, cluster = store_of_broker(admin_url, cluster, place)
+            calls = TableBroker(broker_url=admin_url, admin_url=admin_url)
+            store, cluster = store_of_broker(calls, cluster, place)
         else:
             store = store_options(tier, place)
         now_ms = time.time_ns() // 1_000_000

@@ -11,10 +11,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from pydanube.retry import Retry
 from pydanube_core.errors import InvalidArgument, TopicNotFound
 from pydanube_storage.objects import StoreOptions
+from pydanube_storage.topics.decoding.column import DECODED_ROWS, Decoding
+from pydanube_storage.topics.extent import (
+    Extent,
+    Slice,
+    reached_by,
+    slices_of,
+    stored_bytes,
+    tails_of,
+    within,
+)
+from pydanube_storage.topics.located import Located, locate
+from pydanube_storage.topics.positions import between, first_offsets
+from pydanube_storage.topics.reading import Times, read_slices, read_tail
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -27,22 +42,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pydanube_spark.decoding.column import DECODED_ROWS, Decoding
-from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import TOPIC_SCHEMA
 from pydanube_spark.sources.decoded import decoding_of, schema_of
-from pydanube_spark.sources.extent import Extent, Slice, reached_by, slices_of, stored_bytes, tails_of, within
 from pydanube_spark.sources.filter_bounds import FilterBounds, narrowed, wanted_by
 from pydanube_spark.sources.options import TopicOptions
-from pydanube_spark.sources.patience import patiently
-from pydanube_spark.sources.positions import between, first_offsets
-from pydanube_spark.sources.reading import Times, read_slices, read_tail
 
 #: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
 TOPIC_ID: Final = "topic_id"
 log = logging.getLogger("pydanube.spark")
 
 TAIL_MESSAGES: Final = 1 << 20  # of the live tail for one task
+PATIENCE: Final = Retry(max_elapsed_s=60.0, initial_s=0.2, max_delay_s=5.0)  # of a stream with its broker
 
 
 class _Cold(InputPartition):
@@ -125,7 +135,7 @@ class _Reading:
                 return iter(())
             return read_slices(partition.store, partition.value, partition.times)
         assert isinstance(partition, _Live)
-        return read_tail(self.options.broker_url, partition.value, partition.times)
+        return read_tail(self.options.calls, partition.value, partition.times)
 
 
 class _Reader(_Reading, DataSourceReader):
@@ -138,8 +148,8 @@ class _Reader(_Reading, DataSourceReader):
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        located = locate(self.options)
-        extents, times = between(self.options, located)
+        located = locate(self.options.query)
+        extents, times = between(self.options.query, located)
         wanted = narrowed(self._wanted, times)
         return self.tasks(located, wanted.of(extents), wanted.times)
 
@@ -157,8 +167,10 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._few_since: float | None = None  # when fewer messages than a batch should have began to wait
 
     def initialOffset(self) -> dict[str, Any]:
-        located = locate(self.options)
-        return self._said(first_offsets(self.options, located), located)
+        located = locate(
+            self.options.query
+        )  # without patience: somebody has just begun it, perhaps with a wrong address
+        return self._said(first_offsets(self.options.query, located), located)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the next offset of each concrete topic, or as far as the limit permits; a topic never goes back."""
@@ -224,7 +236,12 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return offsets
 
     def _located(self) -> Located:
-        return patiently(lambda: locate(self.options))
+        query = self.options.query
+        return locate(
+            query
+            if self.options.offline
+            else replace(query, broker=replace(self.options.calls, retry=PATIENCE))
+        )
 
     def _check_gone(self, begun: Mapping[str, int], ends: Mapping[str, int], located: Located) -> None:
         """Check that each concrete topic of the checkpoint is still read; log the others if loss is permitted.

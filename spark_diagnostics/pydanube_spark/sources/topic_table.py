@@ -12,17 +12,17 @@ from functools import reduce
 from typing import Final
 
 from pydanube_core.batch.nulls import NULL
+from pydanube_storage.topics.decoding.registry import latest_version
+from pydanube_storage.topics.extent import Extent
+from pydanube_storage.topics.located import Located, locate
+from pydanube_storage.topics.positions import between
+from pydanube_storage.topics.reading import Times
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from pydanube_spark.decoding.registry import latest_version
-from pydanube_spark.sources.cluster import Located, locate
 from pydanube_spark.sources.columns import FILE_SCHEMA, TOPIC_SCHEMA
 from pydanube_spark.sources.decoded import schema_of
-from pydanube_spark.sources.extent import Extent
 from pydanube_spark.sources.options import TopicOptions
-from pydanube_spark.sources.positions import between
-from pydanube_spark.sources.reading import Times
 from pydanube_spark.sources.registration import register
 
 _S3A: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -76,11 +76,11 @@ def read_topic(
         store=store,
     )
     register(spark)
-    located = locate(options)
+    located = locate(options.query)
     if decode:  # by one subject, whichever part it is
-        subject = latest_version(options.admin_url, located.topic, options.schema).subject
+        subject = latest_version(options.calls, located.topic, options.schema).subject
         options = replace(options, schema=subject)
-    extents, times = between(options, located)
+    extents, times = between(options.query, located)
     if not decode and _spark_can_open(spark, located):
         parts = [frame for each in extents for frame in _frames(spark, options, located, each, times)]
     else:

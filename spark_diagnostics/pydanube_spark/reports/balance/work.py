@@ -16,6 +16,7 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.telemetry.tables import LOAD_EVERY
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples
+from pydanube_storage.topics.located import open_for_reading
 
 from pydanube_spark.reports.balance.loads import (
     BROKER_COLUMNS,
@@ -26,7 +27,6 @@ from pydanube_spark.reports.balance.loads import (
 )
 from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
-from pydanube_spark.sources.cluster import open_for_reading
 
 DAMAGED: Final = "DAMAGED"
 _BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour

@@ -12,9 +12,8 @@ from pydanube_core.errors import CorruptObject, ObjectMissing, StoreUnavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.objects import StoreOptions, topic_folder
 from pydanube_storage.parquet.read import ObjectReader
-
-from pydanube_spark.sources.cluster import objects_in, open_for_reading
-from pydanube_spark.sources.extent import ColdObject
+from pydanube_storage.topics.extent import ColdObject
+from pydanube_storage.topics.located import objects_in, open_for_reading
 
 
 class ColdAges:

@@ -15,11 +15,11 @@ from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
+from pydanube_storage.topics.located import open_for_reading
 
 from pydanube_spark.reports.lag.history import LogFacts
 from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import topic_matches
-from pydanube_spark.sources.cluster import open_for_reading
 
 _COLUMNS: Final = (
     *("taken_at", "topic", "topic_id", "messages_in", "bytes_in"),

@@ -15,10 +15,10 @@ from pydanube_core.errors import CorruptObject, ObjectMissing
 from pydanube_core.telemetry import table_named
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples
+from pydanube_storage.topics.located import open_for_reading
 
 from pydanube_spark.reports.lag.history import ARRAYS
 from pydanube_spark.reports.source import topic_matches
-from pydanube_spark.sources.cluster import open_for_reading
 
 _LEVEL: Final = 1  # zstd
 PACKED: Final = pa.schema(

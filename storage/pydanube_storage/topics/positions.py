@@ -7,16 +7,16 @@ import time
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
-from pydanube_spark.sources.cluster import Located
-from pydanube_spark.sources.extent import Extent, within
-from pydanube_spark.sources.options import TopicOptions, offsets_in
-from pydanube_spark.sources.reading import Times, open_object
+from pydanube_storage.topics.extent import Extent, within
+from pydanube_storage.topics.located import Located, open_for_reading
+from pydanube_storage.topics.query import TopicQuery, offsets_in
+from pydanube_storage.topics.reading import Times, open_object
 
 
-def between(options: TopicOptions, located: Located) -> tuple[list[Extent], Times]:
+def between(query: TopicQuery, located: Located) -> tuple[list[Extent], Times]:
     """Return what is between `start` and `end`: the extents, and the times that rows must have."""
-    starts = _Positions(options.start, located, field="start")
-    ends = None if options.end is None else _Positions(options.end, located, field="end")
+    starts = _Positions(query.start, located, field="start")
+    ends = None if query.end is None else _Positions(query.end, located, field="end")
     extents = []
     for each in located.extents:
         low = starts.offset(each)
@@ -78,32 +78,23 @@ def _offset(position: Position, extent: Extent) -> int | None:
             return None
 
 
-def first_offsets(options: TopicOptions, located: Located) -> dict[str, int]:
+def first_offsets(query: TopicQuery, located: Located) -> dict[str, int]:
     """Return where a stream begins in each concrete topic."""
-    starts = _Positions(options.start, located, field="start")
+    starts = _Positions(query.start, located, field="start")
     found = {}
     for each in located.extents:
         offset = starts.offset(each)
         if offset is None:
-            offset = _offset_at_time(options, located, each, starts.one)
+            offset = _offset_at_time(query, located, each, starts.one)
         found[each.topic] = max(each.start, min(offset, each.end))
     return found
 
 
-def _offset_at_time(options: TopicOptions, located: Located, extent: Extent, position: Position) -> int:
+def _offset_at_time(query: TopicQuery, located: Located, extent: Extent, position: Position) -> int:
     """Return the first offset at or after a time; the end if there is none yet."""
-    if located.live:
-        from pydanube.sync import connect
-
-        with (
-            connect(options.broker_url) as client,
-            client.reader(extent.topic, start=str(position), stop=f"offset:{extent.end}") as reader,
-        ):
-            for message in reader:
-                return message.offset
-        return extent.end
-    from pydanube_spark.sources.cluster import open_for_reading
-
+    if query.broker is not None:
+        found = query.broker.first_offset(extent.topic, str(position), end=extent.end)
+        return extent.end if found is None else found
     assert located.store is not None
     store = open_for_reading(located.store)
     for each in extent.objects:

@@ -1,4 +1,4 @@
-"""Retries of a stream's calls: a broker that restarts is away for seconds, and a streaming query goes on after it."""
+"""Retries of calls that only read, for programs that outlive a restart of the broker."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from pydanube.retry import Retry
 from pydanube_core.errors import ClusterError, error_for
 
-PATIENCE: Final = Retry(max_elapsed_s=60.0, initial_s=0.2, max_delay_s=5.0)
+from pydanube.retry import Retry
+
 T = TypeVar("T")
-log = logging.getLogger("pydanube.spark")
+log = logging.getLogger("pydanube")
 
 
-def patiently(call: Callable[[], T], patience: Retry = PATIENCE) -> T:
+def patiently(call: Callable[[], T], patience: Retry) -> T:
     """Return the result of a call that only reads. Retry it with back-off while its error may pass.
 
     Raises `ClusterError`: the call failed, and did so until the time of `patience` was over if it is retryable.
@@ -34,12 +34,12 @@ def patiently(call: Callable[[], T], patience: Retry = PATIENCE) -> T:
             if waited_s + delay_s > patience.max_elapsed_s:
                 raise error_for(
                     error.code,
-                    f"{error.message}. The stream tried for {waited_s:.0f} s. Start the query again when the broker is back: it "
-                    "continues from its checkpoint",
+                    f"{error.message}. It was retried for {waited_s:.0f} s. Start again when the broker is back; a streaming "
+                    "query continues from its checkpoint",
                     error.details,
                     error.next,
                     error.retry_after_ms,
                 ) from error
             if attempt == 1:
-                log.warning("%s. The stream retries for up to %g s", error, patience.max_elapsed_s)
+                log.warning("%s. It is retried for up to %g s", error, patience.max_elapsed_s)
             time.sleep(delay_s)

@@ -1,9 +1,9 @@
-"""Where a topic is: asked of the broker, or read from the object store alone."""
+"""Locate the messages of topics: by the broker, or in the object store alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -12,14 +12,16 @@ from pydanube_core.errors import InvalidArgument, StoreUnavailable, TopicNotFoun
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import parse_time_ms
+
 from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
 from pydanube_storage.objects.names import ObjectName
-
-from pydanube_spark.sources.extent import ColdObject, Extent, cover_of
-from pydanube_spark.sources.options import TopicOptions, store_options
+from pydanube_storage.topics.extent import ColdObject, Extent, cover_of
+from pydanube_storage.topics.query import Broker, TopicQuery
 
 _PAGE: Final = 1000
 MOST_TOPICS: Final = 1000  # of a pattern: each is asked about
+#: how a store is reached, as fields of `StoreOptions`
+STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _NOT_CLUSTERS: Final = ("exports",)
 _TOLD: Final = ("endpoint", "region", "path_style")
 
@@ -38,45 +40,41 @@ class Located:
     live: bool
 
 
-def locate(options: TopicOptions) -> Located:
-    """Locate the topic, or the topics that a pattern matches now.
+def locate(query: TopicQuery) -> Located:
+    """Locate the topics, those of a pattern as they are now.
 
     Raises `TopicNotFound`, `Unavailable`, `StoreUnavailable`, `InvalidArgument`.
     """
-    one = _in_store if options.offline else _by_broker
-    if not options.several:
-        return one(options)
     found = []
-    for name in _names(options):
+    for name in query.topics or matching_topics(query):
         try:
-            found.append(one(replace(options, topic=name, pattern=None)))
+            found.append(
+                _in_store(query, name) if query.broker is None else _by_broker(query, query.broker, name)
+            )
         except TopicNotFound:
-            if options.pattern is None:
+            if query.pattern is None:
                 raise
             # It was deleted after the listing, so the pattern does not match it any more.
     return Located(
-        topic=options.topic or str(options.pattern),
+        topic=query.title,
         topic_ids={topic: number for each in found for topic, number in each.topic_ids.items()},
         extents=tuple(extent for each in found for extent in each.extents),
         store=next((each.store for each in found if each.store is not None), None),
-        live=not options.offline,
+        live=query.broker is not None,
     )
 
 
-def _names(options: TopicOptions) -> Sequence[str]:
-    if options.pattern is None:
-        return options.topics
-    pattern = TopicPattern.parse(options.pattern)
-    if options.offline:
-        assert options.tier is not None
-        store = open_for_reading(store_options(options.tier, options.store))
-        folder = f"{cluster_folder(store, options.cluster)}/topics/{pattern.namespace}"
+def matching_topics(query: TopicQuery) -> Sequence[str]:
+    """Return the topics that the query's pattern matches now. Raises `InvalidArgument`: they are too many."""
+    assert query.pattern is not None
+    pattern = TopicPattern.parse(query.pattern)
+    if query.broker is None:
+        store = open_for_reading(_named_store(query))
+        folder = f"{cluster_folder(store, query.cluster)}/topics/{pattern.namespace}"
         names = {TopicName(pattern.namespace, name).base for name in store.folders(folder)}
     else:
         filtered = {"namespace": pattern.namespace, "filter": str(pattern)}
-        names = {
-            TopicName.parse(item["topic"]) for item in _pages(options.admin_url, "topics.list", filtered)
-        }
+        names = {TopicName.parse(item["topic"]) for item in _pages(query.broker, "topics.list", filtered)}
     matching = sorted(str(name) for name in names if pattern.matches(name))
     if len(matching) > MOST_TOPICS:
         raise InvalidArgument(
@@ -85,6 +83,30 @@ def _names(options: TopicOptions) -> Sequence[str]:
             value=str(pattern),
         )
     return matching
+
+
+def _named_store(query: TopicQuery) -> StoreOptions:
+    if query.tier is None:
+        raise InvalidArgument(
+            "give broker, the address of a broker, or tier, the object store", field="tier", value=None
+        )
+    return store_options(query.tier, query.store)
+
+
+def store_options(url: str, given: Mapping[str, str] | None) -> StoreOptions:
+    """Return how to reach a store. Keys and tokens come from where every AWS tool finds them."""
+    fields: dict[str, Any] = {name: value for name, value in (given or {}).items() if name in STORE}
+    for name in fields.keys() & {"path_style", "anonymous"}:
+        fields[name] = switch(fields[name], field=name)
+    return StoreOptions(url=url, **fields)
+
+
+def switch(given: object, *, field: str) -> bool:
+    """Return true or false from a text. Raises `InvalidArgument`."""
+    text = str(given).lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"{field}: write true or false, not {text!r}", field=field, value=text)
+    return text == "true"
 
 
 def open_for_reading(options: StoreOptions) -> ObjectStore:
@@ -138,15 +160,13 @@ def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
 
 
 def store_of_broker(
-    admin_url: str, cluster: str | None, given: Mapping[str, str]
+    broker: Broker, cluster: str | None, given: Mapping[str, str]
 ) -> tuple[StoreOptions, str]:
-    """Return (store, cluster) as the broker tells; given options go before.
+    """Return (store, cluster) by the broker. Given options go before its own.
 
     Raises `Unavailable`: no broker. InvalidArgument: it has no object store.
     """
-    from pydanube_admin.remote import call_sync
-
-    tier = call_sync(admin_url, "brokers.status")["tier"]
+    tier = broker.ask("brokers.status", {})["tier"]
     if not tier.get("enabled"):
         raise InvalidArgument(
             f"the broker has no object store: {tier.get('reason')}", field="tier", value=None
@@ -161,17 +181,14 @@ def _told(tier: Mapping[str, Any], given: Mapping[str, str] | None) -> StoreOpti
     return store_options(tier["url"], {**told, **(given or {})})
 
 
-def _by_broker(options: TopicOptions) -> Located:
-    from pydanube_admin.remote import call_sync
-
-    url = options.admin_url
-    described = call_sync(url, "topics.describe", {"topic": options.topic})
-    tier = call_sync(url, "brokers.status")["tier"]
+def _by_broker(query: TopicQuery, broker: Broker, topic: str) -> Located:
+    described = broker.ask("topics.describe", {"topic": topic})
+    tier = broker.ask("brokers.status", {})["tier"]
     store = None
-    if options.tier is not None:
-        store = store_options(options.tier, options.store)
+    if query.tier is not None:
+        store = _named_store(query)
     elif tier.get("enabled"):
-        store = _told(tier, options.store)
+        store = _told(tier, query.store)
     parts = described["parts"] or [described]
     extents = []
     for part in parts:
@@ -179,7 +196,7 @@ def _by_broker(options: TopicOptions) -> Located:
         if store is not None and part["next_offset"] > part["start_offset"]:
             objects = [
                 _listed(item, tier.get("url", ""))
-                for item in _pages(url, "objects.list", {"topic": part["topic"]})
+                for item in _pages(broker, "objects.list", {"topic": part["topic"]})
             ]
         start = part["start_offset"]
         extents.append(
@@ -201,12 +218,10 @@ def _by_broker(options: TopicOptions) -> Located:
     )
 
 
-def _pages(admin_url: str, operation: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    from pydanube_admin.remote import call_sync
-
+def _pages(broker: Broker, operation: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     arguments: dict[str, Any] = {**asked, "limit": _PAGE}
     while True:
-        page = call_sync(admin_url, operation, arguments, timeout_s=60.0)
+        page = broker.ask(operation, arguments, timeout_s=60.0)
         yield from page["items"]
         if page["next_page"] is None:
             return
@@ -229,12 +244,11 @@ def _listed(item: Mapping[str, Any], tier_url: str) -> ColdObject:
     )
 
 
-def _in_store(options: TopicOptions) -> Located:
-    assert options.tier is not None
-    where = store_options(options.tier, options.store)
+def _in_store(query: TopicQuery, topic: str) -> Located:
+    where = _named_store(query)
     store = open_for_reading(where)
-    name = TopicName.parse(options.topic)
-    cluster = cluster_folder(store, options.cluster)
+    name = TopicName.parse(topic)
+    cluster = cluster_folder(store, query.cluster)
     namespace = f"{cluster}/topics/{name.namespace}"
     concrete = []
     for folder in store.folders(namespace):

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydanube_core.errors import CorruptObject
+
 from pydanube_storage.objects import ObjectStore, StoreOptions
 from pydanube_storage.parquet.encode import RowGroup
 from pydanube_storage.parquet.read import Expected, ObjectReader
-
-from pydanube_spark.sources.cluster import open_for_reading
-from pydanube_spark.sources.columns import rows_of
-from pydanube_spark.sources.extent import ColdObject, Extent, Slice
-
-if TYPE_CHECKING:
-    from pydanube.decoded_batch import DecodedBatch
-
+from pydanube_storage.topics.extent import ColdObject, Extent, Slice
+from pydanube_storage.topics.located import open_for_reading
+from pydanube_storage.topics.query import Broker, StoredBatch
+from pydanube_storage.topics.rows import ROWS, rows_of, stored_columns
 
 BATCH_ROWS: Final = 32_768  # of one record batch: what the JVM holds at once
 _TAIL_ROWS: Final = 16_384
@@ -43,11 +40,13 @@ def _store(options: StoreOptions) -> ObjectStore:
     return open_for_reading(options)
 
 
-def read_slices(options: StoreOptions, slices: tuple[Slice, ...], times: Times) -> Iterator[Any]:
+def read_slices(
+    options: StoreOptions, slices: tuple[Slice, ...], times: Times, columns: Sequence[str] = ROWS.names
+) -> Iterator[Any]:
     """Yield the rows of a task. Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`."""
     store = _store(options)
     for each in slices:
-        yield from _read_slice(store, each, times)
+        yield from _read_slice(store, each, times, columns)
 
 
 def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
@@ -61,7 +60,7 @@ def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
     return ObjectReader(store, cold.key, expected)
 
 
-def _read_slice(store: ObjectStore, wanted: Slice, times: Times) -> Iterator[Any]:
+def _read_slice(store: ObjectStore, wanted: Slice, times: Times, columns: Sequence[str]) -> Iterator[Any]:
     reader = open_object(store, wanted.object)
     meta = reader.meta
     if meta.topic != wanted.topic or meta.start > wanted.object.start or meta.end < wanted.object.end:
@@ -71,17 +70,24 @@ def _read_slice(store: ObjectStore, wanted: Slice, times: Times) -> Iterator[Any
             key=reader.key,
             cause="footer",
         )
+    stored = stored_columns(columns, by_time=times.start_ms is not None or times.end_ms is not None)
     first = reader.row_groups * wanted.part // wanted.parts
     end = reader.row_groups * (wanted.part + 1) // wanted.parts
     for index in range(first, end):
         if reader.first[index] >= wanted.end or reader.row_group_end(index) <= wanted.start:
             continue
-        table = reader.read_row_group(index)
-        yield from _batches(table, wanted.start, wanted.end, times, wanted.shown, wanted.partition)
+        table = reader.read_row_group(index, stored)
+        yield from _batches(table, wanted.start, wanted.end, times, wanted.shown, wanted.partition, columns)
 
 
 def _batches(
-    table: Any, start: int, end: int, times: Times, topic: str, partition: int | None
+    table: Any,
+    start: int,
+    end: int,
+    times: Times,
+    topic: str,
+    partition: int | None,
+    columns: Sequence[str],
 ) -> Iterator[Any]:
     """Yield the wanted part of a table: offsets and append times ascend, so it is one slice."""
     offsets = table.column("offset").to_numpy()
@@ -94,38 +100,32 @@ def _batches(
             high = min(high, int(appended.searchsorted(times.end_ms)))
     while low < high:
         count = min(BATCH_ROWS, high - low)
-        yield rows_of(table.slice(low, count), topic=topic, partition=partition)
+        yield rows_of(table.slice(low, count), topic=topic, partition=partition, columns=columns)
         low += count
 
 
-def read_tail(broker_url: str, wanted: Extent, times: Times) -> Iterator[Any]:
-    """Read what no object has yet from the broker, by a plain reader: nothing is acknowledged, no trace is left.
-
-    Raises `ClusterError`: what the reader met.
-    """
-    from pydanube.sync import connect
-
-    tail = _Tail(wanted, times)
-    with (
-        connect(broker_url) as client,
-        client.reader(wanted.topic, start=f"offset:{wanted.start}", stop=f"offset:{wanted.end}") as reader,
-    ):
-        for batch in reader.batches():
-            yield from tail.add(batch._inner._delivered.batch)
+def read_tail(
+    broker: Broker, wanted: Extent, times: Times, columns: Sequence[str] = ROWS.names
+) -> Iterator[Any]:
+    """Read what no object has yet from the broker. Nothing is acknowledged. Raises `ClusterError`."""
+    tail = _Tail(wanted, times, columns)
+    for batch in broker.tail(wanted.topic, wanted.start, wanted.end):
+        yield from tail.add(batch)
     yield from tail.rest()
 
 
 class _Tail:
     """Collects stored batches as rows. A batch that arrives in several deliveries is taken once, whole."""
 
-    def __init__(self, wanted: Extent, times: Times) -> None:
+    def __init__(self, wanted: Extent, times: Times, columns: Sequence[str]) -> None:
         self._wanted = wanted
+        self._columns = columns
         self._times = times
         self._group = RowGroup()
         self._at = wanted.start  # below it everything was given out
         self._taken = wanted.start  # or is in the group
 
-    def add(self, batch: DecodedBatch) -> Iterator[Any]:
+    def add(self, batch: StoredBatch) -> Iterator[Any]:
         first, last = batch.offsets[0], batch.offsets[-1]
         if last < self._taken:
             return
@@ -137,7 +137,8 @@ class _Tail:
     def rest(self) -> Iterator[Any]:
         if self._group.messages:
             table = self._group.to_arrow()
+            wanted = self._wanted
             yield from _batches(
-                table, self._at, self._wanted.end, self._times, self._wanted.shown, self._wanted.partition
+                table, self._at, wanted.end, self._times, wanted.shown, wanted.partition, self._columns
             )
         self._at, self._group = self._taken, RowGroup()

@@ -7,8 +7,9 @@ broker cannot be asked which objects count, any set of them without an overlap i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from pydanube_storage.objects.names import ObjectName
@@ -169,6 +170,39 @@ def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slic
     if gathered:
         tasks.append(tuple(gathered))
     return tasks
+
+
+def pinned_slices(extent: Extent, target_bytes: int) -> Iterator[tuple[tuple[Slice, ...], int]]:
+    """Yield the cold part of an extent in tasks of about `target_bytes`, each with its stored bytes, ascending.
+
+    Large objects are cut by offset, so that a task is the same when its object was merged into another one.
+    """
+    gathered: list[Slice] = []
+    size = 0
+    for each in extent.objects:
+        start, end = max(each.start, extent.start), min(each.end, extent.end)
+        if start >= end:
+            continue
+        stored = each.bytes * (end - start) // (each.end - each.start)
+        parts = min(-(-stored // target_bytes) or 1, end - start)
+        edges = [start + (end - start) * part // parts for part in range(parts + 1)]
+        for low, high in pairwise(edges):
+            if gathered and size + stored // parts > target_bytes:
+                yield tuple(gathered), size
+                gathered, size = [], 0
+            gathered.append(
+                Slice(
+                    object=each,
+                    topic=extent.topic,
+                    shown=extent.shown,
+                    partition=extent.partition,
+                    start=low,
+                    end=high,
+                )
+            )
+            size += stored // parts
+    if gathered:
+        yield tuple(gathered), size
 
 
 def tails_of(extents: Sequence[Extent], *, messages: int) -> list[Extent]:

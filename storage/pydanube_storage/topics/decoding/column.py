@@ -9,8 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pydanube_core.errors import PayloadInvalid
 
-from pydanube_spark.decoding.fault import FAULTS
-from pydanube_spark.decoding.registry import Version, format_of, reading, version_of_id
+from pydanube_storage.topics.decoding.fault import FAULTS
+from pydanube_storage.topics.decoding.registry import Version, format_of, reading, version_of_id
+from pydanube_storage.topics.query import Broker
 
 DECODED_ROWS: Final = 4096  # of one record batch: decoded rows are Python's before they are Arrow's
 _TEXT_CHARS: Final = 300
@@ -22,7 +23,7 @@ Reading = Callable[[bytes], Any] | str
 class Decoding:
     """Decodes a topic's payloads. `fail`: the first one that cannot be decoded ends the job."""
 
-    admin_url: str
+    broker: Broker
     reader: Version
     fail: bool = False
 
@@ -61,7 +62,7 @@ class Decoding:
     def _reading(self, schema_id: int | None, version: int | None) -> Reading:
         if not schema_id:  # sent without a schema: what the topic's says is all there is
             return reading(self.reader, self.reader)
-        writer = version_of_id(self.admin_url, schema_id, version)
+        writer = version_of_id(self.broker, schema_id, version)
         return writer if isinstance(writer, str) else reading(self.reader, writer)
 
     def _check(self, batch: Any, errors: list[str | None]) -> None:

@@ -18,7 +18,7 @@ from pydanube_core.avro.model import Array, AvroType, Enumeration, Fixed, MapTyp
 from pydanube_core.avro.parse import parse_avro
 from pydanube_core.avro.reading import Shape, resolving_reader
 
-from pydanube_spark.decoding.fault import Fault, day_in_range, micros_in_range
+from pydanube_storage.topics.decoding.fault import Fault, day_in_range, micros_in_range
 
 MAX_PRECISION: Final = 38  # of a decimal in Spark
 MAX_COLUMNS: Final = 10_000  # of one value with all that it contains: types that use each other twice are 2^n

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from pydanube_spark.decoding.fault import Fault, micros_in_range, micros_of, text
+from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, micros_of, text
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()

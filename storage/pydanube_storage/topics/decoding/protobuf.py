@@ -23,7 +23,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pydanube_core.errors import Internal, MissingExtra
 
-from pydanube_spark.decoding.fault import Fault, micros_in_range, text
+from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, text
 
 _COMPILE_S: Final = 60.0
 _PLAIN: Final = {

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 
-from pydanube_spark.decoding.fault import Fault, Format, Plain
-from pydanube_spark.sources.patience import patiently
+from pydanube_storage.topics.decoding.fault import Fault, Format, Plain
+from pydanube_storage.topics.query import Broker
 
 _KEPT = 256
 
@@ -31,29 +31,27 @@ class Version:
     definition: bytes
 
 
-def latest_version(admin_url: str, topic: str, subject: str | None) -> Version:
+def latest_version(broker: Broker, topic: str, subject: str | None) -> Version:
     """Return the version that defines the column: the latest of the topic's subject, or the named one.
 
     Raises:
         TopicNotFound, SchemaNotFound, Unavailable. InvalidArgument: the topic has no schema, and none was named.
     """
-    return _asked(admin_url, "schemas.get", {"subject": subject or _subject(admin_url, topic)})
+    return _asked(broker, "schemas.get", {"subject": subject or _subject(broker, topic)})
 
 
-def versions_of(admin_url: str, subject: str) -> list[int]:
+def versions_of(broker: Broker, subject: str) -> list[int]:
     """The subject's versions, newest first; at most the last hundred."""
-    from pydanube_admin.remote import call_sync
-
-    page = call_sync(admin_url, "schemas.versions", {"subject": subject, "limit": 100})
+    page = broker.ask("schemas.versions", {"subject": subject, "limit": 100})
     return sorted((item["version"] for item in page["items"]), reverse=True)
 
 
-def version_of(admin_url: str, subject: str, version: int) -> Version:
-    return _asked(admin_url, "schemas.get", {"subject": subject, "version": version})
+def version_of(broker: Broker, subject: str, version: int) -> Version:
+    return _asked(broker, "schemas.get", {"subject": subject, "version": version})
 
 
 @lru_cache(maxsize=_KEPT)
-def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Version | str:
+def version_of_id(broker: Broker, schema_id: int, version: int | None) -> Version | str:
     """Return the version that a message names; a text says why there is none, if it was deleted.
 
     Raises `Unavailable`: no broker: that is the task's fault, not the message's.
@@ -62,15 +60,13 @@ def version_of_id(admin_url: str, schema_id: int, version: int | None) -> Versio
     if version:
         asked["version"] = version
     try:
-        return patiently(lambda: _asked(admin_url, "schemas.get_by_id", asked))
+        return _asked(broker, "schemas.get_by_id", asked)
     except SchemaNotFound as error:
         return error.message
 
 
-def _subject(admin_url: str, topic: str) -> str:
-    from pydanube_admin.remote import call_sync
-
-    found = call_sync(admin_url, "topics.get_schema_config", {"topic": topic})["schema_subject"]
+def _subject(broker: Broker, topic: str) -> str:
+    found = broker.ask("topics.get_schema_config", {"topic": topic})["schema_subject"]
     if found is None:
         raise InvalidArgument(
             f"{topic} has no schema to decode by: name a subject with the option schema, or give the topic one "
@@ -82,10 +78,8 @@ def _subject(admin_url: str, topic: str) -> str:
     return str(found)
 
 
-def _asked(admin_url: str, operation: str, arguments: Mapping[str, Any]) -> Version:
-    from pydanube_admin.remote import call_sync
-
-    found = call_sync(admin_url, operation, dict(arguments))
+def _asked(broker: Broker, operation: str, arguments: Mapping[str, Any]) -> Version:
+    found = broker.ask(operation, arguments)
     text = found["untrusted"].get("schema_definition")
     if text is None:
         definition = base64.b64decode(found["untrusted"]["schema_definition_base64"])
@@ -107,15 +101,15 @@ def format_of(version: Version) -> Format:
     """
     match version.schema_type:
         case "avro":
-            from pydanube_spark.decoding.avro import AvroFormat
+            from pydanube_storage.topics.decoding.avro import AvroFormat
 
             return AvroFormat(version.definition)
         case "json_schema":
-            from pydanube_spark.decoding.json_schema import JsonFormat
+            from pydanube_storage.topics.decoding.json_schema import JsonFormat
 
             return JsonFormat(version.definition)
         case "protobuf":
-            from pydanube_spark.decoding.protobuf import ProtobufFormat
+            from pydanube_storage.topics.decoding.protobuf import ProtobufFormat
 
             return ProtobufFormat(version.definition)
         case "string":
