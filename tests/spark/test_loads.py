@@ -135,7 +135,7 @@ def row(as_of_ms: int, verdict: str, score: float | None) -> dict[str, Any]:
         **dict.fromkeys(BALANCE_SCHEMA.names),
         **{"as_of_ms": as_of_ms, "verdict": verdict, "because": "so", "score": score, "brokers": 2},
         **{"topics": 0, "owner_changes": 1, "flapping": 0},
-        **dict.fromkeys(("moves", "rejected", "what_if", "hot_topics"), "[]"),
+        **dict.fromkeys(("moves", "rejected", "what_if", "hot_topics", "missing"), "[]"),
     }
 
 

@@ -132,6 +132,8 @@ class BrokersPart:
     async def remove_broker(self, broker_id: str) -> None:
         await self.removal(broker_id)
         await self._broker.moves.removals().remove(broker_number(broker_id))
+        if self._broker.telemetry is not None:
+            self._broker.telemetry.note_removed(broker_id)
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

@@ -62,6 +62,7 @@ class RoundRows:
         self._consumers: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
         self._changed: dict[tuple[int, int], CursorSample] = {}  # since rows were made last
         self._rounds = 0
+        self._broker_told: Row | None = None
 
     def take(self, found: Round, *, due: bool = True) -> Mapping[str, Sequence[Row]]:
         """Return the rows of a round, by table; none if they are not due yet: changes are then part of the next ones.
@@ -103,9 +104,18 @@ class RoundRows:
                 for consumers in self._consumers.values()
                 for consumer in consumers.values()
             ]
-        rows["brokers"] = [self._broker(found.broker, taken)]
+        self._broker_told = self._broker(found.broker, taken)
+        rows["brokers"] = [self._broker_told]
         self._rounds += 1
         return rows
+
+    def last_word(self, taken_ms: int) -> Row | None:
+        """Return the broker's last row, which says that it stopped. None if no round was written."""
+        if self._broker_told is None:
+            return None
+        facts = dict(zip(BROKERS.names, self._broker_told, strict=True))
+        facts |= {"state": "stopped", "taken_at": max(taken_ms, facts["taken_at"] + 1)}
+        return tuple(facts.values())
 
     def _forget(self, key: tuple[int, int]) -> None:
         self._cursors.pop(key, None)
@@ -146,6 +156,14 @@ class RoundRows:
     def _broker(self, sample: BrokerSample, taken: int) -> Row:
         known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": "active"}
         return tuple(known[name] for name in BROKERS.names)
+
+
+def removed_row(broker_id: str, taken_ms: int) -> Row:
+    """Return the row that says of another broker that it was removed. Its other columns say nothing."""
+    nothing = {Kind.INT: 0, Kind.FLOAT: 0.0, Kind.TEXT: "", Kind.TIME: taken_ms, Kind.FLAG: False}
+    facts = {each.name: None if each.nullable else nothing[each.kind] for each in BROKERS.columns}
+    facts |= {"broker_id": broker_id, "state": "removed"}
+    return tuple(facts.values())
 
 
 def _cursor(sample: CursorSample, taken: int, machine: Machine) -> Row:

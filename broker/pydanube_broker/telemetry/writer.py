@@ -24,8 +24,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, date_of
+from pydanube_core.telemetry.tables import BROKERS
 
-from pydanube_broker.telemetry.rows import Machine, RoundRows, Row
+from pydanube_broker.telemetry.rows import Machine, RoundRows, Row, removed_row
 
 if TYPE_CHECKING:  # the tier's process has this package, and would load pydantic for it
     from pydanube_broker.settings.sections import Telemetry
@@ -144,10 +145,18 @@ class TelemetryWriter:
                 await self._tend()
 
     async def aclose(self) -> None:
-        """Write what was taken, if that is quick."""
+        """Write what was taken, and that the broker stopped, if that is quick."""
+        word = self._rows.last_word(self._now_ms())
+        if word is not None:
+            self._pack(BROKERS.name, word[0], [word])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush()
+
+    def note_removed(self, broker_id: str) -> None:
+        """Write that another broker was removed, so that reports do not wait for its samples."""
+        now_ms = self._now_ms()
+        self._pack(BROKERS.name, now_ms, [removed_row(broker_id, now_ms)])
 
     async def flush(self) -> None:
         """Write everything that waits, one file for each table and day; what fails is tried again next time."""

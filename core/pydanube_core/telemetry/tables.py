@@ -199,7 +199,9 @@ BROKERS: Final = Table(
         _int("bytes_out", "of them, as they are stored: counted where they leave", "bytes"),
         _float("network_in_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
-        _text("state", "active, or draining"),
+        _text(
+            "state", "active; stopped in the last row of a clean stop, removed in that of a removed broker"
+        ),
     ),
 )
 TOPICS: Final = Table(

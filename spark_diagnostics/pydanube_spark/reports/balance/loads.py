@@ -35,6 +35,7 @@ TOPIC_COLUMNS: Final = (
     *("bytes_in", "bytes_out", "unread_messages"),
 )
 COOLDOWN_MS: Final = 600_000
+GONE: Final = ("stopped", "removed")  # states of a broker's last row, after which none is missed
 _UNKNOWN_SHARE: Final = 0.2  # of a broker's bytes; more of unknown topics make it unknown
 _FLOORS: Final = Policy().floors
 
@@ -49,6 +50,7 @@ class Stretch:
     owner_changes: int
     flapping: int  # changes that were undone
     disk_used_share: float | None  # of the fullest broker
+    told: Mapping[str, tuple[int, str]]  # broker → its last row of the stretch: when, and its state
 
 
 def rate(rows: Sequence[Row], counter: str) -> float | None:
@@ -83,10 +85,14 @@ def snapshot_of(
         by_broker[row["broker_id"]].append(row)
     found_brokers: list[BrokerLoad] = []
     disk: list[float] = []
+    told: dict[str, tuple[int, str]] = {}
     for broker_id in sorted(by_broker):
         rows = sorted(by_broker[broker_id], key=lambda row: row["taken_at"])
         last = rows[-1]
         if last["taken_at"] < begin_ms:
+            continue
+        told[broker_id] = last["taken_at"], last["state"]
+        if last["state"] in GONE:
             continue
         if last["disk_free_bytes"] is not None and last["disk_total_bytes"]:
             disk.append(1 - last["disk_free_bytes"] / last["disk_total_bytes"])
@@ -113,6 +119,7 @@ def snapshot_of(
         owner_changes=changes,
         flapping=flapping,
         disk_used_share=max(disk, default=None),
+        told=told,
     )
 
 

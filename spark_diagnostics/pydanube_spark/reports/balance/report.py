@@ -12,14 +12,14 @@ from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_core.units import format_time
 
 from pydanube_spark.reports.balance.page import balance_page
-from pydanube_spark.reports.balance.work import BALANCE_SCHEMA, DAMAGED, BalanceWork
+from pydanube_spark.reports.balance.work import BALANCE_SCHEMA, DAMAGED, BalanceWork, with_missing
 from pydanube_spark.reports.engine import rows_of
 from pydanube_spark.reports.run import Files, Found, Report, ReportRequest, Span, run_report
 
 Row = Mapping[str, Any]
 FULL: Final = 0.8
 _DAY_S: Final = 86_400.0
-_JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions")
+_JSON: Final = ("moves", "rejected", "resources", "hot_topics", "what_if", "deductions", "missing")
 
 
 def _plan(request: ReportRequest, span: Span) -> Callable[[], Found]:
@@ -33,7 +33,9 @@ def _find(work: BalanceWork, request: ReportRequest) -> Found:
     """
     found, engine = rows_of(work, request.master)
     damaged = [row["because"] for row in found if row["verdict"] == DAMAGED]
-    rows = sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    rows = with_missing(
+        sorted((row for row in found if row["verdict"] != DAMAGED), key=lambda row: row["hour_ms"])
+    )
     if not rows and damaged:
         raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
     if not rows:
@@ -54,7 +56,7 @@ def _find(work: BalanceWork, request: ReportRequest) -> Found:
 
 def shown_row(row: Row) -> dict[str, Any]:
     """A row as JSON shows it."""
-    shown = {name: value for name, value in row.items() if name not in ("hour_ms", "as_of_ms")}
+    shown = {name: value for name, value in row.items() if name not in ("hour_ms", "as_of_ms", "told")}
     shown |= {name: json.loads(row[name]) for name in _JSON}
     return {"hour": format_time(row["hour_ms"]), "as_of": format_time(row["as_of_ms"]), **shown}
 
@@ -79,6 +81,7 @@ def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, An
         },
         "bottleneck": last["bottleneck"],
         "brokers": last["brokers"],
+        "missing": json.loads(last["missing"]),
         "topics": last["topics"],
         "moves": json.loads(last["moves"]),
         "rejected": json.loads(last["rejected"]),

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydanube_core.balance import Assessment, Policy, assess
+from pydanube_core.balance import Assessment, Policy, Verdict, assess
 from pydanube_core.errors import CorruptObject, ObjectMissing
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_core.telemetry.tables import LOAD_EVERY
+from pydanube_core.units import format_time
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.topics.located import open_for_reading
@@ -21,6 +22,7 @@ from pydanube_storage.topics.located import open_for_reading
 from pydanube_spark.reports.balance.loads import (
     BROKER_COLUMNS,
     COOLDOWN_MS,
+    GONE,
     TOPIC_COLUMNS,
     Stretch,
     snapshot_of,
@@ -56,8 +58,11 @@ BALANCE_SCHEMA: Final = pa.schema(
         "hot_topics": pa.string(),
         "what_if": pa.string(),
         "deductions": pa.string(),
+        "missing": pa.string(),
     }
 )
+# `told`: the brokers' last rows of the stretch, from which the stretches after it find brokers missing
+_MADE: Final = BALANCE_SCHEMA.append(pa.field("told", pa.string()))
 _ROWS: Final = pa.schema({"bucket": pa.int64(), "kind": pa.string(), "rows": pa.string()})
 
 
@@ -77,7 +82,7 @@ class BalanceWork:
     topic: str | None = None
     policy: Policy = field(default_factory=Policy)
     packed: ClassVar = _ROWS
-    made: ClassVar = BALANCE_SCHEMA
+    made: ClassVar = _MADE
     together: ClassVar[tuple[str, ...]] = ("bucket",)
 
     @classmethod
@@ -128,7 +133,7 @@ class BalanceWork:
         found: dict[str, list[Any]] = {"brokers": [], "topics": [], "damaged": []}
         for part in parts:
             found[part["kind"]] += json.loads(part["rows"])
-        nothing = dict.fromkeys(BALANCE_SCHEMA.names)
+        nothing = dict.fromkeys(_MADE.names)
         if found["damaged"]:
             return [{**nothing, "verdict": DAMAGED, "because": text} for text in found["damaged"]]
         bucket, interval_ms = parts[0]["bucket"], self.interval_ms
@@ -170,6 +175,15 @@ def _rows(
     rows = samples.filter(inside).to_pylist()
     if kind == "topics" and topic is not None:
         rows = [row for row in rows if topic_matches(row["topic"], topic)]
+    buckets = rows_by_stretch(rows, kind, span, bucket_ms, before_ms)
+    found = [{"bucket": bucket, "kind": kind, "rows": json.dumps(each)} for bucket, each in buckets.items()]
+    return pa.RecordBatch.from_pylist(found, schema=_ROWS)
+
+
+def rows_by_stretch(
+    rows: Iterable[dict[str, Any]], kind: str, span: Span, bucket_ms: int, before_ms: int
+) -> dict[int, list[dict[str, Any]]]:
+    """Return the rows of each stretch by its begin, with those of the last `before_ms` before it."""
     buckets: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         bucket = span.since_ms + (row["taken_at"] - span.since_ms) // bucket_ms * bucket_ms
@@ -179,9 +193,8 @@ def _rows(
         if row["taken_at"] >= following - before_ms and following < span.until_ms:
             buckets.setdefault(following, []).append(row)
     if kind == "brokers":  # after the cut, so that each stretch keeps its own first and last
-        buckets = {bucket: _thinned(each) for bucket, each in buckets.items()}
-    found = [{"bucket": bucket, "kind": kind, "rows": json.dumps(each)} for bucket, each in buckets.items()]
-    return pa.RecordBatch.from_pylist(found, schema=_ROWS)
+        return {bucket: _thinned(each) for bucket, each in buckets.items()}
+    return buckets
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -233,4 +246,54 @@ def row_of(found: Assessment, stretch: Stretch, bucket: int, end_ms: int) -> dic
         "hot_topics": json.dumps(list(found.hot_topics)),
         "what_if": json.dumps([asdict(each) for each in found.what_if]),
         "deductions": json.dumps([asdict(each) for each in found.deductions]),
+        "missing": json.dumps([_missing(broker, *stretch.told[broker][:1]) for broker in found.missing]),
+        "told": json.dumps(stretch.told),
     }
+
+
+def with_missing(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of ascending stretches. One that misses a broker's samples is undecided.
+
+    A broker is missed from its last sample on, until it has another, or a last row that says it stopped or was removed.
+    """
+    last: dict[str, tuple[int, str]] = {}
+    found = []
+    for row in rows:
+        told = json.loads(row["told"])
+        missing = [
+            (broker, at)
+            for broker, (at, state) in sorted(last.items())
+            if broker not in told and state not in GONE
+        ]
+        last |= told
+        if missing:
+            since = [_missing(broker, at) for broker, at in missing]
+            names = ", ".join(
+                f"broker {each['broker_id']} (last sample {each['last_sample']})" for each in since[:5]
+            )
+            row = {
+                **row,
+                **_UNDECIDED,
+                "missing": json.dumps(since),
+                "brokers": row["brokers"] + len(missing),
+            }
+            row["because"] = (
+                f"{names} has no sample in this time, and did not say that it stopped: its load is not known"
+            )
+        found.append(row)
+    return found
+
+
+def _missing(broker_id: str, last_ms: int) -> dict[str, str]:
+    return {"broker_id": broker_id, "last_sample": format_time(last_ms)}
+
+
+_UNDECIDED: Final = {
+    "verdict": Verdict.UNDECIDED.value,
+    **dict.fromkeys(
+        ("score", "bottleneck", "mean_used", "highest_used", "highest_after", "max_over_mean", "cv", "gini")
+    ),
+    "must_move": None,
+    **dict.fromkeys(("moves", "hot_topics", "what_if", "deductions"), "[]"),
+    **dict.fromkeys(("rejected", "resources"), "{}"),
+}
