@@ -71,4 +71,7 @@ def _column(name: str, table: Any, topic: str, partition: int | None) -> Any:
 
 
 def _one(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    """Return a column as one array. `combine_chunks` copies, also a single chunk."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -30,7 +30,7 @@ PACKED: Final = pa.schema(
         pa.field("subscription_id", pa.int64()),
         pa.field("type", pa.string()),
         pa.field("broker_id", pa.string()),
-        pa.field("first_ms", pa.int64()),
+        pa.field("last_ms", pa.int64()),
         pa.field("samples", pa.binary()),
         pa.field("damaged", pa.string()),
     ]
@@ -75,7 +75,7 @@ def _packed(
         own, when = own[:, order], when[order]
         low, high = np.searchsorted(when, [start_ms, end_ms])
         if low < high:
-            yield {**subject, "first_ms": int(when[low]), "samples": pack(own[:, low:high])}
+            yield {**subject, "last_ms": int(when[high - 1]), "samples": pack(own[:, low:high])}
 
 
 def _numbers(column: Any) -> Any:

@@ -125,7 +125,7 @@ class LagWork:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
             return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
         question, telemetry, grid = self.question, self.telemetry, self.grid
-        last = max(parts, key=lambda part: part["first_ms"])
+        last = max(parts, key=lambda part: part["last_ms"])  # a file that begins later may end earlier
         history = History(
             unpacked([part["samples"] for part in parts]),
             grid,
