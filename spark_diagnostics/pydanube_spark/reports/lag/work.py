@@ -80,7 +80,7 @@ class LagWork:
     logs: Mapping[int, LogFacts]
     packed: ClassVar = PACKED
     made: ClassVar = LAG_SCHEMA
-    together: ClassVar[tuple[str, ...]] = ("topic_id", "subscription_id")
+    together: ClassVar[tuple[str, ...]] = ("topic", "partition", "subscription")
 
     @classmethod
     def plan(cls, question: LagQuestion) -> Self:
@@ -119,7 +119,23 @@ class LagWork:
         return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows of one subscription from its packed parts, hours and whole; damaged files have rows of their own."""
+        """Return the rows of the subscriptions of one name, which may have been deleted and made again."""
+        by_id: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+        for part in parts:
+            by_id.setdefault((part["topic_id"], part["subscription_id"]), []).append(part)
+        newest_ms = max((part["last_ms"] or 0 for part in parts), default=0)
+        return [
+            row
+            for own in by_id.values()
+            for row in self._of_one(own, replaced=max(part["last_ms"] or 0 for part in own) < newest_ms)
+        ]
+
+    def _of_one(self, parts: Sequence[Mapping[str, Any]], *, replaced: bool) -> list[dict[str, Any]]:
+        """Return the rows of one subscription from its packed parts, hours and whole; damaged files have rows of their own.
+
+        Args:
+            replaced: whether another one of the same name has samples after it.
+        """
         first = parts[0]
         if first["topic"] is None:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
@@ -133,7 +149,7 @@ class LagWork:
             told_ms=telemetry.told_ms.get(last["broker_id"], 0),
         )
         # Twice, since a broker that is late with its rounds is late with what it tells once in so many.
-        gone = telemetry.alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
+        gone = replaced or telemetry.alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
         ages = ColdAges(question.store, telemetry.cluster, first["topic"], first["topic_id"])
         rows = rows_of_history(
             history,
