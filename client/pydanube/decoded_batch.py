@@ -15,10 +15,10 @@ from pydanube.facts import SchemaRef
 
 
 class DecodedBatch:
-    """A stored batch, verified; columns are decoded when first used and kept for its other parts."""
+    """A stored batch, verified. Columns are decoded at the first use and kept for its other parts."""
 
     def __init__(self, stored: bytes | memoryview) -> None:
-        self.stored = stored  # as the log has it; the columns are views into it
+        self.stored = stored  # as the log has it. The columns are views into it
         self.stored_bytes = len(stored)
         self.view = BatchView.stored(stored)
         self._attributes: list[dict[str, str]] | None = None  # where it has some, once they are read
@@ -52,7 +52,7 @@ class DecodedBatch:
 
     @property
     def attributes(self) -> list[dict[str, str]] | None:
-        # Not a `cached_property`, which takes a lock up to Python 3.11: of a request they are asked for three times
+        # Not a `cached_property`, which takes a lock up to Python 3.11: attributes of a request are read three times
         if self._attributes is None:
             self._attributes = self.view.attributes()
         return self._attributes
@@ -62,7 +62,7 @@ class DecodedBatch:
         return self.view.publish_times_ms()
 
     def producer(self, index: int) -> str:
-        """The producer's name; its id, decimal, where the batch has no name."""
+        """Return the producer's name, or its decimal id if the batch has no name."""
         table = self._producers
         if not table:
             return str(self.view.part.producer_id)

@@ -1,4 +1,4 @@
-"""A topic as a table of Arrow: what is in objects and the live tail, exactly once, as of one moment, without a JVM.
+"""A topic as a table of Arrow: its objects and the live tail, exactly once, as of one moment, without a JVM.
 
     table = read_table("orders", columns=["key", "payload"], start="time:-1d")     # a pyarrow.Table
     scan = scan_table("orders")                                                    # nothing is read yet
@@ -6,7 +6,7 @@
     duckdb.sql("select count(*) from scan")                                        # and polars.from_arrow(scan)
     shards = read_shards("orders")                                                 # for Dask, Ray, other processes
 
-The columns are those of Spark's data source (`pydanube_storage.topics.rows.ROWS`). The functions block; an asyncio program
+The columns are those of Spark's data source (`pydanube_storage.topics.rows.ROWS`). The functions block, so an asyncio program
 calls them in a thread. Needs the extra `tier`.
 """
 
@@ -87,7 +87,7 @@ def read_shards(
 
 
 def scan_table(topic: str, **arguments: Unpack[TableArguments]) -> TopicScan:
-    """Find out what there is of a topic now; nothing is read yet. Arguments and errors are those of `read_table`."""
+    """Determine a topic's objects and its end. No message is read. Arguments and errors are those of `read_table`."""
     for name in arguments:
         if name not in TableArguments.__annotations__:
             known = ", ".join(TableArguments.__annotations__)
@@ -179,7 +179,7 @@ def _columns(wanted: Sequence[str] | None, known: Sequence[str]) -> Sequence[str
 
 
 class TopicScan:
-    """What a topic has at one moment. It can be read several times, each time with the same rows.
+    """A topic at one moment. It can be read several times, each time with the same rows.
 
     Attributes:
         schema: the columns.
@@ -229,7 +229,7 @@ class TopicScan:
         return self.to_table(max_bytes=max_bytes).to_pandas()
 
     def shards(self, *, target_bytes: int = SHARD_BYTES) -> list[TopicShard]:
-        """Return the parts of about `target_bytes` stored bytes; together they are the table."""
+        """Return the parts of about `target_bytes` stored bytes. Together they are the table."""
         check_whole("target_bytes", target_bytes, 1)
         return self._parts(self._extents, target_bytes)
 
@@ -291,7 +291,7 @@ class TopicShard:
         """Return the rows.
 
         Raises:
-            InvalidArgument: retention has deleted some of them; the error names the offsets.
+            InvalidArgument: retention has deleted some of them. The error names the offsets.
             TopicNotFound: the topic was deleted, or made again.
         """
         import pyarrow as pa

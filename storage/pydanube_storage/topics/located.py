@@ -19,7 +19,7 @@ from pydanube_storage.topics.extent import ColdObject, Extent, cover_of
 from pydanube_storage.topics.query import Broker, TopicQuery
 
 _PAGE: Final = 1000
-MOST_TOPICS: Final = 1000  # of a pattern: each is asked about
+MOST_TOPICS: Final = 1000  # maximum per pattern, because each one costs three calls
 #: how a store is reached, as fields of `StoreOptions`
 STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
 _NOT_CLUSTERS: Final = ("exports",)
@@ -30,10 +30,10 @@ _TOLD: Final = ("endpoint", "region", "path_style")
 class Located:
     """The partitions of topics at one moment. `live`: a broker has the messages after the objects.
 
-    `topic_ids`: topic → id: one that was deleted and made again has another; without those that are not known.
+    `topic_ids`: topic → id, where it is known. A topic that was deleted and made again has another id.
     """
 
-    topic: str  # as it was asked for
+    topic: str  # the title of the query
     topic_ids: Mapping[str, str]
     extents: tuple[Extent, ...]
     store: StoreOptions | None  # None: nothing is tiered, or could be
@@ -139,7 +139,7 @@ def objects_in(store: ObjectStore, folder: str) -> tuple[ColdObject, ...]:
 
 
 def cluster_folder(store: ObjectStore, wanted: str | None) -> str:
-    """Return the cluster's name, the first part of its keys; found if the store has only one cluster.
+    """Return the cluster's name, the first part of its keys. Without `wanted`, that of the only cluster.
 
     Raises `InvalidArgument`: there are several, or it is not there.
     """
@@ -175,8 +175,7 @@ def store_of_broker(
 
 
 def _told(tier: Mapping[str, Any], given: Mapping[str, str] | None) -> StoreOptions:
-    """The broker's store, and how it is reached as far as that is the same for everybody: keys, profile and role are
-    the reader's own."""
+    """Return the broker's store and how it is reached. Keys, profile and role are the reader's own."""
     told = {name: str(tier[name]) for name in _TOLD if tier.get(name) is not None}
     return store_options(tier["url"], {**told, **(given or {})})
 
@@ -239,7 +238,7 @@ def _listed(item: Mapping[str, Any], tier_url: str) -> ColdObject:
         bytes=item["bytes"],
         min_append_time_ms=parse_time_ms(item["min_append_time"], field="min_append_time"),
         max_append_time_ms=parse_time_ms(item["max_append_time"], field="max_append_time"),
-        footer_bytes=item.get("footer_bytes"),  # a broker of an earlier version does not say
+        footer_bytes=item.get("footer_bytes"),  # None from a broker of an earlier version
         footer_crc=item.get("footer_crc"),
     )
 

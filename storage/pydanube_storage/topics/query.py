@@ -82,9 +82,9 @@ class TopicQuery:
 
 
 def offsets_in(text: str, *, field: str) -> dict[str, int] | None:
-    """Return offsets of partitions from JSON, `{"0": 23, "1": -2}`; None for a text that is no JSON object.
+    """Return offsets of partitions from JSON, `{"0": 23, "1": -2}`. None for a text that is no JSON object.
 
-    A partition is its number or its own name; -2 is the earliest offset, -1 the latest.
+    A partition is its number or its own name, -2 the earliest offset, -1 the latest.
 
     Raises `InvalidArgument`: it is none of this.
     """
