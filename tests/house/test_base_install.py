@@ -80,6 +80,16 @@ def test_package_imports_without_any_extra(module: str, wheel: Path) -> None:
     assert done.stdout.startswith(str(wheel)), "the wheel was to be looked at, not the tree"
 
 
+def test_a_table_without_its_extra_says_what_to_install(wheel: Path) -> None:
+    program = (
+        "import pydanube\n"
+        "try:\n    pydanube.read_table('t')\n"
+        "except pydanube.MissingExtra as error:\n    print(error.details['extra'], error.message)"
+    )
+    done = python_without_extras(wheel, program)
+    assert done.stdout.startswith("tier tables need pyarrow: "), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
