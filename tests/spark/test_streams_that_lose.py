@@ -91,6 +91,23 @@ def test_a_streaming_query_goes_on_when_its_broker_restarts(
         running.stop()
 
 
+def test_a_sink_with_a_schema_goes_on_when_its_broker_restarts(spark: Any, own: BrokerProcess) -> None:
+    with connect(own.url) as client:
+        client.schemas.register("checked", "string", "")
+        client.admin.topics.create("checked")
+    frame = spark.range(20).selectExpr("cast(id as string) as payload")
+    write = (
+        frame.write.format("danube").options(broker=own.url, topic="checked", schema="checked").mode("append")
+    )
+    own.kill()
+    timer = threading.Timer(1.0, own.start)
+    timer.start()
+    write.save()
+    timer.join()
+    with connect(own.url) as client, client.reader("checked", stop="head") as reader:
+        assert sorted(int(message.payload) for message in reader) == list(range(20))
+
+
 def test_patience_ends_with_a_sentence_and_is_not_for_what_will_not_pass() -> None:
     calls = []
 

@@ -24,6 +24,8 @@ from tempfile import TemporaryFile
 from typing import Any, Final
 
 from pydanube import Message
+from pydanube.patience import patiently
+from pydanube.retry import Retry
 from pydanube.routing import Router, Routing
 from pydanube_core.batch import BATCH_TARGET_BYTES
 from pydanube_core.errors import InvalidArgument
@@ -174,7 +176,8 @@ def _write(options: TopicOptions, write: str, rows: Iterator[Any]) -> _Written:
     if options.schema is None:
         return _store(options, name, rows)
     with connect(options.broker_url) as client:
-        schema = client.schemas.latest(options.schema)
+        subject = options.schema
+        schema = patiently(lambda: client.schemas.latest(subject), Retry())  # as producers are
     with TemporaryFile() as file:
         count = keep_fitting(rows, schema, file)
         size = file.tell()
