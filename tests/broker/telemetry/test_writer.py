@@ -212,3 +212,26 @@ async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path:
             await until(lambda: writer.statistics().files)  # a writer tells nobody
             tasks.cancel_scope.cancel()
     assert len(store.rows("cursors")) == 1
+
+
+@pytest.mark.anyio
+async def test_a_clean_stop_and_a_removal_have_the_last_word(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    writer = made(store)
+    writer.take(round_(1))
+    await writer.flush()
+    assert [row["state"] for row in store.rows("brokers")] == ["active"]
+    writer.note_removed("9")
+    await writer.aclose()
+    rows = {(row["broker_id"], row["state"]): row for row in store.rows("brokers")}
+    assert set(rows) == {("7", "active"), ("7", "stopped"), ("9", "removed")}
+    active, stopped = rows["7", "active"], rows["7", "stopped"]
+    assert stopped["taken_at"] > active["taken_at"]
+    assert stopped | {"taken_at": None, "state": None} == active | {"taken_at": None, "state": None}
+
+
+@pytest.mark.anyio
+async def test_a_writer_that_took_nothing_has_no_last_word(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    await made(store).aclose()
+    assert store.rows("brokers") == []
