@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydanube_core.errors import CorruptObject, InvalidArgument, ObjectMissing
 from pydanube_core.names import TopicName
 from pydanube_core.telemetry import TelemetryFile, table_named
@@ -116,10 +117,11 @@ def _times(store: Any, key: str) -> Any:
     """Return the times of a file's rounds, ascending; none for a damaged one, which its own report names."""
     table = table_named("brokers")
     try:
-        times = read_samples(store, key, table, columns=["taken_at"]).column("taken_at").cast(pa.int64())
+        rows = read_samples(store, key, table, columns=["taken_at", "state"])
     except (CorruptObject, ObjectMissing):
         return np.zeros(0, np.int64)
-    return np.sort(times.to_numpy())
+    rounds = rows.filter(pc.equal(rows.column("state"), "active"))  # a last word comes at any time
+    return np.sort(rounds.column("taken_at").cast(pa.int64()).to_numpy())
 
 
 def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
