@@ -28,7 +28,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from pydanube_core.errors import CorruptObject, FormatTooNew
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 1  # written
+READS_VERSION: Final = 2  # in format 2 a null payload is null in its column too, beside its attribute
 _PREFIX: Final = "danube."
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 
@@ -88,12 +89,12 @@ class Meta:
         try:
             said = {name.decode(): value.decode() for name, value in (footer or {}).items()}
             version = int(said[f"{_PREFIX}format_version"])
-            if version > FORMAT_VERSION:
+            if version > READS_VERSION:
                 raise FormatTooNew(
-                    f"object {key} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer one",
+                    f"object {key} has format {version}, this version reads up to {READS_VERSION}: use a newer one",
                     key=key,
                     format_version=version,
-                    supported=FORMAT_VERSION,
+                    supported=READS_VERSION,
                 )
             return cls(
                 cluster=said[f"{_PREFIX}cluster"],

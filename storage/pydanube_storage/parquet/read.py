@@ -129,6 +129,7 @@ class ObjectReader:
             self._window.parts = [self._tail, (min(starts), data)]
         try:
             table = self._file.read_row_group(index, columns=columns, use_threads=False)
+            table = _without_nulls(table)
             return table if columns is not None else table.cast(SCHEMA)
         except _DAMAGED as error:
             raise self._corrupt(f"row group {index}: {error}", "page") from error
@@ -190,6 +191,14 @@ class ObjectReader:
             key=self.key,
             cause=cause,
         )
+
+
+def _without_nulls(table: Any) -> Any:
+    """Return a table with payloads as format 1 has them: a null is empty, and its attribute stays."""
+    at = table.schema.get_field_index("payload")
+    if at < 0 or not table.column(at).null_count:
+        return table
+    return table.set_column(at, SCHEMA.field("payload"), table.column(at).fill_null(b""))
 
 
 def _ms(time: Any) -> int:

@@ -209,3 +209,26 @@ def test_digests_of_the_first_objects_are_still_understood(tmp_path: Path) -> No
     assert digest_of(store, "one", 5) == hashlib.sha256(b"bytes").hexdigest()
     former = hashlib.blake2b(b"bytes", digest_size=16).hexdigest()
     assert digest_of(store, "one", 5, like=former) == former
+
+
+def test_an_object_of_format_2_has_nulls_that_are_read_as_empty_beside_their_attribute(
+    tmp_path: Path,
+) -> None:
+    """What a later build writes once a cluster has only builds that read it."""
+    null = [("danube-null", "1")]
+    rows = {"payloads": [b"a", b"", b""], "attributes": [{}, dict(null), {}]}
+    store, facts = written(tmp_path, [stored(0, rows)], 0, 3)
+    table = pq.read_table(tmp_path / "one")
+    payload = pa.array([b"a", None, b""], pa.binary())
+    later = table.set_column(
+        table.schema.get_field_index("payload"), pa.field("payload", pa.binary()), payload
+    )
+    footer = {**pq.read_metadata(tmp_path / "one").metadata, b"danube.format_version": b"2"}
+    pq.write_table(later.replace_schema_metadata(footer), tmp_path / "two.tmp", write_page_checksum=True)
+    store.put("two", tmp_path / "two.tmp")
+    old, new = ObjectReader(store, "one"), ObjectReader(store, "two")
+    assert all_rows(new) == all_rows(old)
+    assert new.read_row_group(0, ["payload"]).column("payload").to_pylist() == [b"a", b"", b""]
+    with ObjectWriter(tmp_path / "merged.tmp", facts.meta) as writer:  # as compaction does
+        writer.add_table(new.read_row_group(0), ((1, 0),))
+        assert writer.finish().messages == 3
