@@ -42,6 +42,8 @@ class Order:
 class Stored:
     """What decode looks at."""
 
+    is_null = False
+
     def __init__(self, schema: SchemaRef | None, payload: bytes) -> None:
         self.schema = schema
         self.payload = payload
