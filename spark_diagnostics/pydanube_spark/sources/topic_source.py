@@ -167,9 +167,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         self._few_since: float | None = None  # when fewer messages than a batch should have began to wait
 
     def initialOffset(self) -> dict[str, Any]:
-        located = locate(
-            self.options.query
-        )  # without patience: somebody has just begun it, perhaps with a wrong address
+        located = locate(self.options.query)  # at once: a new query may have a wrong address
         return self._said(first_offsets(self.options.query, located), located)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
@@ -237,11 +235,9 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _located(self) -> Located:
         query = self.options.query
-        return locate(
-            query
-            if self.options.offline
-            else replace(query, broker=replace(self.options.calls, retry=PATIENCE))
-        )
+        if query.broker is not None:
+            query = replace(query, broker=replace(self.options.calls, retry=PATIENCE))
+        return locate(query)
 
     def _check_gone(self, begun: Mapping[str, int], ends: Mapping[str, int], located: Located) -> None:
         """Check that each concrete topic of the checkpoint is still read; log the others if loss is permitted.
