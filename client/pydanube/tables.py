@@ -98,7 +98,7 @@ def scan_table(topic: str, **arguments: Unpack[TableArguments]) -> TopicScan:
         if (error.name or "").partition(".")[0] not in ("pyarrow", "numpy", "fsspec"):
             raise
         raise MissingExtra(
-            f"tables need pyarrow: {install_command('tier')}", extra="tier", module=error.name
+            f"tables need pyarrow and numpy: {install_command('tier')} numpy", extra="tier", module=error.name
         ) from error
 
 

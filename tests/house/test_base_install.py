@@ -87,7 +87,7 @@ def test_a_table_without_its_extra_says_what_to_install(wheel: Path) -> None:
         "except pydanube.MissingExtra as error:\n    print(error.details['extra'], error.message)"
     )
     done = python_without_extras(wheel, program)
-    assert done.stdout.startswith("tier tables need pyarrow: "), done.stderr
+    assert done.stdout.startswith("tier tables need pyarrow and numpy: "), done.stderr
 
 
 @pytest.mark.parametrize(
