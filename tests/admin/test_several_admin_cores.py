@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_admin.core import AdminCore
+from pydanube_admin.engine.change_records import INTERRUPTED, Changes
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered
@@ -165,6 +166,36 @@ async def test_core_that_begins_leaves_alone_what_the_other_is_at(two: Two) -> N
             await anyio.sleep(0.01)
     page = await two.bob("audit.query", limit=1000)
     assert "interrupted" not in {item["decision"] for item in page["items"]}
+
+
+async def test_a_start_marks_changes_of_lives_that_are_over_as_interrupted_and_no_others(two: Two) -> None:
+    changes = Changes(two.cluster.broker.port)
+    await two.ann("topics.list")
+    held = Held(two.doors[0], "set_topic_policies")
+
+    async def by_ann() -> None:
+        await two.ann("topics.set_policies", topic="orders", policies={"max_publish_rate": 100})
+
+    async def begin(life: str) -> None:
+        core = two.core(Door(two.cluster.broker.port, life, two.over))
+        two.cores.append(core)
+        await core.begin()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(by_ann)
+            await held.begun.wait()
+            (under_way,) = await changes.cut_off()
+            await begin("2/2")
+            assert await changes.cut_off() == [under_way], "its broker lives, and will say what became of it"
+            two.over.add("1/1")
+            await begin("2/3")
+            assert await changes.cut_off() == []
+            found = await changes.get(under_way.call_id)
+            assert found is not None
+            assert found[0].state == INTERRUPTED
+            tasks.cancel_scope.cancel()
+    held.go.set()
 
 
 async def test_what_a_broker_was_at_when_its_life_ended_is_free(two: Two) -> None:

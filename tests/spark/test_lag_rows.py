@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.diagnosis import DiagnosisOptions
+from pydanube_spark.reports.lag import known_logs
 from pydanube_spark.reports.lag.history import ARRAYS, Grid, History, LogFacts
 from pydanube_spark.reports.lag.rows import LagRow, rows_of_history
 from pydanube_spark.reports.lag.summary import lag_summary, shown_row
@@ -234,6 +237,66 @@ def test_bytes_are_by_the_mean_message_and_headroom_by_the_nearer_limit() -> Non
     waiting = whole(history(log=LogFacts(retention_age_s=3600), **behind))
     assert json.loads(waiting.reasons)["retention_headroom_s"] == "retention_waits_for_cursors"
     assert whole(history(next_offset=10)).lag_bytes == 0
+
+
+UNKNOWN_FIGURES = (
+    "consumers", "next_offset", "next_unacked", "lag_messages", "lag_bytes", "oldest_unread_age_s", "in_flight",
+    "redelivered", "dead_lettered", "dropped", "produce_rate", "consume_rate", "velocity", "eta_s",
+    "retention_headroom_s", "lost_messages", "newly_lost_messages", "p50_age_s", "p95_age_s", "max_age_s",
+)  # fmt: skip
+
+
+def test_where_nothing_is_known_every_figure_is_null_with_a_reason_and_none_is_zero() -> None:
+    """The broker was silent for the whole second hour, and longer than a sample is held."""
+    found = history(720, next_offset=500 * TICKS, unread_offsets=50 * TICKS, oldest_unread_age_ms=1000)
+    *_, silent, _ = rows(found, hours=3)
+    assert {name: getattr(silent, name) for name in UNKNOWN_FIGURES} == dict.fromkeys(UNKNOWN_FIGURES)
+    reasons = json.loads(silent.reasons)
+    assert reasons["lag_bytes"] == reasons["next_offset"] == "no_sample"
+    assert reasons["p50_age_s"] == "no_age_known"
+    assert (silent.status, silent.samples) == ("UNKNOWN", 0)
+    assert json.loads(silent.minutes) == {"UNKNOWN": 60.0}
+
+
+def test_bytes_of_unread_messages_of_unknown_size_are_null_and_those_of_none_are_zero() -> None:
+    behind = whole(history(next_offset=100, unread_offsets=7, oldest_unread_age_ms=1000))
+    assert (behind.lag_messages, behind.lag_bytes) == (7, None)
+    read = whole(history(next_offset=100))
+    assert (read.lag_messages, read.lag_bytes) == (0, 0)
+
+
+def summed(*lags: tuple[int | None, float | None]) -> dict[str, Any]:
+    """The summary of a topic's partitions: unread messages and eta of each."""
+    partitions = []
+    for number, (lag, eta_s) in enumerate(lags):
+        row = asdict(whole(history(next_offset=10)))
+        row |= {"topic": f"/default/t-part-{number}", "subscription": "s", "partition": number}
+        partitions.append(row | {"lag_messages": lag, "eta_s": eta_s, "lost_messages": lag})
+    return lag_summary(partitions, [])
+
+
+def test_a_sum_counts_what_is_unknown_beside_it_and_no_partition_without_a_number_is_done() -> None:
+    found = summed((5, 10.0), (None, None), (0, None))
+    assert (found["lag_messages"], found["lag_unknown"], found["lost_messages"]) == (5, 1, 5)
+    (topic,) = found["partitioned"]
+    assert (topic["lag_messages"], topic["lag_unknown"], topic["eta_s"]) == (5, 1, None)
+    (topic,) = summed((5, 10.0), (0, None))["partitioned"]
+    assert (topic["lag_unknown"], topic["eta_s"]) == (0, 10.0)
+
+
+def test_the_size_of_messages_of_a_log_that_took_none_in_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    untold = {"topic": "/d/t", "retention_age_s": None, "retention_bytes": None, "drop_unread": None}
+    at = datetime.fromtimestamp(START / 1000, UTC)
+    told = [
+        {"taken_at": at, "topic_id": 1, "messages_in": 0, "bytes_in": 0, **untold},
+        {"taken_at": at, "topic_id": 2, "messages_in": 4, "bytes_in": 10, **untold, "retention_age_s": 60},
+    ]
+    file = SimpleNamespace(end_ms=START + HOUR)
+    monkeypatch.setattr(known_logs, "open_for_reading", lambda options: None)
+    monkeypatch.setattr(known_logs, "stored_files", lambda *_, **__: [("key", file, 0)])
+    monkeypatch.setattr(known_logs, "read_samples", lambda *_, **__: SimpleNamespace(to_pylist=lambda: told))
+    found = known_logs.log_facts(cast(Any, None), "c", Span(since_ms=START, until_ms=START + HOUR), None)
+    assert found == {1: LogFacts(), 2: LogFacts(message_bytes=2.5, retention_age_s=60)}
 
 
 def test_each_hour_has_its_row() -> None:

@@ -371,12 +371,8 @@ class PublishLane:
         kind = response.WhichOneof("kind")
         if kind == "receipt":
             receipt = response.receipt
-            sequence, in_flight = receipt.first_sequence, self._in_flight
-            if in_flight and in_flight[0].first_sequence == sequence and len(in_flight) > self._unwritten:
-                batch: OutBatch | None = in_flight.popleft()
-            else:
-                batch = self._take(sequence)
-            if batch is None or batch.count != receipt.count:
+            batch, in_flight = self._take(receipt.first_sequence, receipt.count), self._in_flight
+            if batch is None:
                 raise Internal(
                     "the broker acknowledged a batch that is not in flight", sequence=receipt.first_sequence
                 )
@@ -415,12 +411,14 @@ class PublishLane:
         else:
             raise Internal(f"the broker sent {kind} on a producer's stream")
 
-    def _take(self, first_sequence: int) -> OutBatch | None:
-        """Remove the batch with that sequence from those in flight."""
+    def _take(self, first_sequence: int, count: int) -> OutBatch | None:
+        """Remove that batch from those in flight and return it; None if it is not there, or was not written yet."""
         for i, batch in enumerate(self._in_flight):
+            if i >= len(self._in_flight) - self._unwritten:
+                return None
             if batch.first_sequence == first_sequence:
-                if i >= len(self._in_flight) - self._unwritten:
-                    return None  # answered without having been written: nonsense
+                if batch.count != count:
+                    return None  # it stays, and fails with the others
                 del self._in_flight[i]
                 return batch
         return None

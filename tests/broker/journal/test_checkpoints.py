@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import pytest
 from pydanube_broker.journal import JournalOptions
-from pydanube_broker.journal.checkpoint import checkpoint_path
+from pydanube_broker.journal.checkpoint import Checkpoints, checkpoint_path
+from pydanube_broker.journal.disk import Disk
+from pydanube_broker.journal.file_worker import FileWorker
+from pydanube_broker.journal.records import FILE_HEADER_BYTES
 from pydanube_core.errors import CorruptJournal, InvalidArgument
 
 from tests.broker.journal.faulty import FaultyDisk
@@ -175,3 +181,69 @@ async def test_a_gigabyte_of_state_recovers(tmp_path: Path) -> None:
         last = Desk(tmp_path / "j", desk.truth, segment_bytes=64 << 20)
         await last.start()
         await last.journal.close()
+
+
+class Jobs:
+    """A worker whose jobs the test carries out, one at a time."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[Callable[[], Any], Callable[[Future[Any]], None]]] = []
+
+    def run(self, work: Callable[[], Any], then: Callable[[Future[Any]], None]) -> None:
+        self._jobs.append((work, then))
+
+    def carry_out(self) -> None:
+        work, then = self._jobs.pop(0)
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work())
+        except OSError as error:
+            done.set_exception(error)
+        then(done)
+
+    def carry_out_all(self) -> None:
+        while self._jobs:
+            self.carry_out()
+
+
+async def test_no_head_goes_before_a_newer_one_is_whole_and_its_segment_is_durable(tmp_path: Path) -> None:
+    jobs = Jobs()
+    heads_kept = Checkpoints(tmp_path, Disk(), cast(FileWorker, jobs))
+    old, new = 1 << 20, 2 << 20
+
+    def there() -> list[int]:
+        return [int(path.stem) for path in heads(tmp_path)]
+
+    heads_kept.write(old, 1, [b"old"])
+    jobs.carry_out_all()
+    heads_kept.advance(old + FILE_HEADER_BYTES + 1)
+    jobs.carry_out_all()
+    assert (heads_kept.base, there()) == (old, [old])
+
+    heads_kept.write(new, 2, [b"new"])
+    heads_kept.advance(new + (1 << 20))  # its file is not written yet
+    assert heads_kept.base == old
+    jobs.carry_out()
+    for durable in (new, new + FILE_HEADER_BYTES):  # its first record is not durable yet
+        heads_kept.advance(durable)
+        jobs.carry_out_all()
+        assert (heads_kept.base, there()) == (old, [old, new])
+    heads_kept.advance(new + FILE_HEADER_BYTES + 1)
+    jobs.carry_out_all()
+    assert (heads_kept.base, there()) == (new, [new])
+
+
+async def test_a_head_that_could_not_be_written_keeps_the_older_one(tmp_path: Path) -> None:
+    jobs, disk = Jobs(), FaultyDisk()
+    heads_kept = Checkpoints(tmp_path, disk, cast(FileWorker, jobs))
+    old, new = 1 << 20, 2 << 20
+    heads_kept.write(old, 1, [b"old"])
+    jobs.carry_out_all()
+    heads_kept.advance(old + FILE_HEADER_BYTES + 1)
+    disk.fail_on("rename", 0, lasting=True)
+    heads_kept.write(new, 2, [b"new"])
+    jobs.carry_out_all()
+    heads_kept.advance(new + (1 << 20))
+    jobs.carry_out_all()
+    assert (heads_kept.base, [int(path.stem) for path in heads(tmp_path)]) == (old, [old])
+    assert heads_kept.due(new, new - old), "the next segment tries again"

@@ -163,6 +163,44 @@ async def test_only_what_is_proven_to_be_of_no_use_is_collected_and_only_when_it
             assert await found(0) == {str(ours)}
 
 
+async def test_objects_under_way_and_those_of_a_later_owner_are_not_collected() -> None:
+    """The merge and the flush are of this life, and their offsets are covered: only being under way protects them."""
+    life = "0a0a0a0a"
+    async with MemoryStore() as metadata:
+        catalog, clock = ObjectCatalog(metadata, wall_ms=lambda: 0), ManualClock()
+        topic: Any = SimpleNamespace(topic_id=7, name="/default/t", assigned_epoch=9)
+        await catalog.claim(7, epoch=9, folder="f", start_offset=0)
+        merged, flushed, later, same = (
+            ObjectName(start=0, end=20, epoch=epoch, generation=generation, random=f"{life}{generation:04}")
+            for epoch, generation in ((9, 1), (9, 2), (10, 3), (9, 4))
+        )
+        there = [str(each) for each in (merged, flushed, later, same)]
+
+        async def call(asked: str, arguments: dict[str, Any]) -> Any:
+            return {"objects": [{"key": f"f/{each}", "bytes": 1, "modified_ms": 0} for each in there]}, b""
+
+        async def claim(topic: Any) -> None: ...
+
+        hold = SimpleNamespace(life=life, continuous=True, check=lambda: None)
+        flusher: Any = SimpleNamespace(in_flight={7: f"f/{flushed}"}, merging={f"f/{merged}"}, claim=claim)
+        parts: Any = SimpleNamespace(
+            catalog=catalog, child=SimpleNamespace(call=call), folders={7: "f"}, hold=hold
+        )
+        collector = Collector(parts, flusher, clock=clock)
+
+        async def found() -> set[str]:
+            return {fact["key"].removeprefix("f/") for fact in await collector.orphans(topic, grace_ms=0)}
+
+        with anyio.fail_after(20):
+            assert await found() == {str(same)}
+            flusher.merging.clear()
+            assert await found() == {str(same), str(merged)}
+            flusher.in_flight.clear()
+            assert await found() == {str(same), str(merged), str(flushed)}
+            topic.assigned_epoch = 10
+            assert await found() == {str(each) for each in (same, merged, flushed, later)}
+
+
 def test_ranges_cover_what_lies_wholly_in_them() -> None:
     inside = covered([(0, 10), (10, 20), (30, 40)])
     assert [inside(*each) for each in ((0, 20), (5, 15), (30, 40), (15, 30), (10, 31), (40, 41), (25, 26))] == [

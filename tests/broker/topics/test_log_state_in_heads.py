@@ -73,6 +73,33 @@ def test_a_session_that_makes_room_for_another_leaves_the_head() -> None:
     assert state.encode() == replace(state).encode()
 
 
+def read_back(state: LogState) -> LogState:
+    return decode_head(memoryview(b"".join(encode_head([state]))))[state.topic_id]
+
+
+def test_a_cursor_that_moved_and_nothing_else_is_in_the_next_head() -> None:
+    state = LogState(7, next_offset=100, opened=True)
+    state.cursors[3] = CursorSnapshot(floor=10)
+    assert read_back(state).cursors == {3: CursorSnapshot(floor=10)}
+    for moved in (CursorSnapshot(floor=20), CursorSnapshot(floor=20, acknowledged=((30, 40),))):
+        state.cursors[3] = moved
+        assert read_back(state).cursors == {3: moved}
+
+
+def test_acknowledgements_that_were_replayed_and_not_folded_yet_are_in_the_next_head() -> None:
+    state = LogState(7, next_offset=100, opened=True)
+    state.cursors[3] = CursorSnapshot(floor=10)
+    state.deltas[3] = [CursorDelta(generation=0, floor=30, acknowledged=((40, 50),))]
+    assert read_back(state).cursors == {3: CursorSnapshot(floor=30, acknowledged=((40, 50),))}
+
+
+def test_copies_of_dead_letters_that_were_noted_and_nothing_else_are_in_the_next_head() -> None:
+    state = LogState(7, next_offset=100, opened=True)
+    for end in (6, 8):
+        state.note_copied(3, CursorDelta(generation=1, floor=0, acknowledged=((5, end),)))
+        assert read_back(state).copies(3, 1) == [(5, end)]
+
+
 def test_an_entry_that_lies_still_is_not_made_again() -> None:
     states = [LogState(topic_id, opened=True) for topic_id in range(3)]
     before = encode_head(states)

@@ -40,6 +40,25 @@ def test_an_exclusive_producer_writes_until_another_has_opened_its_name() -> Non
         producers.open(first)
 
 
+def test_a_producer_of_the_epoch_right_before_is_fenced_and_one_of_a_later_epoch_is_unknown() -> None:
+    producers = Producers()
+    former = producers.open(producers.prepare("p", 1, exclusive=True))
+    following = producers.prepare("p", 2, exclusive=True)
+    assert following.epoch == former.epoch + 1
+    producers.open(following)
+    for call in (
+        lambda epoch: producers.check(following.producer_id, epoch, 0, 5),
+        lambda epoch: producers.resume(following.producer_id, epoch, 2),
+        lambda epoch: producers.take_in(following.producer_id, epoch, 2),
+    ):
+        with pytest.raises(ProducerFenced) as fenced:
+            call(following.epoch - 1)
+        assert fenced.value.details["outcome"] == "unknown"
+        call(following.epoch)
+        with pytest.raises(ProducerUnknown):
+            call(following.epoch + 1)
+
+
 def test_the_thousand_and_first_connected_producer_keeps_its_session() -> None:
     producers = Producers()
     for number in range(MAX_PRODUCERS + 1):

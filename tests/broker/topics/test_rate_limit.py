@@ -37,6 +37,16 @@ def test_another_rate_counts_at_once() -> None:
     assert bucket.available(10) == 10
 
 
+def test_time_before_another_rate_counts_by_the_rate_of_that_time() -> None:
+    bucket = TokenBucket(10, now_ms=0)
+    bucket.take(10, 0)
+    bucket.set_rate(1000, 500)
+    assert bucket.available(500) == 5
+    assert bucket.available(600) == 105
+    bucket.set_rate(10, 600)
+    assert bucket.available(600) == 10
+
+
 def test_no_limit_is_no_bucket() -> None:
     with pytest.raises(InvalidArgument):
         TokenBucket(0, now_ms=0)

@@ -100,6 +100,11 @@ def test_no_role_takes_the_name_of_a_built_in_one() -> None:
         (bound("admin", scope="namespace", resource="a"), "producer", "namespace", "a*", False),
         (bound("admin", scope="namespace", resource="a*"), "producer", "namespace", "ab*", True),
         (bound("admin", scope="namespace", resource="a"), "producer", "cluster", "", False),
+        # every namespace is not the cluster: brokers, security and the audit are in none
+        (bound("admin", scope="namespace", resource="*"), "admin", "cluster", "", False),
+        (bound("admin", scope="namespace", resource="*"), "viewer", "cluster", "", False),
+        (bound("admin", scope="topic", resource="*"), "admin", "cluster", "", False),
+        (bound("admin", scope="namespace", resource="*"), "producer", "namespace", "a*", True),
         (bound("admin", scope="topic", resource="/a/b*"), "producer", "topic", "/a/bb", True),
         (bound("admin", scope="topic", resource="/a/b*"), "producer", "topic", "/a/*", False),
         (bound("admin", scope="topic", resource="/a/b*"), "producer", "namespace", "a", False),

@@ -1,0 +1,560 @@
+"""Nobody gets in, and nobody gets further than its bindings and its token: the locks of a broker, over a real store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube_broker.admin_state import AdminState
+from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security.authenticator import Authenticator, certificate_name
+from pydanube_broker.security.http_identity import MOST_LOOKED_AT, IdentifiedApp
+from pydanube_broker.security.last_used import WITHIN_S, LastUsed
+from pydanube_broker.security.locks import Locks, open_locks
+from pydanube_broker.settings_security import Auth
+from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
+from pydanube_core.names import TopicName
+from pydanube_core.security.api_tokens import DICE_BYTES, new_token
+from pydanube_core.security.identity import (
+    ANONYMOUS,
+    OPERATOR,
+    RELAYED_PROOF,
+    Identity,
+    current_identity,
+)
+from pydanube_core.security.permissions import (
+    CLUSTER,
+    CONSUME,
+    LOOK_UP,
+    PRODUCE,
+    Binding,
+    Principal,
+    Resource,
+    Scope,
+)
+from pydanube_core.security.records import (
+    VERSION,
+    TokenRecord,
+    binding_key,
+    decode_token,
+    encode_binding,
+    encode_revocation,
+    encode_token,
+    revocation_key,
+    token_key,
+)
+from pydanube_core.security.revocations import Revocation, RevocationKind, serial_number
+from pydanube_core.security.scopes import DATA, READ, WRITE
+
+from tests.support.memory_store import MemoryStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+ANN, BOB, ROBOT = Principal("ann"), Principal("bob"), Principal("robot")
+ORDERS = Resource("default", "orders")
+REMOTE = Peer(address="ipv4:192.0.2.7:50123")
+BROKEN = "Bearer danube_0000000000000000_" + "A" * 43
+
+
+class Broker:
+    """The security of a broker: its store, its locks, and tokens by principal."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.state = AdminState(store)
+        self.locks: Locks
+        self.refused: Counter[str] = Counter()
+        self.records: dict[Principal, TokenRecord] = {}
+        self._written = 0
+
+    async def open(self, mode: str) -> None:
+        settings = Auth(mode=mode)  # type: ignore[arg-type]
+        found = await open_locks(settings, self.state, self.refused, lambda identity: lambda: None)
+        assert found is not None
+        self.locks = found
+
+    async def write(self, changes: dict[str, bytes | None]) -> None:
+        self._written += 1
+        await self.state.write({**changes, VERSION: str(self._written).encode()}, {})
+        await self.locks.reload()
+
+    async def bind(self, principal: Principal, role: str, resource: str = "", scope: str = "cluster") -> str:
+        each = Binding(
+            id=f"{principal.name}-{role}-{resource}",
+            principal=principal,
+            roles=(role,),
+            scope=Scope(scope),
+            resource=resource,
+        )
+        await self.write({binding_key(each.id): encode_binding(each)})
+        return each.id
+
+    async def token(self, principal: Principal, *, until_ms: int | None = None) -> str:
+        now_ms = int(time.time() * 1000)
+        record, text = new_token(
+            "t", principal, secrets.token_bytes(DICE_BYTES), now_ms=now_ms, until_ms=until_ms
+        )
+        self.records[principal] = record
+        await self.write({token_key(record.token_id): encode_token(record)})
+        return f"Bearer {text}"
+
+    def identify(self, shown: str | None, peer: Peer = REMOTE) -> Identity:
+        return self.locks.authenticator.identify(shown, peer)
+
+    def may(self, identity: Identity | None, permission: str, resource: Resource = CLUSTER) -> bool:
+        try:
+            self.locks.check(identity, permission, resource)
+        except (PermissionDenied, Unauthenticated):
+            return False
+        return True
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with MemoryStore() as store:
+        found = Broker(store)
+        await found.open("required")
+        yield found
+
+
+@pytest.fixture
+async def optional() -> AsyncIterator[Broker]:
+    async with MemoryStore() as store:
+        found = Broker(store)
+        await found.open("optional")
+        yield found
+
+
+async def test_a_broker_without_authorization_has_no_locks() -> None:
+    async with MemoryStore() as store:
+        state = AdminState(store)
+        assert await open_locks(Auth(mode="off"), state, Counter(), lambda identity: lambda: None) is None
+
+
+# -- who calls -------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_is_good_as_long_as_it_is_there_and_by_its_own_secret_only(broker: Broker) -> None:
+    shown = await broker.token(ANN)
+    found = broker.identify(shown)
+    assert (found.principal, found.method, found.credential) == (ANN, "token", broker.records[ANN].token_id)
+    assert broker.identify(shown.replace("Bearer", "bearer")).principal == ANN
+    for wrong in (
+        shown[:-1] + ("A" if shown[-1] != "A" else "B"),
+        BROKEN,
+        "Bearer ",
+        shown[7:],
+        "Basic YQ==",
+    ):
+        with pytest.raises(Unauthenticated):
+            broker.identify(wrong)
+    await broker.write({token_key(broker.records[ANN].token_id): None})
+    with pytest.raises(Unauthenticated):
+        broker.identify(shown)
+    with pytest.raises(Unauthenticated, match="revoked"):  # a stream that was opened before
+        broker.locks.check(found, LOOK_UP, ORDERS)
+
+
+async def test_a_token_that_has_expired_is_good_for_nothing_also_on_an_open_stream(broker: Broker) -> None:
+    with pytest.raises(Unauthenticated, match="expired"):
+        broker.identify(await broker.token(ANN, until_ms=int(time.time() * 1000) - 1))
+    await broker.bind(BOB, "admin")
+    found = broker.identify(await broker.token(BOB, until_ms=int(time.time() * 1000) + 3_600_000))
+    assert broker.may(found, "topics:delete", ORDERS)
+    assert found.expires_at_s is not None
+    assert not broker.may(replace(found, expires_at_s=time.time() - 0.001), "topics:delete", ORDERS)
+
+
+async def test_who_shows_nothing_is_nobody_and_is_let_in_only_where_that_is_optional(
+    broker: Broker, optional: Broker
+) -> None:
+    with pytest.raises(Unauthenticated, match="who you are"):
+        broker.identify(None)
+    assert broker.refused == {"no_identity": 1}
+    assert optional.identify(None) == optional.identify(BROKEN) == ANONYMOUS
+    assert optional.refused == {"no_identity": 1, "credential": 1}
+
+
+async def test_the_socket_of_this_machine_is_the_operators_whatever_else_is_shown(broker: Broker) -> None:
+    assert broker.identify(BROKEN, Peer(address="unix:", local=True)) == OPERATOR
+    assert broker.may(OPERATOR, "security:change")
+    with pytest.raises(Unauthenticated):
+        broker.identify(None, Peer(address="unix:"))
+
+
+def certificate(*names: str, uris: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "subject": (tuple(("commonName", name) for name in names),),
+        "subjectAltName": tuple(("URI", uri) for uri in uris),
+        "serialNumber": "0AFF",
+    }
+
+
+async def test_a_certificate_names_one_principal_and_a_token_beside_it_comes_first(broker: Broker) -> None:
+    peer = Peer(address=REMOTE.address, certificate=certificate("bob"))
+    found = broker.identify(None, peer)
+    assert (found.principal, found.method, found.credential) == (BOB, "certificate", "0AFF")
+    assert broker.identify(await broker.token(ANN), peer).principal == ANN
+    with pytest.raises(Unauthenticated):  # a wrong token is not made good by a certificate
+        broker.identify(BROKEN, peer)
+    assert certificate_name(certificate("bob", uris=("spiffe://a/b",))) == "spiffe://a/b"
+    for harm in (certificate(), certificate("a", "b"), certificate(""), certificate("a\nb"), certificate("a" * 257),
+                 certificate("a", uris=("x", "y"))):  # fmt: skip
+        with pytest.raises(Unauthenticated):
+            certificate_name(harm)
+    assert certificate_name(certificate("a" * 256)) == "a" * 256
+
+
+async def test_what_was_revoked_is_good_for_nothing_from_the_next_call_on(broker: Broker) -> None:
+    peer = Peer(address=REMOTE.address, certificate=certificate("bob"))
+    found = broker.identify(None, peer)
+    await broker.bind(BOB, "admin")
+    assert broker.may(found, "topics:delete", ORDERS)
+    each = Revocation(kind=RevocationKind.CERTIFICATE, value=serial_number("0a:ff"), created_ms=0)
+    await broker.write({revocation_key(each.id): encode_revocation(each)})
+    assert not broker.may(found, "topics:delete", ORDERS)
+    with pytest.raises(Unauthenticated, match="revoked"):
+        broker.identify(None, peer)
+
+
+async def test_a_web_token_of_a_relayed_call_is_not_checked_against_keys_again(broker: Broker) -> None:
+    class Keys:
+        checked = 0
+
+        def check(self, identity: Identity) -> None:
+            self.checked += 1
+            raise Unauthenticated("its key is gone")
+
+    keys: Any = Keys()
+    keeper = Authenticator(
+        broker.locks.book, keys, required=True, refused=Counter(), failed=Any, connections=Any  # type: ignore[arg-type]
+    )  # fmt: skip
+    own = Identity(principal=ANN, method="jwt")
+    with pytest.raises(Unauthenticated, match="its key is gone"):
+        keeper.check(own)
+    keeper.check(replace(own, proof=RELAYED_PROOF))
+    keeper.check(replace(own, method="certificate"))
+    assert keys.checked == 1
+
+
+async def test_wrong_credentials_are_told_once_and_delay_who_tries_again(broker: Broker) -> None:
+    told: list[tuple[str, int]] = []
+    broker.locks.authenticator.on_failed = lambda address, count: told.append((address, count))
+    for _ in range(9):
+        with pytest.raises(Unauthenticated):
+            broker.identify(BROKEN)
+    assert told == [(REMOTE.host, 1)]
+    assert broker.locks.authenticator.wait_s(REMOTE) > 0
+    assert broker.locks.authenticator.wait_s(Peer(address="ipv4:192.0.2.8:1")) == 0
+    assert broker.refused["credential"] == 9
+
+
+# -- what is allowed -------------------------------------------------------------------------------------------
+
+
+async def test_a_principal_may_what_its_bindings_say_and_no_more(broker: Broker) -> None:
+    found = broker.identify(await broker.token(ANN))
+    assert not broker.may(found, PRODUCE, ORDERS)
+    binding = await broker.bind(ANN, "producer", "/default/orders", "topic")
+    assert broker.may(found, PRODUCE, ORDERS)
+    for permission, resource in (
+        (CONSUME, ORDERS),
+        (PRODUCE, Resource("default", "bills")),
+        (PRODUCE, CLUSTER),
+    ):
+        with pytest.raises(PermissionDenied) as refused:
+            broker.locks.check(found, permission, resource)
+        assert refused.value.details["permission"] == permission
+    await broker.write({binding_key(binding): None})
+    assert not broker.may(found, PRODUCE, ORDERS)
+
+
+async def test_nobody_known_may_nothing_and_refusals_are_counted_by_permission(broker: Broker) -> None:
+    with pytest.raises(Unauthenticated):
+        broker.locks.check(None, PRODUCE, ORDERS)
+    assert not broker.locks.allows(None, PRODUCE, ORDERS)
+    assert not broker.locks.allows_part(None, PRODUCE, ORDERS)
+    found = broker.identify(await broker.token(ANN))
+    for _ in range(2):
+        assert not broker.may(found, PRODUCE, ORDERS)
+    assert broker.refused[PRODUCE] == 2
+    assert not broker.locks.allows(found, PRODUCE, ORDERS)
+    assert broker.refused[PRODUCE] == 2, "a look is no refusal"
+
+
+async def test_in_optional_everything_is_allowed_and_counted_as_it_would_be_refused(optional: Broker) -> None:
+    optional.locks.check(None, PRODUCE, ORDERS)
+    optional.locks.check(optional.identify(None), PRODUCE, ORDERS)
+    assert optional.refused[PRODUCE] == 2
+    assert optional.locks.allows(None, PRODUCE, ORDERS)
+    assert not optional.locks.allows_part(OPERATOR, PRODUCE, ORDERS), "nothing is cut: all may be seen"
+    optional.locks.check_scope(Identity(principal=ANN, method="jwt", scopes=frozenset()), PRODUCE)
+
+
+async def test_who_acts_for_another_may_what_both_may(broker: Broker) -> None:
+    await broker.bind(ANN, "admin")
+    robot = broker.identify(await broker.token(ROBOT))
+    acting = Identity(principal=ANN, method="token", actor=robot)
+    assert not broker.may(acting, PRODUCE, ORDERS)
+    await broker.bind(ROBOT, "producer", "/default/orders", "topic")
+    assert broker.may(acting, PRODUCE, ORDERS)
+    assert not broker.may(acting, PRODUCE, Resource("default", "bills"))
+    assert not broker.may(replace(acting, principal=BOB), PRODUCE, ORDERS)
+    assert broker.locks.allows_part(acting, PRODUCE, Resource("default"))
+    assert not broker.locks.allows_part(replace(acting, principal=BOB), PRODUCE, Resource("default"))
+    await broker.write({token_key(broker.records[ROBOT].token_id): None})
+    assert not broker.may(acting, PRODUCE, ORDERS), "the one who calls has no token any more"
+
+
+async def test_a_part_is_seen_of_what_a_binding_touches_and_of_nothing_else(broker: Broker) -> None:
+    found = broker.identify(await broker.token(ANN))
+    await broker.bind(ANN, "viewer", "/default/orders*", "topic")
+    assert broker.locks.allows_part(found, "topics:read", CLUSTER)
+    assert broker.locks.allows_part(found, "topics:read", Resource("default"))
+    assert not broker.locks.allows_part(found, "topics:read", Resource("other"))
+    assert not broker.locks.allows_part(found, "topics:delete", Resource("default"))
+    assert broker.locks.allows_part(OPERATOR, "topics:delete", Resource("default"))
+
+
+async def test_a_scope_narrows_what_a_token_may_and_never_adds_to_it(broker: Broker) -> None:
+    await broker.bind(ANN, "admin")
+    narrow = Identity(principal=ANN, method="certificate", scopes=frozenset({READ, DATA}))
+    assert broker.may(narrow, "topics:read", ORDERS)
+    assert broker.may(narrow, PRODUCE, ORDERS)
+    for permission in ("topics:delete", "bindings:change"):
+        with pytest.raises(PermissionDenied, match="not issued for"):
+            broker.locks.check(narrow, permission, ORDERS)
+        with pytest.raises(PermissionDenied, match="not issued for"):
+            broker.locks.check_scope(narrow, permission)
+        assert not broker.locks.allows_part(narrow, permission, Resource("default"))
+    broker.locks.check_scope(narrow, "topics:read")
+    broker.locks.check_scope(replace(narrow, scopes=None), "topics:delete")
+    wide = Identity(principal=BOB, method="certificate", scopes=frozenset({READ, WRITE}))
+    assert not broker.may(wide, "topics:delete", ORDERS)
+
+
+async def test_errors_suggest_only_topics_that_the_caller_may_look_up(broker: Broker) -> None:
+    await broker.bind(ANN, "producer", "/default/orders", "topic")
+    before = current_identity.set(broker.identify(await broker.token(ANN)))
+    try:
+        assert broker.locks.sees_topic(TopicName.parse("/default/orders"))
+        assert not broker.locks.sees_topic(TopicName.parse("/default/bills"))
+    finally:
+        current_identity.reset(before)
+
+
+async def test_a_change_that_is_half_written_changes_no_grants(broker: Broker) -> None:
+    """Grants are built when the version is there, and not from some of a change's records."""
+    built = broker.locks.grants
+    each = Binding(id="b", principal=ANN, roles=("admin",), scope=Scope.CLUSTER)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.locks.book.records.follow)
+        await broker.state.write({binding_key("b"): encode_binding(each)}, {})
+        record, _ = new_token("t", BOB, bytes(DICE_BYTES), now_ms=0, until_ms=None)
+        await broker.state.write({token_key(record.token_id): encode_token(record)}, {})
+        with anyio.fail_after(20):
+            while record.token_id not in broker.locks.book.tokens:  # noqa: ASYNC110
+                await anyio.sleep(0.005)
+        assert broker.locks.grants is built
+        broker.locks.book.changed.clear()
+        await broker.state.write({VERSION: b"1"}, {})
+        with anyio.fail_after(20):
+            await broker.locks.book.changed.wait()
+        assert broker.locks.grants.decide(ANN, PRODUCE, ORDERS).allowed
+        tasks.cancel_scope.cancel()
+
+
+# -- when a token was last used --------------------------------------------------------------------------------
+
+
+async def test_the_last_use_of_a_token_is_written_down_and_brings_no_revoked_token_back(
+    broker: Broker,
+) -> None:
+    noting = LastUsed(broker.state, broker.locks.book)
+    key = token_key((await _used(broker)).token_id)
+    await noting.write()
+    found = await broker.state.read(key)
+    assert found is not None
+    first = decode_token(found.value).used_ms
+    assert first is not None
+    assert broker.locks.book.used == set()
+    broker.locks.book.used.add(broker.records[ANN].token_id)
+    await noting.write()  # within ten minutes
+    again = await broker.state.read(key)
+    assert again is not None
+    assert again.revision == found.revision
+    late = replace(decode_token(found.value), used_ms=first - int(WITHIN_S * 1000) - 1)
+    broker.locks.book.tokens[late.token_id] = late
+    broker.locks.book.used.add(late.token_id)
+    await broker.state.write({key: None}, {})  # revoked meanwhile, and this broker has not seen it
+    await noting.write()
+    assert await broker.state.read(key) is None
+
+
+async def _used(broker: Broker) -> TokenRecord:
+    broker.identify(await broker.token(ANN))
+    return broker.records[ANN]
+
+
+# -- over HTTP -------------------------------------------------------------------------------------------------
+
+
+class Http:
+    """An HTTP port in front of an application that notes who called, and opens a session if it is told to."""
+
+    def __init__(self, broker: Broker, **options: Any) -> None:
+        self.calls: list[tuple[str, Identity | None, bytes]] = []
+        self.opens: bytes | None = None
+        self.more_headers: list[tuple[bytes, bytes]] = []
+        self._app = IdentifiedApp(self._serve, broker.locks, **options)
+
+    async def _serve(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        self.calls.append((scope["path"], current_identity.get(), body))
+        headers = [] if self.opens is None else [(b"Mcp-Session-Id", self.opens)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def __call__(
+        self,
+        path: str,
+        shown: str | None = None,
+        *,
+        session: bytes | None = None,
+        pieces: tuple[bytes, ...] = (b"",),
+    ) -> tuple[int, dict[bytes, bytes]]:
+        headers = [(b"host", b'danube:9041"'), *self.more_headers]
+        headers += [] if shown is None else [(b"authorization", shown.encode())]
+        headers += [] if session is None else [(b"mcp-session-id", session)]
+        scope = {
+            "type": "http",
+            "path": path,
+            "headers": headers,
+            "scheme": "http",
+            "client": ("192.0.2.7", 1),
+        }
+        sent: list[Any] = []
+        left = list(pieces)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, send)
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+
+async def test_a_page_is_for_who_is_known_and_an_open_one_for_everybody(broker: Broker) -> None:
+    http = Http(broker, open=frozenset({"/healthz"}), needs={"/metrics": "brokers:read"})
+    assert (await http("/healthz"))[0] == 200
+    assert http.calls[-1][1] is None
+    assert (await http("/healthz", BROKEN))[0] == 401, "whoever shows a token is known by it"
+    assert (await http("/mcp"))[0] == 401
+    shown = await broker.token(ANN)
+    assert (await http("/mcp", shown))[0] == 200
+    identity = http.calls[-1][1]
+    assert identity is not None
+    assert identity.principal == ANN
+    assert current_identity.get() is None
+    assert (await http("/metrics", shown))[0] == 403
+    await broker.bind(ANN, "viewer")
+    assert (await http("/metrics", shown))[0] == 200
+
+
+async def test_an_address_that_a_request_claims_to_come_for_is_not_believed(broker: Broker) -> None:
+    """Else whoever guesses is never slowed, and another one is in its place."""
+    http = Http(broker)
+    http.more_headers = [(b"x-forwarded-for", b"198.51.100.9"), (b"forwarded", b"for=198.51.100.9")]
+    told: list[str] = []
+    broker.locks.authenticator.on_failed = lambda address, count: told.append(address)
+    for _ in range(4):
+        broker.locks.authenticator.note_failure("credential", Peer(address="ipv4:192.0.2.7:1"))
+    assert (await http("/mcp", BROKEN))[0] == 401
+    assert told == ["ipv4:192.0.2.7"]
+    assert broker.locks.authenticator.wait_s(Peer(address="ipv4:192.0.2.7:2")) > 0
+    assert broker.locks.authenticator.wait_s(Peer(address="ipv4:198.51.100.9:2")) == 0
+
+
+async def test_a_session_is_of_use_to_the_principal_that_opened_it_and_to_no_other(broker: Broker) -> None:
+    http = Http(broker)
+    ann, bob = await broker.token(ANN), await broker.token(BOB)
+    http.opens = b"s1"
+    assert (await http("/mcp", ann))[0] == 200
+    http.opens = None
+    assert (await http("/mcp", ann, session=b"s1"))[0] == 200
+    assert (await http("/mcp", bob, session=b"s1"))[0] == 403
+    assert (await http("/mcp", ann, session=b"guessed"))[0] == 403
+    http.opens = b"s1"  # an answer that repeats the number does not give it to another
+    assert (await http("/mcp", bob))[0] == 200
+    http.opens = None
+    assert (await http("/mcp", bob, session=b"s1"))[0] == 403
+
+
+async def test_a_refusal_names_how_to_sign_in_and_quotes_nothing_of_the_host(broker: Broker) -> None:
+    http = Http(broker, issuer="https://issuer.example", audience="danube")
+    status, headers = await http("/mcp")
+    assert status == 401
+    assert headers[b"www-authenticate"] == (
+        b'Bearer scope="danube:read", '
+        b'resource_metadata="http://danube:9041/.well-known/oauth-protected-resource/mcp"'
+    )
+    _, headers = await http("/mcp", BROKEN)
+    assert b'error="invalid_token"' in headers[b"www-authenticate"]
+    assert (await http("/.well-known/oauth-protected-resource/mcp"))[0] == 200
+    assert http.calls == []
+    plain = Http(broker, issuer="http://issuer.example")
+    assert (await plain("/mcp"))[1][b"www-authenticate"] == b"Bearer"
+
+
+async def test_a_narrow_token_is_refused_by_the_operation_in_the_body_and_the_body_arrives_whole(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.bind(ANN, "admin")
+    narrow = Identity(principal=ANN, method="certificate", scopes=frozenset({READ}))
+    monkeypatch.setattr(broker.locks.authenticator, "identify", lambda shown, peer: narrow)
+    http = Http(broker, issuer="https://issuer.example", asked=lambda body: body.decode() or None)
+    assert (await http("/mcp", "x", pieces=(b"topics", b":read")))[0] == 200
+    assert http.calls[-1][2] == b"topics:read"
+    status, headers = await http("/mcp", "x", pieces=(b"topics:", b"delete"))
+    assert status == 403
+    assert b'error="insufficient_scope", scope="danube:read danube:write"' in headers[b"www-authenticate"]
+    large = (b"x" * MOST_LOOKED_AT, b"y", b"z")
+    http = Http(broker, asked=lambda body: None if len(body) == MOST_LOOKED_AT + 1 else "topics:delete")
+    assert (await http("/mcp", "x", pieces=large))[0] == 200
+    assert http.calls[-1][2] == b"".join(large)
+
+
+async def test_two_tokens_in_one_request_are_none(broker: Broker) -> None:
+    shown = (await broker.token(ANN)).encode()
+    headers = [(b"authorization", shown), (b"authorization", shown)]
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("the application was reached")
+
+    app = IdentifiedApp(never, broker.locks)
+    await app({"type": "http", "path": "/mcp", "headers": headers, "scheme": "http"}, never, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 401
+
+
+async def test_keys_that_cannot_be_read_stop_a_start_and_name_the_setting(tmp_path: Path) -> None:
+    async with MemoryStore() as store:
+        settings = Auth(mode="required", jwt_keys=tmp_path / "missing.json", issuer="i", audience="a")
+        with pytest.raises(ClusterError, match=r"auth.jwt_keys: cannot read"):
+            await open_locks(settings, AdminState(store), Counter(), lambda identity: lambda: None)
