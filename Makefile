@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz mutants bench proto docs clean env-run env-dev
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -21,6 +21,7 @@ help:
 	@echo "make conformance   outside judges of our protocols"
 	@echo "make audit         known weaknesses of what the image installs (pip-audit, asks PyPI)"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
+	@echo "make mutants       small faults in critical code that no near test finds: 200 of them, hours (ARGS=\"--since REV --room journal\")"
 	@echo "make bench         measure: needs a quiet machine"
 	@echo "make proto docs    write the generated code, the generated documents"
 	@echo "make site          the documentation site, in dist/site"
@@ -76,6 +77,10 @@ audit: env-dev
 
 fuzz: env-dev
 	@$(VENV)/python tools/gate.py fuzz $(ARGS)
+
+# What it draws, runs and writes stands at the head of tools/mutants.py.
+mutants: env-dev
+	@$(VENV)/python -m tools.mutants $(ARGS)
 
 bench: env-run
 	@for scenario in e2e publish consume latency await unary backlog; do \

@@ -1,0 +1,122 @@
+"""`make mutants`: the faults, the tests that are to find them, and the list of survivors."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import mutants
+from tools.mutants import ROOMS, ROOT, Cover, Result, Run, covering, draw, equivalents, write_survivors
+from tools.mutations import Mutation, mutations_of
+
+SOURCE = b'''\
+"""A module."""
+
+LIMIT = 5
+
+
+class Kept:
+    def __init__(self, size: int = 3) -> None:
+        self.size = size
+
+    def may_go(self, end: int, slowest: int | None) -> bool:
+        """Say whether it may."""
+        if slowest is not None and end > slowest:
+            raise ValueError(f"{end + 1} is unread")
+        assert end < LIMIT
+        log.info("gone", extra={"end": end + 1})
+        for item in range(2):
+            if not item:
+                continue
+            self.drop(item)
+        return end - 1 == self.size
+'''
+
+
+def faults() -> list[Mutation]:
+    return mutations_of("kept.py", SOURCE)
+
+
+def test_each_fault_changes_one_place_and_is_python() -> None:
+    found = faults()
+    assert [fault.shown for fault in found] == [
+        "if slowest ⟦is not → is⟧ None and end > slowest:",
+        "if slowest is not None ⟦and → or⟧ end > slowest:",
+        "if slowest is not None and end ⟦> → >=⟧ slowest:",
+        '⟦raise ValueError(f"{end + 1} is unread") → pass⟧',
+        "for item in range(⟦2 → 3⟧):",
+        "if ⟦not item → item⟧:",
+        "⟦continue → break⟧",
+        "⟦self.drop(item) → pass⟧",
+        "return end ⟦- → +⟧ 1 == self.size",
+        "return end - ⟦1 → 2⟧ == self.size",
+        "return end - 1 ⟦== → !=⟧ self.size",
+    ]
+    assert {fault.function for fault in found} == {"Kept.may_go"}
+    for fault in found:
+        changed = fault.applied_to(SOURCE)
+        assert changed != SOURCE
+        ast.parse(changed)
+
+
+def test_every_fault_of_the_critical_rooms_has_a_name_of_its_own_and_is_python() -> None:
+    for room in ROOMS.values():
+        for source in room.sources:
+            path = ROOT / source
+            assert path.exists(), f"{source} has moved: tools/mutants.py names it"
+            for file in [path] if path.is_file() else path.rglob("*.py"):
+                text = file.read_bytes()
+                found = mutations_of(str(file.relative_to(ROOT)), text)
+                assert len({fault.name for fault in found}) == len(found)
+                for fault in found[-1:]:  # of each, of all files, it takes a minute
+                    ast.parse(fault.applied_to(text))
+        for folder in room.tests:
+            assert (ROOT / folder).exists(), f"{folder} has moved: tools/mutants.py names it"
+
+
+def test_the_same_seed_draws_the_same_faults_of_each_room_in_turn() -> None:
+    by_room = {"one": faults(), "two": faults()[:2]}
+    first = [(room, fault.name) for room, fault in draw(by_room, 7)]
+    assert first == [(room, fault.name) for room, fault in draw(by_room, 7)]
+    assert first != [(room, fault.name) for room, fault in draw(by_room, 8)]
+    assert [room for room, _ in first[:5]] == ["one", "two", "one", "two", "one"]
+    assert len(first) == len(faults()) + 2
+
+
+def test_the_quickest_tests_that_run_the_statement_come_first_and_unsteady_ones_do_not_count() -> None:
+    (fault,) = (each for each in faults() if "> → >=" in each.shown)
+    cover = Cover(
+        seconds={"slow": 5.0, "quick": 0.1, "other": 0.1, "unsteady": 0.0, "endless": 1000.0},
+        failed=[],
+        lines={"kept.py": {"12": ["slow", "quick", "unsteady", "endless"], "13": ["other"]}},
+    )
+    assert covering(fault, [cover], {"unsteady"}) == [("quick", 0.1), ("slow", 5.0)]
+    assert covering(fault, [Cover(seconds={}, failed=[], lines={})], set()) == []
+
+
+def test_survivors_are_named_by_room_and_equivalent_ones_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "equivalent.toml"
+    listed.write_text('[[equivalent]]\nname = "e"\nreason = "the caller checks it"\n')
+    monkeypatch.setattr(mutants, "EQUIVALENT", listed)
+    run = Run(tmp_path / "run.jsonl", 7, 0.0)
+    for name, verdict in (("a", "caught"), ("b", "survived"), ("c", "not run"), ("e", "survived")):
+        run.note(Result(name=name, room="journal", verdict=verdict))
+    assert [json.loads(line)["name"] for line in run.results_path.read_text().splitlines()] == list("abce")
+    assert write_survivors(run, tmp_path / "survivors.txt", list("abcde")) == (2, 3)
+    assert (tmp_path / "survivors.txt").read_text().splitlines() == [
+        "2 of 3 faults survived; seed 7", "", "journal: 2 of 3", "  b", "  c   (no near test runs it)",
+    ]  # fmt: skip
+
+
+def test_every_fault_that_counts_as_equivalent_exists_and_has_a_reason() -> None:
+    known = equivalents()
+    for name, reason in known.items():
+        assert len(reason) > 20, f"{name}: say why it changes no promise"
+        path = ROOT / name.partition(" ")[0]
+        assert path.is_file(), f"{name}: the file is gone; take the entry out"
+        assert name in {fault.name for fault in mutations_of(str(path.relative_to(ROOT)), path.read_bytes())}
