@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydanube_core.errors import InvalidArgument, NotImplementedYet
 from pydanube_core.spelling import close_names, either, shown
 
-from pydanube_admin.engine.operation import Call, Operation
+from pydanube_admin.engine.operation import MAX_WHY_CHARS, Call, Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
@@ -80,6 +80,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
                 value=True,
             )
     detach = _detached(operation, values, plan_only=plan_only)
+    why = _why(values.pop("why", None)) if operation.takes_why else ""
     for field, piece in operation.later_arguments.items():
         if values.get(field) is not None:
             raise NotImplementedYet(
@@ -101,6 +102,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
         plan_only=plan_only,
         plan_token=plan_token if operation.planned else "",
         detach=detach,
+        why=why,
     )
 
 
@@ -118,6 +120,25 @@ def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) 
             "plan_only and detach exclude each other: a plan is there at once", field="detach", value=True
         )
     return detach
+
+
+def _why(given: Any) -> str:
+    """Return the reason of a change as it is recorded. Raises `InvalidArgument`."""
+    if given is None:
+        return ""
+    sound = isinstance(given, str) and len(given) <= MAX_WHY_CHARS and given.isprintable()
+    if not sound:
+        raise InvalidArgument(
+            f"why must be one line of at most {MAX_WHY_CHARS} characters that says why the change is made, not "
+            + (
+                f"{len(given)} characters: shorten it"
+                if isinstance(given, str) and len(given) > MAX_WHY_CHARS
+                else _quoted(given)
+            ),
+            field="why",
+            value=shown(given),
+        )
+    return str(given)
 
 
 def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import anyio
 from google.protobuf.message import DecodeError
 from pydantic import BaseModel
+from pydanube_core.calling_program import CallingProgram, current_program
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     ClusterError,
@@ -41,6 +43,7 @@ from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
 from pydanube_admin.engine.desk import Desk
+from pydanube_admin.engine.freezes import check_not_frozen
 from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Effect, Page, not_seen
@@ -56,6 +59,7 @@ _log = logging.getLogger("pydanube.admin")
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
 
 BALANCE = "balance"  # who calls, and where, when the load manager acts by itself
+MCP = "mcp"  # the face of agents
 LOGIN = "login"  # no operation, and in the audit where it failed
 GATHERED_S = 1.0  # of what data calls change: a hundred records a second at the most
 APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
@@ -243,6 +247,12 @@ class AdminCore:
                     value=name,
                 )
             call = self._parse(name, arguments, plan_token=plan_token)
+            _check_named(call, face)
+            if call.operation.effect is not Effect.READ:
+                await check_not_frozen(
+                    self._port, face=face, principal=context.principal, operation=name, now_ms=self._now_ms()
+                )
+            context = replace(context, why=call.why)
         except ClusterError as error:
             entry = Entry.of(context, name, _as_far_as_known(arguments))
             note_refusal(self.audit, entry, *entry.refused(error))
@@ -311,14 +321,19 @@ class AdminCore:
                     return CallResponse(result=elsewhere).SerializeToString()
             except ClusterError as refused:
                 return CallResponse(error=refused.to_json().encode()).SerializeToString()
-            outcome = await self.call(
-                call.operation,
-                call.arguments,
-                principal=call.principal,
-                face=call.face,
-                plan_token=call.plan_token,
-                read_only=call.read_only,
-            )
+            named = CallingProgram(name=call.client_name, version=call.client_version, by=call.by)
+            before = current_program.set(named.cleaned())
+            try:
+                outcome = await self.call(
+                    call.operation,
+                    call.arguments,
+                    principal=call.principal,
+                    face=call.face,
+                    plan_token=call.plan_token,
+                    read_only=call.read_only,
+                )
+            finally:
+                current_program.reset(before)
         if isinstance(outcome, ClusterError):
             # Errors may quote what the caller sent; a lone surrogate in it would not encode. Escaped, it is the
             # very escape that JSON has for it.
@@ -377,6 +392,17 @@ def _known_principal(port: ClusterPort) -> Principal | None:
     if port.locks is None or identity is None or identity.method == "none":
         return None
     return identity.principal
+
+
+def _check_named(call: Call, face: str) -> None:
+    """Check that a change over MCP has the name of a program, for its record. Raises `InvalidArgument`."""
+    program = current_program.get()
+    if face == MCP and call.operation.effect is not Effect.READ and program is not None and not program.name:
+        raise InvalidArgument(
+            f"{call.operation.name} is recorded with the program that calls, and this one has no name: it must send "
+            "clientInfo with a name when it connects",
+            field="clientInfo",
+        )
 
 
 def _as_far_as_known(arguments: bytes | str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import Any, Final
 
 import anyio
+from pydanube_core.calling_program import CallingProgram, current_program
 from pydanube_core.errors import ClusterError, InvalidArgument, MissingExtra, Overloaded, PermissionDenied
 from pydanube_core.extras import install_command
 from pydanube_core.http_hosts import host_name, is_loopback
@@ -156,7 +157,12 @@ class HttpFace:
             await self._mcp(scope, _replay(body, receive), send)
             return
         assert self._rpc is not None
-        answer = await self._rpc.handle(body, principal=headers.get("danube-principal"))
+        name, _, version = headers.get("user-agent", "").partition(" ")[0].partition("/")
+        before = current_program.set(CallingProgram(name=name, version=version))
+        try:
+            answer = await self._rpc.handle(body, principal=headers.get("danube-principal"))
+        finally:
+            current_program.reset(before)
         if answer is None:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})

@@ -16,10 +16,10 @@ import logging
 import math
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn, Protocol
 
 import anyio.lowlevel
+from pydanube_core.calling_program import package_version
 from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitReached, NotImplementedYet
 from pydanube_core.spelling import shown
 
@@ -41,14 +41,6 @@ ERROR_SCHEMA: Final[dict[str, Any]] = {
     },
     "required": ["code", "message", "retryable", "details", "next"],
 }
-
-
-@cache
-def package_version() -> str:
-    try:
-        return version("pydanube")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "0"
 
 
 @cache

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube.principal import default_principal, named_principal
+from pydanube_core.calling_program import CallingProgram, package_version
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request, call_result, call_target, no_answer
 from pydanube_core.security.identity import ANONYMOUS, current_identity
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from pydanube.wire.ops_channel import OpsChannel
 
 
+_NAMES: Final = {
+    "cli": "danube",
+    "tui": "danube",
+    "jsonrpc": "",
+}  # programs by face; those of JSON-RPC name themselves
 OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an encoded CallResponse
 
 
@@ -44,11 +50,15 @@ class OpsClient:
         face: str = "cli",
         read_only: bool = False,
         entry: OpsEntry | None = None,
+        program: CallingProgram | None = None,
     ) -> None:
         self.admin_url = admin_url
         self.read_only = read_only
         self.face = face
         self._principal = principal
+        self._program = program or CallingProgram(
+            name=_NAMES.get(face, "pydanube"), version=package_version()
+        )
         self.timeout_s = timeout_s
         call_target(admin_url)  # one of another form is refused here
         self._entry = entry
@@ -106,6 +116,7 @@ class OpsClient:
             face=self.face,
             plan_token=plan_token,
             read_only=self.read_only,
+            program=self._program,
         )
         if self._entry is not None:
             return call_result(await self._here(self._entry, request, operation, timeout_s))
@@ -156,11 +167,12 @@ def call_sync(
     principal: str | None = None,
     face: str = "cli",
     plan_token: str = "",
+    program: CallingProgram | None = None,
 ) -> dict[str, Any]:
     """Call one operation without asyncio; raises as `OpsClient.call`."""
     from pydanube.blocking.loop import Loop
 
-    client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face)
+    client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face, program=program)
 
     async def once() -> dict[str, Any]:
         async with client:

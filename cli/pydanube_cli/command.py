@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Final, get_type_hints
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
 from pydanube.wire.endpoint import SCHEMES, UNIX
+from pydanube_core.calling_program import PERSON, CallingProgram, package_version
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
@@ -67,7 +69,14 @@ class Common:
             timeout_s=self.timeout_s if timeout_s is None else timeout_s,
             face="cli",
             principal=self.principal,
+            program=_program(),
         )
+
+
+def _program() -> CallingProgram:
+    """Return this command for the audit: of a person if it reads from a terminal."""
+    at_a_terminal = sys.stdin is not None and sys.stdin.isatty()
+    return CallingProgram(name="danube", version=package_version(), by=PERSON if at_a_terminal else "")
 
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {

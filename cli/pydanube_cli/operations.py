@@ -116,6 +116,8 @@ def command_of(operation: Operation, *, positional: str | None = None) -> Comman
             _flag("option_yes", "--yes", "Do it without asking."),
             _text_option("option_plan_token", "--plan-token", "Apply a plan that was shown."),
         ]
+    if operation.takes_why:
+        parameters.append(_text_option("option_why", "--why", "Why, in a sentence: for plans and the audit."))
     if operation.long_running:
         parameters.append(_flag("option_detach", "--detach", "Answer with its task, and let it go on."))
     if operation.followed:
@@ -195,6 +197,7 @@ class _Ways:
     dry_run: bool = False
     yes: bool = False
     plan_token: str | None = None
+    why: str | None = None
     file: str | None = None
     format: str | None = None
     detach: bool = False
@@ -289,6 +292,8 @@ def _arguments(operation: Operation, given: Mapping[str, Any], ways: _Ways) -> d
             arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
     if ways.plan_token is not None:
         arguments["plan_token"] = ways.plan_token
+    if ways.why is not None:
+        arguments["why"] = ways.why
     if (file := FILES.get(operation.name)) is not None:
         arguments[file] = str(Path(arguments[file]).absolute())
     if operation.name == "audit.export" and "/" in (arguments.get("to") or ""):

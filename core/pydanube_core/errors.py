@@ -464,6 +464,10 @@ class ReadOnly(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """This face may not change anything."""
 
 
+class Frozen(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
+    """The face or the principal is frozen and may only read."""
+
+
 class AuditUnavailable(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The audit record cannot be written."""
 

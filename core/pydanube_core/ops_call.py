@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pydanube_core.calling_program import UNNAMED, CallingProgram, current_program
 from pydanube_core.errors import (
     ClusterError,
     DeadlineExceeded,
@@ -56,8 +57,14 @@ def call_request(
     face: str,
     plan_token: str = "",
     read_only: bool = False,
+    program: CallingProgram = UNNAMED,
 ) -> CallRequest:
-    """Encode the request of one call. Raises `InvalidArgument` if the arguments cannot be JSON."""
+    """Encode the request of one call. Raises `InvalidArgument` if the arguments cannot be JSON.
+
+    Args:
+        program: the program that calls, unless `current_program` names another one.
+    """
+    program = (current_program.get() or program).cleaned()
     try:
         body = json.dumps(dict(arguments or {}), allow_nan=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
@@ -72,6 +79,9 @@ def call_request(
         principal=_text(principal),
         face=face,
         read_only=read_only,
+        client_name=_text(program.name),
+        client_version=_text(program.version),
+        by=program.by,
     )
 
 

@@ -22,6 +22,7 @@ from mcp.server.mcpserver import Context
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ElicitRequest, ElicitRequestFormParams
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
+from pydanube_core.calling_program import current_program
 from pydanube_core.errors import ClusterError, InvalidArgument, LimitReached, PlanNotFound
 from pydanube_core.units import parse_time_ms
 
@@ -31,7 +32,7 @@ from pydanube_mcp.consent import CONSENT, Answer, Question
 from pydanube_mcp.fencing import fenced
 from pydanube_mcp.presenting import Asked, error_result, ok_result
 from pydanube_mcp.profiles import Profile
-from pydanube_mcp.tasks import Request, TaskView, principal_of
+from pydanube_mcp.tasks import Request, TaskView, principal_of, program_of
 
 APPLIED: Final = ".apply"
 _RUNNING: Final = re.compile(r"t[0-9a-f]{24}\Z")
@@ -122,7 +123,7 @@ class ClusterTasks:
         if where is None:
             return None
         client, cluster, own = where
-        principal = principal_of(request) or client.principal
+        principal = _caller(request, client)
         try:
             if _RUNNING.match(own):
                 found = await self._running(client, cluster, own, principal)
@@ -217,7 +218,7 @@ class ClusterTasks:
         if where is None or view is None or view.status != "input_required" or not isinstance(given, Mapping):
             return
         client, cluster, own = where
-        principal = principal_of(request) or client.principal
+        principal = _caller(request, client)
         token, applied = own.removesuffix(APPLIED), own.endswith(APPLIED)
         plan_id = token.partition(".")[0]
         try:
@@ -252,7 +253,7 @@ class ClusterTasks:
         if where is None or view is None or view.status not in ("working", "input_required"):
             return
         client, _, own = where
-        principal = principal_of(request) or client.principal
+        principal = _caller(request, client)
         plan_id = own.partition(".")[0]
         try:
             if view.status == "input_required":
@@ -273,6 +274,12 @@ class ClusterTasks:
             if now is None or now.status != "working":
                 return
             await anyio.sleep(POLL_S)
+
+
+def _caller(request: Request, client: OpsClient) -> str:
+    """Return the principal of a request, and let its calls carry the name of its program."""
+    current_program.set(program_of(request.session))
+    return principal_of(request) or client.principal
 
 
 def _dumped(result: CallToolResult) -> dict[str, Any]:

@@ -54,6 +54,7 @@ _OURS: Final = frozenset(
 )  # fmt: skip
 # What a program calls itself when it connects, which nobody checks or needs: sessions are named by their id.
 _CLIENTS: Final = frozenset({"consumer", "producer", "last_consumer", "moved_by"})
+_PROGRAM: Final = {"name", "version"}  # of a record's `client`
 # What callers passed, and what was there before: every text in them is theirs, whatever its key.
 _THEIRS: Final = frozenset({"arguments", "before", "after"})
 _TOKENS: Final = frozenset(
@@ -82,8 +83,8 @@ def _is_ours(key: str) -> bool:
 
 
 def _is_a_clients(key: str, beside: Mapping[str, Any]) -> bool:
-    """Return whether a client chose the text under a key: the name, of something with an id and a name."""
-    return key in _CLIENTS or (key == "name" and "id" in beside)
+    """Return whether a client chose the text under a key: the name, of something with an id and a name, or of a program."""
+    return key in _CLIENTS or (key == "name" and ("id" in beside or beside.keys() == _PROGRAM))
 
 
 def fenced(body: Mapping[str, Any], *, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -205,7 +206,9 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
     out: dict[str, Any] = {}
     moved: dict[str, Any] = {}
     for key, inner in value.items():
-        if key == UNTRUSTED:
+        if key == UNTRUSTED and inner is None:
+            out[key] = None
+        elif key == UNTRUSTED:
             out[key] = {}  # its place
             moved |= dict(_kept(inner)) if isinstance(inner, Mapping) else {"text": _kept(inner)}
         elif key == _STEPS and isinstance(inner, list):
@@ -225,7 +228,7 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
             moved[key] = {name: one for name, one in _kept(inner).items() if not is_plain(str(name))}
         else:
             out[key] = _fence(inner, sentences, ours=ours and key not in _THEIRS)
-    if moved or UNTRUSTED in value:
+    if moved or value.get(UNTRUSTED) is not None:
         out[UNTRUSTED] = moved
     return out
 

@@ -13,11 +13,12 @@ from pydanube_admin.engine.operation import Operation
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
 
-from pydanube_mcp.fencing import all_plain, fenced, is_plain
+from pydanube_mcp.fencing import UNTRUSTED, all_plain, fenced, is_plain
 from pydanube_mcp.lenient import META
 from pydanube_mcp.profiles import CLUSTER, Profile, reachable
 from pydanube_mcp.sizing import PART, REST, in_parts
 
+FLOW: Final = "ifc"
 _MAX_PART: Final = 100_000
 _READ_ANY: Final = "operations.read"
 _FIND: Final = "operations.find"  # answers with our own texts only: names, summaries, schemas
@@ -62,7 +63,26 @@ def take_part(operation: Operation, arguments: dict[str, Any]) -> int:
 
 def ok_result(result: Mapping[str, Any], asked: Asked) -> CallToolResult:
     body = body_of(result, asked)
-    return CallToolResult(content=[_text(body)], structured_content=body)
+    return CallToolResult(content=[_text(body)], structured_content=body, _meta=flow_label(body))
+
+
+def flow_label(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the label of a result for hosts that control the flow of information (`ifc`, the key of GitHub's server).
+
+    A result is `untrusted` if it has text of others, else `trusted`. It is always `private`: the cluster's data.
+    """
+    return {
+        FLOW: {
+            "integrity": "untrusted" if _has_text_of_others(body) else "trusted",
+            "confidentiality": "private",
+        }
+    }
+
+
+def _has_text_of_others(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return value.get(UNTRUSTED) is not None or any(_has_text_of_others(inner) for inner in value.values())
+    return isinstance(value, (list, tuple)) and any(_has_text_of_others(inner) for inner in value)
 
 
 def saying(result: CallToolResult, coerced: Sequence[str]) -> CallToolResult:
@@ -105,7 +125,9 @@ def error_result(error: ClusterError, asked: Asked) -> CallToolResult:
     body = fenced(error.to_dict(), given=asked.arguments)
     body = reachable(_for_cluster(body, asked.cluster), asked.profile)
     whole = in_parts({"error": body}, 1).body
-    return CallToolResult(is_error=True, content=[_text(whole)], structured_content=whole)
+    return CallToolResult(
+        is_error=True, content=[_text(whole)], structured_content=whole, _meta=flow_label(whole)
+    )
 
 
 def _for_cluster(value: Any, cluster: str | None) -> Any:

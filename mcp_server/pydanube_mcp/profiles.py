@@ -30,7 +30,7 @@ _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
 _SAID_ONCE: Final = frozenset(  # in the instructions
-    {"limit", "page", "filter", "sort", "top", "plan_token"}
+    {"limit", "page", "filter", "sort", "top", "plan_token", "why"}
 )
 # A call takes them: of lists that are refreshed again and again, of which the instructions name `changed_since`, and the
 # condition by which a command of diagnosis ends; in every schema they would cost a model 400 tokens each time
@@ -40,6 +40,7 @@ _PLAN_ONLY: Final = (
 )
 _AS_ANOTHER: Final = "As set_"  # of the same set of tools, so that both are listed or none
 _PLAN_TOKEN: Final = "plan_token"
+_WHY: Final = "why"
 _ANY_NUMBER: Final = 1_000_000  # a bound of this size says nothing of what is meant
 _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
@@ -88,7 +89,7 @@ TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
     "schemas": frozenset({"schemas"}),
     "brokers": frozenset({"brokers", "cluster", "journal", "objects", "reports"}),
     "messages": frozenset({"messages"}),
-    "security": frozenset({"security", "roles", "bindings", "tokens", "audit"}),
+    "security": frozenset({"security", "roles", "bindings", "tokens", "audit", "faces"}),
 }
 
 
@@ -135,7 +136,10 @@ def small_input(operation: Operation) -> dict[str, Any]:
 
 
 def _not_needed(operation: Operation, name: str) -> bool:
-    """Return whether an argument can be left out: a token that `apply_plan` takes as well."""
+    """Return whether an argument can be left out: a token that `apply_plan` takes as well, and `why`, which is in the
+    instructions, of the tools that are listed by the hundred."""
+    if name == _WHY:
+        return not operation.default_profile
     return name == _PLAN_TOKEN and name not in operation.request_names and not operation.can_destroy
 
 

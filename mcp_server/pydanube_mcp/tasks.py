@@ -18,9 +18,11 @@ from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import require_client_extension
+from mcp.server.session import ServerSession
 from mcp.types import INVALID_PARAMS, CallToolRequestParams, RequestParams
 from mcp_types import HEADER_MISMATCH
 from pydantic import Field
+from pydanube_core.calling_program import AGENT, CallingProgram
 
 from pydanube_mcp.fencing import fenced
 
@@ -168,6 +170,14 @@ class Tasks(Extension):
         keeper, _ = await self._found(ctx, params.task_id)
         await keeper.cancel(params.task_id, ctx)
         return {}
+
+
+def program_of(session: ServerSession) -> CallingProgram:
+    """Return the client's program as it names itself when it connects, or with each request of the 2026 protocol."""
+    params = session.client_params
+    if params is None:
+        return CallingProgram(by=AGENT)
+    return CallingProgram(name=params.client_info.name, version=params.client_info.version, by=AGENT)
 
 
 def principal_of(request: ServerRequestContext[Any, Any]) -> str | None:

@@ -82,6 +82,8 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
     "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
     "audit.export": {"into": "clicks-part-0"},
+    "faces.freeze": {"face": "jsonrpc", "reason": "a test"},
+    "faces.thaw": {"face": "jsonrpc"},
     "quotas.set": {"namespace": "default", "limits": {"topics": 100}},
     "namespaces.create": {"namespace": "new"},
     "namespaces.delete": {"namespace": "empty"},

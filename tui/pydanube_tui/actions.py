@@ -125,6 +125,8 @@ Change (--allow-writes)
   schemas.delete_version | ctrl+d | delete version | delete a version | schema
   plans.discard | ctrl+d | discard | throw the plan away | plans plan
   changes.undo | u | undo | take the change back | audit change
+  faces.freeze | z | freeze | let the face of this record read and change nothing: stops an assistant | audit change
+  faces.thaw | a | thaw | lift the freeze of a face | audit change
   dead_letters.replay | a | put back | put the marked letters back where they came from | dead-letters
   dead_letters.drop=topics.truncate | ctrl+t | drop | delete the letters before a position | dead-letters
   consumers.disconnect | ctrl+d | disconnect consumer | end the consumer's session | clients
@@ -133,6 +135,8 @@ Change (--allow-writes)
   objects.compact | ctrl+k | compact | merge small objects of the topic | objects
 """
 _ASKED: Final[Mapping[str, str]] = {
+    "faces.freeze": "face until reason",
+    "faces.thaw": "face",
     "topics.create": "topic partitions dispatch_strategy",
     "topics.move": "to_broker",
     "topics.replay": "from until",

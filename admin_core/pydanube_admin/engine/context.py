@@ -111,6 +111,7 @@ class Context:
     lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None
     principal_type: str = ""  # what kind of thing has the name, by its credential; empty: a claim
+    why: str = ""  # of a change, in the caller's words
     detached: Detachment | None = None  # nobody waits for the call: its task is the answer
 
     @property

@@ -126,6 +126,7 @@ class Desk:
             blast_radius=dict(forecast.blast_radius),
             revision=forecast.revision,
             later=forecast.later,
+            why=context.why,
             created_ms=now,
             expires_ms=now + self._options.plan_ttl_ms,
             secret="",
@@ -247,7 +248,7 @@ class Desk:
                 )
         plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
         record = self._record_of(context, call, forecast, plan_id, now)
-        entry.planned(plan_id, forecast)
+        entry.planned(plan_id, forecast, "" if held is None else held[0].why)
         reached(Step.CHECKED)
         await self._audit.write(entry.call())
         entry.mark_recorded()

@@ -31,7 +31,9 @@ Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 # Their names say it; each word more is read by a model with every turn.
 _PLAN_ARGUMENTS: Final = {"plan_only": {"type": "boolean"}, "plan_token": {"type": "string"}}
 _LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
-_OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS})
+MAX_WHY_CHARS: Final = 300
+_WHY_ARGUMENTS: Final = {"why": {"type": "string", "maxLength": MAX_WHY_CHARS}}
+_OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS, *_WHY_ARGUMENTS})
 # They carry out what another operation is, which may be a long one.
 _FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
 
@@ -167,15 +169,25 @@ class Operation:
         return self.forecast is not None
 
     @property
+    def takes_why(self) -> bool:
+        """Whether it takes `why`: a sentence of the caller for plans and the audit."""
+        return self.effect is not Effect.READ
+
+    @property
     def detachable(self) -> bool:
         """Whether it takes `detach`: to answer with its task, and continue when the caller is gone."""
         return self.long_running or self.name in _FOR_OTHERS
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The schema of the arguments; of a change with `plan_only` and `plan_token`, of a long operation with `detach`."""
+        """The schema of the arguments: also `plan_only` and `plan_token` of a change, `detach` of a long operation, and
+        `why` of whatever is no read."""
         schema = input_schema(self.request)
-        more = (_PLAN_ARGUMENTS if self.planned else {}) | (_LONG_ARGUMENTS if self.long_running else {})
+        more: dict[str, Any] = {
+            **(_PLAN_ARGUMENTS if self.planned else {}),
+            **(_LONG_ARGUMENTS if self.long_running else {}),
+            **(_WHY_ARGUMENTS if self.takes_why else {}),
+        }
         return {**schema, "properties": {**schema["properties"], **more}} if more else schema
 
     @property
@@ -324,6 +336,7 @@ class Call:
     plan_only: bool = False
     plan_token: str = ""
     detach: bool = False  # answer with the task, and go on when the caller is gone
+    why: str = ""  # in the caller's words, for the audit
 
 
 def is_known(operation: str) -> bool:

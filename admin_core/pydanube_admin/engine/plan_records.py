@@ -60,6 +60,7 @@ class PlanRecord(KeptRecord):
     later: str | None = None
     members: list[str] = field(default_factory=list)  # plans that are applied with this one
     principal_type: str = ""  # as of its call
+    why: str = ""  # in the words of its maker
 
     def state_at(self, now_ms: int) -> str:
         """open, used, discarded or expired."""
@@ -261,6 +262,7 @@ class ShownPlan(Result):
     expires_at: str
     revision: str  # of what the plan stands on: another one makes it stale
     call_id: str | None = None  # of the change it became
+    untrusted: dict[str, Any] | None = None  # why: in the words of its maker
 
 
 class Plan(ShownPlan):
@@ -279,4 +281,5 @@ class AppliedPlan(Result):
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
     """Return a plan as everybody may see it."""
-    return ShownPlan.of(record, **record.standing(now_ms))
+    said = {"why": record.why} if record.why else None
+    return ShownPlan.of(record, untrusted=said, **record.standing(now_ms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
@@ -57,6 +57,12 @@ class QueryAuditRequest(ListRequest):
     topic: OptionalTopic = None
     since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
     call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
+    client: Annotated[
+        str | None, Field(max_length=64, description="Only of this program, by the name that it gives itself")
+    ] = None
+    by: Annotated[Literal["person", "agent"] | None, Field(description="Only of persons, or of agents")] = (
+        None
+    )
 
 
 class AuditRecord(Result):
@@ -71,6 +77,8 @@ class AuditRecord(Result):
     actor: str | None = None  # who made it for the principal, with act_for
     relayed_by: str | None = None  # the broker that it came to, and that had it carried here
     face: str
+    client: dict[str, Any] | None = None  # the program, as it names itself: name, version
+    by: str | None = None  # person | agent; null: not known
     operation: str
     arguments: dict[str, Any]
     plan_id: str | None
@@ -78,6 +86,7 @@ class AuditRecord(Result):
     code: str | None  # of the error
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    untrusted: dict[str, Any] | None = None  # why: in the caller's words
     prev_hash: str
     hash: str
     # Of the hash, by the key of `key_id`; none of a record from before there were MACs
@@ -219,7 +228,7 @@ class _Filter:
         self._matches = glob(request.filter)
         self._operation = None if request.operation is None else _operation_named(request.operation)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
-        asked = (self._operation, request.principal, request.call_id)
+        asked = (self._operation, request.principal, request.call_id, request.client, request.by)
         self.asked = AuditQuestion(
             operation=self._operation,
             principal=request.principal,
@@ -249,6 +258,8 @@ class _Filter:
             request.principal in (None, record["principal"])
             and self._operation in (None, record["operation"])
             and request.call_id in (None, record["call_id"])
+            and request.client in (None, (record.get("client") or {}).get("name"))
+            and request.by in (None, record.get("by"))
             and self._matches(record["operation"])
             and (self._topic is None or self._topic in topics_of(record["arguments"]))
         )

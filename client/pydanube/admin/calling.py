@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydanube_core.calling_program import CallingProgram, package_version
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request
 
 from pydanube.admin.values import ResultT
@@ -12,6 +13,7 @@ from pydanube.principal import named_principal
 from pydanube.wire.ops_channel import OpsChannel
 
 FACE: Final = "python"
+_PROGRAM: Final = CallingProgram(name="pydanube", version=package_version())
 CALL_S: Final = 10.0
 
 
@@ -39,7 +41,7 @@ class Caller:
             for name, value in arguments.items()
             if value is not None and name != "self"
         }
-        request = call_request(operation, given, principal=self._principal, face=FACE)
+        request = call_request(operation, given, principal=self._principal, face=FACE, program=_PROGRAM)
         timeout_s = max(self._timeout_s, LONG_RUNNING_S) if long_running else self._timeout_s
         return kind.model_validate_json(await self._channel.call(request, timeout_s=timeout_s))
 

@@ -16,16 +16,16 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 )
 # @@protoc_insertion_point(imports)
 
-DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n\x10\x64\x61nube_ops.proto\x12\ndanube.ops\"\xaa\x01\n\x0b\x43\x61llRequest\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x12\n\nplan_token\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04\x66\x61\x63\x65\x18\x05 \x01(\t\x12\x11\n\tread_only\x18\x06 \x01(\x08\x12\'\n\x06within\x18\x08 \x01(\x0b\x32\x17.danube.ops.CallRequestJ\x04\x08\x07\x10\x08\"<\n\x0c\x43\x61llResponse\x12\x10\n\x06result\x18\x01 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x42\t\n\x07outcome2@\n\x03Ops\x12\x39\n\x04\x43\x61ll\x12\x17.danube.ops.CallRequest\x1a\x18.danube.ops.CallResponseb\x06proto3')
+DESCRIPTOR = _pool.POOL.AddSerializedFile(b'\n\x10\x64\x61nube_ops.proto\x12\ndanube.ops\"\xe3\x01\n\x0b\x43\x61llRequest\x12\x11\n\toperation\x18\x01 \x01(\t\x12\x11\n\targuments\x18\x02 \x01(\x0c\x12\x12\n\nplan_token\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04\x66\x61\x63\x65\x18\x05 \x01(\t\x12\x11\n\tread_only\x18\x06 \x01(\x08\x12\'\n\x06within\x18\x08 \x01(\x0b\x32\x17.danube.ops.CallRequest\x12\x13\n\x0b\x63lient_name\x18\t \x01(\t\x12\x16\n\x0e\x63lient_version\x18\n \x01(\t\x12\n\n\x02\x62y\x18\x0b \x01(\tJ\x04\x08\x07\x10\x08\"<\n\x0c\x43\x61llResponse\x12\x10\n\x06result\x18\x01 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x42\t\n\x07outcome2@\n\x03Ops\x12\x39\n\x04\x43\x61ll\x12\x17.danube.ops.CallRequest\x1a\x18.danube.ops.CallResponseb\x06proto3')
 
 _globals = globals()
 _pool.publish(DESCRIPTOR, __name__, _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CALLREQUEST']._serialized_start=33
-  _globals['_CALLREQUEST']._serialized_end=203
-  _globals['_CALLRESPONSE']._serialized_start=205
-  _globals['_CALLRESPONSE']._serialized_end=265
-  _globals['_OPS']._serialized_start=267
-  _globals['_OPS']._serialized_end=331
+  _globals['_CALLREQUEST']._serialized_end=260
+  _globals['_CALLRESPONSE']._serialized_start=262
+  _globals['_CALLRESPONSE']._serialized_end=322
+  _globals['_OPS']._serialized_start=324
+  _globals['_OPS']._serialized_end=388
 # @@protoc_insertion_point(module_scope)

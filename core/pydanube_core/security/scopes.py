@@ -19,7 +19,7 @@ SCOPES: Final = (READ, DATA, WRITE, ADMIN)
 
 _LOOKS: Final = frozenset({LOOK_UP, "journal:describe", "objects:list", "objects:verify", "reports:run"})
 _RIGHTS: Final = frozenset(
-    {"security", "roles", "bindings", "tokens", "revocations", "quotas", "brokers", "cluster"}
+    {"security", "roles", "bindings", "tokens", "revocations", "quotas", "brokers", "cluster", "faces"}
 )
 
 

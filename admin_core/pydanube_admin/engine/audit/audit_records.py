@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydanube_core.calling_program import MAX_NAME_CHARS, UNNAMED, CallingProgram, current_program
 from pydanube_core.errors import ClusterError, Internal
 from pydanube_core.facts import DataChange
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
@@ -40,6 +41,8 @@ class Entry:
     authenticated: bool = False  # the principal was proven by a credential
     actor: str | None = None  # who made it for the principal; None: he himself
     relayed_by: str | None = None  # the broker that it came to; None: this one
+    program: CallingProgram = UNNAMED
+    why: str = ""
     is_recorded: bool = field(default=False)
 
     @classmethod
@@ -54,6 +57,8 @@ class Entry:
             authenticated=_is_proven(identity := current_identity.get()),
             actor=None if identity is None or identity.actor is None else str(identity.actor.principal),
             relayed_by=relayed_by.get() or None,
+            program=current_program.get() or UNNAMED,
+            why=context.why,
         )
 
     @classmethod
@@ -70,6 +75,8 @@ class Entry:
             authenticated=call["authenticated"],
             actor=call.get("actor"),
             relayed_by=call.get("relayed_by"),
+            program=CallingProgram(**(call.get("client") or {}), by=call.get("by") or ""),
+            why=(call.get("untrusted") or {}).get("why", ""),
             is_recorded=True,
         )
 
@@ -80,8 +87,9 @@ class Entry:
         cut_off = Internal("the broker ended while this change was made; what it did is not known")
         return self.outcome(decision="interrupted", error=cut_off)
 
-    def planned(self, plan_id: str, forecast: Forecast) -> None:
-        """Return the entry with the plan that it is made under, and what it changes."""
+    def planned(self, plan_id: str, forecast: Forecast, why: str) -> None:
+        """Note the plan that the call is made under, what it changes, and the plan's reason if the call has none."""
+        self.why = self.why or why
         self.plan_id = plan_id
         self.before = shortened({each["path"]: each["before"] for each in forecast.diff})
         self.after = shortened({each["path"]: each["after"] for each in forecast.diff})
@@ -115,6 +123,8 @@ class Entry:
             "actor": self.actor,
             "relayed_by": self.relayed_by,
             "face": _named(self.face, 32),
+            "client": _shown_program(self.program),
+            "by": self.program.by or None,
             "operation": _named(self.operation, 100),
             "arguments": redacted(self.arguments),
             "plan_id": self.plan_id,
@@ -122,7 +132,14 @@ class Entry:
             "code": code,
             "before": self.before if phase == "call" else None,
             "after": self.after if phase == "outcome" else None,
+            "untrusted": {"why": redacted(self.why)} if self.why else None,
         }
+
+
+def _shown_program(program: CallingProgram) -> dict[str, str] | None:
+    if not program.name:
+        return None
+    return {"name": _named(program.name, MAX_NAME_CHARS), "version": program.version}
 
 
 def _is_proven(identity: Identity | None) -> bool:

@@ -55,6 +55,8 @@ from pydanube.admin.generated.results import (
     FailurePolicyResult,
     FlushedObjects,
     FoundOperations,
+    FrozenFace,
+    FrozenItem,
     JournalDescription,
     LagItem,
     Leader,
@@ -88,6 +90,7 @@ from pydanube.admin.generated.results import (
     SubscriptionItem,
     Task,
     TaskItem,
+    ThawedFace,
     TokenItem,
     TopicChart,
     TopicDescription,
@@ -167,6 +170,8 @@ class AuditOperations(KeywordsNamed):
         topic: str | None = None,
         since: str | None = None,
         call_id: str | None = None,
+        client: str | None = None,
+        by: Literal["person", "agent"] | None = None,
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
@@ -441,6 +446,68 @@ class DiagnoseOperations(KeywordsNamed):
     ) -> DiagnosisResult:
         """Say what is wrong with a topic and its subscriptions."""
         return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)
+
+
+class FacesOperations(KeywordsNamed):
+    """`admin.faces`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def freeze(
+        self,
+        *,
+        reason: str,
+        face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
+        principal: str | None = None,
+        until: str | None = None,
+        plan_token: str | None = None,
+    ) -> FrozenFace:
+        """Freeze a face or a principal: it goes on reading and changes nothing until then, or until faces.thaw."""
+        return await self._caller.call("faces.freeze", locals(), FrozenFace)
+
+    async def plan_freeze(
+        self,
+        *,
+        reason: str,
+        face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
+        principal: str | None = None,
+        until: str | None = None,
+    ) -> Plan[FrozenFace]:
+        """What `freeze` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "faces.freeze", locals(), FrozenFace)
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+        changed_since: str | None = None,
+    ) -> Page[FrozenItem]:
+        """List frozen faces and principals, which may read and change nothing: since when, until when, by whom and why."""
+        return await self._caller.call("faces.list", locals(), Page[FrozenItem])
+
+    async def thaw(
+        self,
+        *,
+        face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
+        principal: str | None = None,
+        plan_token: str | None = None,
+    ) -> ThawedFace:
+        """Lift the freeze of a face or a principal."""
+        return await self._caller.call("faces.thaw", locals(), ThawedFace)
+
+    async def plan_thaw(
+        self,
+        *,
+        face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
+        principal: str | None = None,
+    ) -> Plan[ThawedFace]:
+        """What `thaw` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "faces.thaw", locals(), ThawedFace)
 
 
 class JournalOperations(KeywordsNamed):
@@ -1675,6 +1742,7 @@ class Admin:
         self.consumers = ConsumersOperations(caller)
         self.dead_letters = DeadLettersOperations(caller)
         self.diagnose = DiagnoseOperations(caller)
+        self.faces = FacesOperations(caller)
         self.journal = JournalOperations(caller)
         self.messages = MessagesOperations(caller)
         self.namespaces = NamespacesOperations(caller)

@@ -77,6 +77,8 @@ class AuditRecord(Result):
     actor: str | None = None
     relayed_by: str | None = None
     face: str
+    client: dict[str, Any] | None = None
+    by: str | None = None
     operation: str
     arguments: dict[str, Any]
     plan_id: str | None
@@ -84,6 +86,7 @@ class AuditRecord(Result):
     code: str | None
     before: dict[str, Any] | None
     after: dict[str, Any] | None
+    untrusted: dict[str, Any] | None = None
     prev_hash: str
     hash: str
     mac: str | None = None
@@ -384,6 +387,34 @@ class DiagnosisResult(Result):
     took_ms: float
 
 
+class FrozenFace(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    face: str | None
+    principal: str | None
+    frozen_until: str | None
+    by: str
+
+
+class FrozenItem(Result):
+    face: str | None
+    principal: str | None
+    frozen_until: str | None
+    frozen_at: str
+    by: str
+    untrusted: dict[str, Any]
+
+
+class ThawedFace(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    face: str | None
+    principal: str | None
+    was_frozen: bool
+
+
 class JournalDescription(Result):
     """The broker's write-ahead log: its segments, oldest first, and what keeps the oldest from going."""
 
@@ -589,6 +620,7 @@ class PlanDocument(Result):
     expires_at: str
     revision: str
     call_id: str | None = None
+    untrusted: dict[str, Any] | None = None
     plan_token: str
 
 
@@ -626,6 +658,7 @@ class ShownPlan(Result):
     expires_at: str
     revision: str
     call_id: str | None = None
+    untrusted: dict[str, Any] | None = None
 
 
 class ProducerItem(Result):

@@ -15,6 +15,7 @@ from pydanube.admin.generated.operations import (
     ConsumersOperations,
     DeadLettersOperations,
     DiagnoseOperations,
+    FacesOperations,
     JournalOperations,
     MessagesOperations,
     NamespacesOperations,
@@ -120,6 +121,16 @@ class SyncDiagnoseOperations(InLoop[DiagnoseOperations]):
     producer = Blocking(DiagnoseOperations.producer)
     subscription = Blocking(DiagnoseOperations.subscription)
     topic = Blocking(DiagnoseOperations.topic)
+
+
+class SyncFacesOperations(InLoop[FacesOperations]):
+    """`admin.faces`"""
+
+    freeze = Blocking(FacesOperations.freeze)
+    plan_freeze = Wrapped(Blocking(FacesOperations.plan_freeze), SyncPlan)
+    list = Blocking(FacesOperations.list)
+    thaw = Blocking(FacesOperations.thaw)
+    plan_thaw = Wrapped(Blocking(FacesOperations.plan_thaw), SyncPlan)
 
 
 class SyncJournalOperations(InLoop[JournalOperations]):
@@ -335,6 +346,7 @@ class SyncAdmin:
         self.consumers = SyncConsumersOperations(loop, admin.consumers)
         self.dead_letters = SyncDeadLettersOperations(loop, admin.dead_letters)
         self.diagnose = SyncDiagnoseOperations(loop, admin.diagnose)
+        self.faces = SyncFacesOperations(loop, admin.faces)
         self.journal = SyncJournalOperations(loop, admin.journal)
         self.messages = SyncMessagesOperations(loop, admin.messages)
         self.namespaces = SyncNamespacesOperations(loop, admin.namespaces)

@@ -1,0 +1,53 @@
+"""The program behind a call, as it names itself, for the audit. It proves nothing and permits nothing. Pure."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+MAX_NAME_CHARS: Final = 64  # of a name and of a version
+PERSON: Final = "person"
+AGENT: Final = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallingProgram:
+    """A program.
+
+    Attributes:
+        name: such as `claude-code`, of `clientInfo` over MCP; empty if it names itself nothing.
+        version: its version; empty if unknown.
+        by: `person` or `agent`, whoever decides to make the call; empty if unknown.
+    """
+
+    name: str = ""
+    version: str = ""
+    by: str = ""
+
+    def cleaned(self) -> CallingProgram:
+        """Return it as it is recorded: without control characters, within `MAX_NAME_CHARS`, `by` one of the two."""
+        by = self.by if self.by in (PERSON, AGENT) else ""
+        return CallingProgram(name=_cleaned(self.name), version=_cleaned(self.version), by=by)
+
+
+def _cleaned(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_NAME_CHARS]
+
+
+@cache
+def package_version() -> str:
+    """Return the version of this package, `0` in a source tree that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # a command that calls nothing loads it not
+
+    try:
+        return version("pydanube")
+    except PackageNotFoundError:
+        return "0"
+
+
+UNNAMED: Final = CallingProgram()
+
+#: of the call under way: on the side of the caller where a face calls for another program, and in the admin core
+current_program: ContextVar[CallingProgram | None] = ContextVar("current_program", default=None)
