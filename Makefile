@@ -78,9 +78,9 @@ audit: env-dev
 fuzz: env-dev
 	@$(VENV)/python tools/gate.py fuzz $(ARGS)
 
-# What it draws, runs and writes stands at the head of tools/mutants.py.
+# What it draws, runs and writes stands at the head of tools/faults.py.
 mutants: env-dev
-	@$(VENV)/python -m tools.mutants $(ARGS)
+	@$(VENV)/python -m tools.faults $(ARGS)
 
 bench: env-run
 	@for scenario in e2e publish consume latency await unary backlog; do \

@@ -1,4 +1,4 @@
-"""Small faults for a Python source: the mutations that tools/mutants.py puts into critical code, one at a time.
+"""Small faults for a Python source: the mutations that tools/faults.py puts into critical code, one at a time.
 
 A mutation replaces one piece of text within a function. The operators are the faults that were found to survive tests
 here and elsewhere: a bound that is off by one, a condition that is turned round, a call or a refusal that is missing, a

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import mutants
-from tools.mutants import ROOMS, ROOT, Cover, Result, Run, covering, draw, equivalents, write_survivors
+from tools import faults as fault_runs
+from tools.faults import ROOMS, ROOT, Cover, Result, Run, covering, draw, equivalents, write_survivors
 from tools.mutations import Mutation, mutations_of
 
 SOURCE = b'''\
@@ -66,7 +66,7 @@ def test_every_fault_of_the_critical_rooms_has_a_name_of_its_own_and_is_python()
     for room in ROOMS.values():
         for source in room.sources:
             path = ROOT / source
-            assert path.exists(), f"{source} has moved: tools/mutants.py names it"
+            assert path.exists(), f"{source} has moved: tools/faults.py names it"
             for file in [path] if path.is_file() else path.rglob("*.py"):
                 text = file.read_bytes()
                 found = mutations_of(str(file.relative_to(ROOT)), text)
@@ -74,7 +74,7 @@ def test_every_fault_of_the_critical_rooms_has_a_name_of_its_own_and_is_python()
                 for fault in found[-1:]:  # of each, of all files, it takes a minute
                     ast.parse(fault.applied_to(text))
         for folder in room.tests:
-            assert (ROOT / folder).exists(), f"{folder} has moved: tools/mutants.py names it"
+            assert (ROOT / folder).exists(), f"{folder} has moved: tools/faults.py names it"
 
 
 def test_the_same_seed_draws_the_same_faults_of_each_room_in_turn() -> None:
@@ -102,7 +102,7 @@ def test_survivors_are_named_by_room_and_equivalent_ones_do_not_count(
 ) -> None:
     listed = tmp_path / "equivalent.toml"
     listed.write_text('[[equivalent]]\nname = "e"\nreason = "the caller checks it"\n')
-    monkeypatch.setattr(mutants, "EQUIVALENT", listed)
+    monkeypatch.setattr(fault_runs, "EQUIVALENT", listed)
     run = Run(tmp_path / "run.jsonl", 7, 0.0)
     for name, verdict in (("a", "caught"), ("b", "survived"), ("c", "not run"), ("e", "survived")):
         run.note(Result(name=name, room="journal", verdict=verdict))

@@ -1,6 +1,6 @@
 """Put small faults into critical code, one at a time, and list those that no near test notices.
 
-    python -m tools.mutants [--count 200] [--seed N] [--since REV] [--room NAME ...] [--only TEXT] [--minutes N] [--list]
+    python -m tools.faults [--count 200] [--seed N] [--since REV] [--room NAME ...] [--only TEXT] [--minutes N] [--list]
 
 The committed tree is copied to .tools/mutants; nothing else is changed. Each room of `ROOMS` has its sources and
 the folders of tests that must catch its faults. Those tests run once under coverage.py, to learn which test runs which
@@ -10,7 +10,7 @@ execute its statement, the quickest first, until one fails. A test that catches 
 repeated without the fault: one that fails then too is unsteady, is listed, and catches nothing.
 
 A fault that survives is a test to write or a line to remove. One that cannot change a promise stands in
-tools/mutants_equivalent.toml with the reason. An interrupted run goes on where it was. The results are beside the copy:
+tools/faults_equivalent.toml with the reason. An interrupted run goes on where it was. The results are beside the copy:
 
     <commit>-<seed>.jsonl          a line per fault: name, verdict, the test that failed, seconds
     <commit>-<seed>.survivors.txt  the faults that survived, by room, and those on lines that no near test runs
@@ -45,14 +45,14 @@ from typing import Final
 
 import coverage
 
+from tools.faults_cover import CONTEXT
 from tools.gate import MARK, RUN, end_what_is_left
-from tools.mutants_cover import CONTEXT
 from tools.mutations import Mutation, mutations_of
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 HOME: Final = ROOT / ".tools" / "mutants"
 TREE: Final = HOME / "tree"
-EQUIVALENT: Final = ROOT / "tools" / "mutants_equivalent.toml"
+EQUIVALENT: Final = ROOT / "tools" / "faults_equivalent.toml"
 SOURCE_ROOTS: Final = (
     "core",
     "storage",
@@ -255,9 +255,7 @@ def measure(folder: str) -> Cover:
     tests = data / "tests.jsonl"
     variables = environment(COVERAGE_PROCESS_START=str(settings), PYDANUBE_MUTANTS_TESTS=str(tests))
     variables["PYTHONPATH"] += os.pathsep + str(TREE / ".mutants")
-    run_tests(
-        [folder], variables, "-p", "tools.mutants_cover", f"--timeout={ONE_TEST_S * 3}", limit_s=COVER_S
-    )
+    run_tests([folder], variables, "-p", "tools.faults_cover", f"--timeout={ONE_TEST_S * 3}", limit_s=COVER_S)
     outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
     lines: dict[str, dict[str, set[str]]] = {}
     for part in data.glob("lines.*"):

@@ -1,4 +1,4 @@
-"""A pytest plugin for tools/mutants.py: which test runs which line, in its own process and in those it starts.
+"""A pytest plugin for tools/faults.py: which test runs which line, in its own process and in those it starts.
 
 coverage.py is running by the time this is loaded (`sitecustomize.py` in the scratch copy starts it in every process). Each
 test is a context of its own. Processes that it starts have the test's name in their environment, and record it.
