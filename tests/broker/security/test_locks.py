@@ -18,7 +18,7 @@ from pydanube_broker.security.authenticator import Authenticator, certificate_na
 from pydanube_broker.security.http_identity import MOST_LOOKED_AT, IdentifiedApp
 from pydanube_broker.security.last_used import WITHIN_S, LastUsed
 from pydanube_broker.security.locks import Locks, open_locks
-from pydanube_broker.settings_security import Auth
+from pydanube_broker.settings.security import Auth
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.names import TopicName
 from pydanube_core.security.api_tokens import DICE_BYTES, new_token
