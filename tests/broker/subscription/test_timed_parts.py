@@ -32,7 +32,7 @@ def found(
     ranges: list[tuple[int, int]] | None = None,
     delays: bool = True,
     ahead_ms: int = 0,
-) -> list[tuple[int, list[tuple[int, int]], list[tuple[tuple[int, int], int]]]]:
+) -> list[tuple[int, list[tuple[int, int]], list[tuple[tuple[int, int], int, int]]]]:
     parts = timed_parts(batches, ranges or [(0, 100)], now_ms, delays=delays, ahead_ms=ahead_ms)
     return [(part.batch.base, part.expired, part.waits) for part in parts]
 
@@ -52,7 +52,7 @@ def test_nothing_expires_before_it_has_by_the_clock_that_is_behind() -> None:
 
 def test_messages_that_are_due_later_wait_together_if_they_are_due_together() -> None:
     batches = [batch(0, delay(100), delay(100), delay(200), None, delay(200))]
-    waits = [((0, 2), AT + 100), ((2, 3), AT + 200), ((4, 5), AT + 200)]
+    waits = [((0, 2), AT + 100, 100), ((2, 3), AT + 200, 200), ((4, 5), AT + 200, 200)]
     assert found(batches, AT + 99) == [(0, [], waits)]
     assert found(batches, AT + 100) == [(0, [], waits[1:])]
     assert found(batches, AT + 200) == []
