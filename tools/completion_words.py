@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final
 
-import typer
 from pydanube_admin import runbooks
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.command import Command, shared_parameters
 from pydanube_cli.completion.press import FILES, FOLDERS, TEXT
 from pydanube_cli.operations import command_of
 from pydanube_cli.overview import ALIASES
+from pydanube_cli.parameters import Word
 from pydanube_cli.runbook import command_of_runbook
 
 Leaf = tuple[str, str, str]  # module, attribute, summary
@@ -125,30 +124,22 @@ def _leaf(command: Command, name: str, about: str) -> dict[str, Any]:
 def _flags(parameters: tuple[inspect.Parameter, ...], command: str) -> tuple[list[Any], dict[str, Any]]:
     positional: list[Any] = []
     flags: dict[str, Any] = {}
-    for parameter in parameters:
-        annotation = parameter.annotation
-        assert get_origin(annotation) is Annotated, parameter
-        kind, info = get_args(annotation)[:2]
-        name = parameter.name.removeprefix("arg_").removesuffix("_")
-        takes = _takes(command, name, _bare(kind), info.metavar)
-        if isinstance(info, type(typer.Argument())):
+    for word in map(Word.of, parameters):
+        name = word.name.removeprefix("arg_").removesuffix("_")
+        takes = _takes(command, name, word)
+        if word.positional:
             positional.append(takes)
-            continue
-        if info.hidden:
-            continue
-        # typer takes the first declaration for a default until it has seen that it stands in an Annotated
-        first = [info.default] if isinstance(info.default, str) else []
-        for declared in [*first, *(info.param_decls or ())] or [f"--{name.replace('_', '-')}"]:
-            for flag in str(declared).split("/"):
-                flags[flag] = takes
+        elif not word.info.hidden:
+            flags |= dict.fromkeys((*word.flags, *word.unset), takes)
     return positional, flags
 
 
-def _takes(command: str, name: str, kind: Any, metavar: str | None) -> Any:
+def _takes(command: str, name: str, word: Word) -> Any:
+    kind, metavar = word.type, word.info.metavar
     if kind is bool:
         return None
-    if get_origin(kind) is Literal:
-        return [str(choice) for choice in get_args(kind)]
+    if word.choices:
+        return list(word.choices)
     if (command, name) in POSITION_ARGUMENTS:
         return POSITIONS
     if command == "rpc" and name == "method":
@@ -160,10 +151,3 @@ def _takes(command: str, name: str, kind: Any, metavar: str | None) -> Any:
     if (command, name) in NEW_NAMES or kind is int or command.startswith(("report", "bench")):
         return TEXT
     return NAMES_OF.get(name, TEXT)
-
-
-def _bare(kind: Any) -> Any:
-    """The type without None, and of a list that of its items."""
-    if get_origin(kind) in (Union, types.UnionType):
-        kind = next(one for one in get_args(kind) if one is not type(None))
-    return get_args(kind)[0] if get_origin(kind) is list else kind

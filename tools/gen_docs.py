@@ -1,5 +1,6 @@
 """Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, the table of operations
-in docs/interface.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
+in docs/interface.md, the words that shells complete (cli/pydanube_cli/completion/words.json), and the declarations that
+the command line reads (admin_core/pydanube_admin/engine/declarations.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
@@ -18,8 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pydanube_admin.engine.declaration import FILE as DECLARATIONS
+from pydanube_admin.engine.declaration import Argument, file_text
 from pydanube_admin.engine.models import Effect, SortedListRequest
-from pydanube_admin.engine.operation import Argument, Operation
+from pydanube_admin.engine.operation import Operation
 from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.settings.sections import Entry, Settings, sections
@@ -563,6 +566,7 @@ def main() -> int:
         command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
     )
     written[WORDS] = words + "\n"
+    written[DECLARATIONS] = file_text(OPERATIONS.values())
     return write_or_compare(written, check=check, remedy="make docs")
 
 

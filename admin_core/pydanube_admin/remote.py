@@ -18,9 +18,8 @@ from pydanube.principal import default_principal, named_principal
 from pydanube_core.calling_program import CallingProgram, package_version
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.ops_call import LONG_RUNNING_S, call_request, call_result, call_target, no_answer
-from pydanube_core.security.identity import ANONYMOUS, current_identity
 
-from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.engine.declaration import declarations
 
 if TYPE_CHECKING:
     from pydanube.wire.ops_channel import OpsChannel
@@ -127,6 +126,8 @@ class OpsClient:
         """The principal of calls that name no other; empty if a credential tells who calls."""
         if self._entry is None:
             return named_principal(self._principal, shows_identity=self._opened().shows_identity)
+        from pydanube_core.security.identity import ANONYMOUS, current_identity
+
         caller = current_identity.get()  # of the request that this face answers
         if caller is not None and caller.method != ANONYMOUS.method:
             return ""
@@ -154,7 +155,7 @@ class OpsClient:
 
 
 def _long_running(operation: str) -> bool:
-    known = OPERATIONS.get(operation)
+    known = declarations().get(operation)
     return known is not None and known.long_running
 
 

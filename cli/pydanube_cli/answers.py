@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO, TypeVar
 
-from pydanube_admin.engine.forecast import radius_text
-from pydanube_admin.engine.operation import Operation
+from pydanube_admin.engine.declaration import Declared
+from pydanube_admin.wording.radius import radius_text
 from pydanube_core.errors import ClusterError, Conflict
 
 from pydanube_cli.failures import printable
@@ -29,7 +29,7 @@ from pydanube_cli.render import cell, print_json
 MAX_DIFF_LINES: Final = 30
 
 
-def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+def consents(operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
     """Show the plan on stderr and ask."""
     describe(operation, arguments, plan)
     undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
@@ -37,7 +37,7 @@ def consents(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[s
     return sys.stdin.readline().strip().lower() == "yes"
 
 
-def describe(operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+def describe(operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     """Print the plan on stderr."""
     would = "would destroy" if plan.get("effect") == "destroy" else "would touch"
     _print_plan(f"{operation.command_line(arguments)} {would}", plan, sys.stderr)
@@ -52,7 +52,7 @@ def _print_plan(would: str, plan: Mapping[str, Any], stream: TextIO) -> None:
 
 
 def show_plan(
-    operation: Operation, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
+    operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Print the plan on stdout, with the command that applies it."""
     if as_json:

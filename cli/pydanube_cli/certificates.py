@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from pydanube.principal import default_principal
 from pydanube_core.errors import AlreadyExists, InvalidArgument, MissingExtra
 from pydanube_core.extras import install_command
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import option
 from pydanube_cli.ready import replace_file
 from pydanube_cli.render import print_json
 
@@ -224,9 +224,9 @@ def init(
     principal: Annotated[
         str | None, option("--principal", "NAME", "Whom the client's certificate names [default: user@host]")
     ] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long they are valid.")] = DAYS,
+    days: Annotated[int, option("--days", min=1, max=3650, help="How long they are valid.")] = DAYS,
     force: Annotated[
-        bool, typer.Option("--force", help="Make the certificates anew, of the same authority.")
+        bool, option("--force", help="Make the certificates anew, of the same authority.")
     ] = False,
 ) -> None:
     """Make a certificate authority, and certificates of it for a broker and a client."""

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from pydanube_core.units import human_bytes
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.config import ConfigOption
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.ready import program_name
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pydanube_broker.home.release import Released
     from pydanube_broker.settings.sections import Settings
 
-_Directory = Annotated[Path, typer.Argument(metavar="DATA_DIR", help="Of a broker, which is stopped.")]
+_Directory = Annotated[Path, argument(metavar="DATA_DIR", help="Of a broker, which is stopped.")]
 _Metadata = Annotated[
-    str, typer.Option("--metadata", metavar="URL", help="Of the cluster: etcd://host:port[,host:port]/prefix")
+    str, option("--metadata", metavar="URL", help="Of the cluster: etcd://host:port[,host:port]/prefix")
 ]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything, show what would be moved, and change nothing.")
+    bool, option("--dry-run", help="Check everything, show what would be moved, and change nothing.")
 ]
 
 
@@ -97,7 +97,7 @@ def release(
     metadata: _Metadata,
     copy_objects: Annotated[
         bool,
-        typer.Option(
+        option(
             "--copy-objects",
             help="Copy the objects to DATA_DIR; else they stay in the store that was shared.",
         ),
@@ -138,9 +138,7 @@ def recover(
     metadata: _Metadata,
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            "--without", metavar="BROKER_ID", help="Whose directory is gone for good; may be repeated."
-        ),
+        option("--without", metavar="BROKER_ID", help="Whose directory is gone for good; may be repeated."),
     ] = None,
     config: ConfigOption = None,
 ) -> None:

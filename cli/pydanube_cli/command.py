@@ -1,8 +1,7 @@
 """A command: a typed function, its examples, and the options that every command has.
 
-The function takes `common: Common` first and the rest as typer parameters, or, where they are many, as one object:
-`options`, a dataclass whose fields are the parameters. The decorator adds the options of docs/interface.md#4-commands
-and lets typer parse, for this one command only.
+The function takes `common: Common` first and the rest as parameters, or, where they are many, as one object: `options`, a
+dataclass whose fields are the parameters. The decorator adds the options of docs/interface.md#4-commands.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Final, get_type_hints
 
-import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
 from pydanube.wire.endpoint import SCHEMES, UNIX
 from pydanube_core.calling_program import PERSON, CallingProgram, package_version
@@ -22,18 +20,9 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.overview import with_help
-
-
-def option(*words: str, min: int | None = None, max: int | None = None) -> Any:
-    """Declare a flag for `Annotated`: its names, its value, its help, and its bounds."""
-    *names, takes, help = words
-    return typer.Option(*names, metavar=takes, help=help, min=min, max=max)
-
+from pydanube_cli.parameters import HelpWanted, Word, help_text, option, parse
 
 TIMEOUT: Final = "10s"
-
-# typer's own usage errors, by a name that is public in every version it may be: BadParameter's parent.
-UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +70,11 @@ def _program() -> CallingProgram:
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "common_json": (
-        Annotated[bool, typer.Option("--json", help='Print JSON; errors as {"error": …} on stderr.')],
+        Annotated[bool, option("--json", help='Print JSON; errors as {"error": …} on stderr.')],
         False,
     ),
     "common_output": (
-        Annotated[str | None, typer.Option("--output", hidden=True, help="json: the same as --json.")],
+        Annotated[str | None, option("--output", hidden=True, help="json: the same as --json.")],
         None,
     ),
     "common_timeout": (
@@ -159,7 +148,7 @@ class Command:
     """One leaf of the command tree.
 
     Args:
-        function: takes `common` by keyword and its typer parameters or `options`; returns an exit code or None for 0.
+        function: takes `common` by keyword and its parameters or `options`; returns an exit code or None for 0.
         examples: command lines, each pasteable, shown by `--help`.
     """
 
@@ -191,31 +180,16 @@ class Command:
         Raises:
             InvalidArgument: a usage error; `details["usage"]` tells it from a value that was refused later.
         """
-        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        parsed: dict[str, Any] | None = None
-
-        def body(**values: Any) -> None:
-            nonlocal parsed
-            parsed = values  # run below: typer has its own idea of what a closed pipe or an interrupt means
-
-        shared = shared_parameters(self.parameters)
-        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in self.parameters]
-        body.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-        body.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
-        body.__doc__ = self.summary
-        app.command(epilog=epilog(self.examples), context_settings={"help_option_names": ["--help", "-h"]})(
-            body
-        )
+        usage = f"danube {words}"
+        parameters = (*self.parameters, *shared_parameters(self.parameters))
         try:
-            code = typer.main.get_command(app).main(
-                args=list(args), prog_name=f"danube {words}", standalone_mode=False
-            )
-        except UsageError as error:
-            raise with_help(_usage_error(error, words), f"danube {words} --help") from None
-        except SystemExit:
-            raise BrokenPipeError from None  # while it printed help: the one case in which it exits by itself
-        if parsed is None:
-            return code if isinstance(code, int) else 0
+            parsed = parse(parameters, args)
+        except HelpWanted:
+            print(help_text(usage, self.summary, parameters, self.examples), end="")
+            return 0
+        except InvalidArgument as error:
+            error.details["usage"] = usage
+            raise with_help(error, f"{usage} --help") from None
         common = _common({name: parsed.pop(name) for name in _OPTIONS})
         if self._options is not None:
             parsed = {"options": self._options(**parsed)}
@@ -223,7 +197,7 @@ class Command:
 
 
 def _fields_as_parameters(options: type) -> list[inspect.Parameter]:
-    """Return the fields of a dataclass of options as typer parameters."""
+    """Return the fields of a dataclass of options as parameters."""
     hints = get_type_hints(options, include_extras=True)
     return [
         inspect.Parameter(
@@ -238,7 +212,7 @@ def _fields_as_parameters(options: type) -> list[inspect.Parameter]:
 
 def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:
     """Return the options of every command; a command with a `--key` of its own (a message's) keeps that."""
-    names = {word for each in own for word in option_words(each.annotation)}
+    names = {flag for each in own for flag in Word.of(each).flags}
     return tuple(
         inspect.Parameter(
             name,
@@ -255,14 +229,6 @@ _TLS_KEY_ALONE: Final = Annotated[
 ]
 
 
-def option_words(annotation: Any) -> Sequence[str]:
-    """Return the names in a parameter's `typer.Option`: `--key`, `-k`."""
-    found = [each for each in getattr(annotation, "__metadata__", ()) if hasattr(each, "param_decls")]
-    # Inside Annotated typer's first argument is a name too, though it stands under `default`
-    words = [word for each in found for word in (each.default, *(each.param_decls or ()))]
-    return [word for word in words if isinstance(word, str)]
-
-
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:
     """Make a function a command; its docstring is the help."""
 
@@ -270,40 +236,6 @@ def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]],
         return Command(function, examples=examples)
 
     return decorate
-
-
-def epilog(examples: Sequence[str]) -> str:
-    """Return examples, one a line (a mark keeps typer from joining them into a paragraph)."""
-    return "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples)
-
-
-def _usage_error(error: Exception, words: str) -> InvalidArgument:
-    """Return our words for what typer refused; pydantic's words for numbers are for programmers."""
-    usage = f"danube {words}"
-    errors = getattr(error.__cause__, "errors", None)
-    found = errors()[0] if errors is not None else {}
-    context = found.get("ctx", {})
-    match found.get("type"):
-        case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
-            wanted = "an integer"
-        case "float_parsing" | "float_type":
-            wanted = "a number"
-        case "greater_than_equal":
-            wanted = f"{context['ge']} or more"
-        case "less_than_equal":
-            wanted = f"{context['le']} or less"
-        case _:  # typer's own words, as for a choice
-            text = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
-            return InvalidArgument(text.replace("Value error, ", ""), usage=usage)
-    value = str(found["input"])
-    options = [str(option) for option in getattr(getattr(error, "param", None), "opts", ())]
-    name = next((option for option in options if option.startswith("--")), "the argument")
-    return InvalidArgument(
-        f"{name} must be {wanted}, not {value!r}",
-        usage=usage,
-        field=name.removeprefix("--").replace("-", "_"),
-        value=value,
-    )
 
 
 def _common(values: Mapping[str, Any]) -> Common:

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from pydanube_core.errors import AlreadyExists
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import print_json, print_table
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ def show(*, common: Common, config: ConfigOption = None) -> None:
 def init(
     *,
     common: Common,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Where to write; - for stdout.")
-    ] = "danube.toml",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    file: Annotated[str, argument(metavar="FILE", help="Where to write; - for stdout.")] = "danube.toml",
+    force: Annotated[bool, option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a settings file in which every setting stands with its default, commented out."""
     text = commented_file()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
-import typer
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.units import counted
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.failures import report
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import print_json, print_table
 from pydanube_cli.runtime import run_async
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 class RunOptions:
     """Options of `danube connect run`."""
 
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="A connector's file, in TOML.")]
-    check: Annotated[bool, typer.Option("--check", help="Reach both ends and move nothing.")] = False
+    files: Annotated[list[Path], argument(metavar="FILE", help="A connector's file, in TOML.")]
+    check: Annotated[bool, option("--check", help="Reach both ends and move nothing.")] = False
     dry_run: Annotated[
         int | None,
         option(
             "--dry-run", "N", "Show N records as they would be written, and write nothing.", min=1, max=1000
         ),
     ] = None
-    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to move.")] = False
+    once: Annotated[bool, option("--once", help="End when nothing is left to move.")] = False
     metrics_port: Annotated[
         int | None,
         option(
@@ -152,7 +152,7 @@ def _say(text: str, common: Common) -> None:
 def list_connectors(
     *,
     common: Common,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="With its settings.")] = None,
+    name: Annotated[str | None, argument(metavar="NAME", help="With its settings.")] = None,
 ) -> int:
     """Show the connectors that are installed; of one, its settings."""
     from pydanube_connect.describing import settings_of
@@ -182,8 +182,8 @@ def list_connectors(
 def new(
     *,
     common: Common,
-    kind: Annotated[Literal["source", "sink"], typer.Argument(metavar="source|sink")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the package: letters, digits, _.")],
+    kind: Annotated[Literal["source", "sink"], argument(metavar="source|sink")],
+    name: Annotated[str, argument(metavar="NAME", help="Of the package: letters, digits, _.")],
 ) -> int:
     """Write a package with a connector, its settings, a test and a file that runs it."""
     from pydanube_connect.scaffold import scaffold

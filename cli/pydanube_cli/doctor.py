@@ -21,8 +21,9 @@ from pydanube_core.secrets import REDACTED, without_passwords, without_secrets
 from pydanube_core.units import counted
 
 from pydanube_cli.checks import examine
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.fitness import Finding, Level
+from pydanube_cli.parameters import option
 from pydanube_cli.render import print_json, print_table
 from pydanube_cli.serve import DataDirOption, OffsetOption, settings_from_flags
 

@@ -2,7 +2,7 @@
 
 Words are resolved by tables, not by importing every command: `danube --version` must answer in a fraction of a
 second, and a machine with the base install must be able to run `produce` although `up` needs more. A leaf is a
-`Command` (see `command.py`), which typer parses; roots and groups only list.
+`Command` (see `command.py`); roots and groups only list.
 """
 
 from __future__ import annotations

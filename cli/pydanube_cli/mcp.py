@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import typer
 from pydanube.addresses import DEFAULT_ADMIN_URL
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import option
 
 # Paths, which may stand in an assistant's configuration; a token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
@@ -23,18 +23,16 @@ class McpOptions:
 
     transport: Annotated[
         Literal["stdio", "http"],
-        typer.Option("--transport", help="stdio: started by the assistant's program."),
+        option("--transport", help="stdio: started by the assistant's program."),
     ] = "stdio"
     profile: Annotated[
         Literal["default", "full"] | None,
-        typer.Option("--profile", help="Which tools are offered [default: default]"),
+        option("--profile", help="Which tools are offered [default: default]"),
     ] = None
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer nothing that changes anything.")] = (
-        False
-    )
+    read_only: Annotated[bool, option("--read-only", help="Offer nothing that changes anything.")] = False
     confirm: Annotated[
         Literal["auto", "human"] | None,
-        typer.Option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
+        option("--confirm", help="human: plans are not applied by the assistant alone [default: auto]"),
     ] = None
     toolsets: Annotated[
         str | None, option("--toolsets", "NAME,…", "Sets of tools to list beside the profile's.")
@@ -46,14 +44,14 @@ class McpOptions:
         str | None,
         option("--print-config", "CLIENT", "claude-desktop, claude-code, cursor, windsurf, vscode"),
     ] = None
-    host: Annotated[str, typer.Option("--host", help="With --transport http.")] = "127.0.0.1"
+    host: Annotated[str, option("--host", help="With --transport http.")] = "127.0.0.1"
     http_port: Annotated[
-        int, typer.Option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
+        int, option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
     ] = 8765
     explain: Annotated[
         str | None, option("--explain", "TOOL", "Say why a tool is in the list or not, and end.")
     ] = None
-    conformance: Annotated[bool, typer.Option("--conformance", hidden=True)] = False
+    conformance: Annotated[bool, option("--conformance", hidden=True)] = False
 
 
 @command(

@@ -1,7 +1,7 @@
 """`danube GROUP VERB`: every operation of the admin registry, as a command.
 
-The registry is all this knows: names and ids that are required are positional, the rest are flags of the argument's
-name. Destroying needs consent: the broker answers PLAN_REQUIRED with the plan, the command shows it and asks, or
+The declarations of the operations are all that this module reads: names and ids that are required are positional, the
+rest are flags of the argument's name. Destroying needs consent: the broker answers PLAN_REQUIRED with the plan, the command shows it and asks, or
 takes `--yes`, and calls again with the plan's token; a script (no terminal, or `--json`) without `--yes` ends with
 that answer and nothing has changed.
 """
@@ -17,9 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import typer
-from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
-from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.engine.declaration import (
+    Argument,
+    ArgumentType,
+    Declared,
+    ValueType,
+    declarations,
+    parse_object,
+)
 from pydanube_core.cursor_state import LAG_COLUMNS
 from pydanube_core.errors import CODES, ConditionNotMet, CorruptObject, InvalidArgument, PlanRequired
 
@@ -40,6 +45,7 @@ from pydanube_cli.command import Command, Common
 from pydanube_cli.failures import printable
 from pydanube_cli.messages.export import export_here, writes_here
 from pydanube_cli.overview import ALIASES, print_group, unknown_word
+from pydanube_cli.parameters import Info, Word, option
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
 MESSAGE: Final = ("topic", "partition", "offset", "append_time", "key", "payload", "payload_bytes")
@@ -80,18 +86,18 @@ FILES: Final[dict[str, str]] = {"objects.export": "to"}
 
 def run(group: str, words: Sequence[str], leading: Sequence[str]) -> int:
     """Run the words after a group: print its help, or carry out the operation that they name."""
-    here = {op.words[1]: op for op in OPERATIONS.values() if op.words[0] == group}
+    here = {op.words[1]: op for op in declarations().values() if op.words[0] == group}
     if not words or words[0] in ("--help", "-h", "help"):
         print_group(group, "", {verb: operation.summary for verb, operation in here.items()})
         return 0 if words else 2
     verb, rest = words[0], [*leading, *words[1:]]
     name, positional = ALIASES.get((group, verb), (f"{group}.{verb}".replace("-", "_"), None))
-    if name in OPERATIONS:
-        return command_of(OPERATIONS[name], positional=positional).main(f"{group} {verb}", rest)
+    if name in declarations():
+        return command_of(declarations()[name], positional=positional).main(f"{group} {verb}", rest)
     raise unknown_word(verb, list(here), group=group)
 
 
-def command_of(operation: Operation, *, positional: str | None = None) -> Command:
+def command_of(operation: Declared, *, positional: str | None = None) -> Command:
     """Return the command of an operation.
 
     Args:
@@ -106,7 +112,7 @@ def command_of(operation: Operation, *, positional: str | None = None) -> Comman
         )
         for argument in arguments
     ]
-    parameters.sort(key=lambda parameter: not isinstance(_info(parameter), type(typer.Argument())))
+    parameters.sort(key=lambda parameter: not Word.of(parameter).positional)
     if operation.text_argument is not None:
         flag = f"--{operation.text_argument.replace('_', '-')}"
         parameters.append(_text_option("option_file", "--file", f"Read {flag} from a file; - is stdin."))
@@ -147,15 +153,13 @@ def _parameter(argument: Argument, *, by_position: bool, may_be_file: bool = Fal
         help_text += f" [default: {argument.default}]"
     limits: dict[str, Any] = {"min": argument.minimum, "max": argument.maximum} if kind is int else {}
     if argument.positional or by_position:
-        info: Any = typer.Argument(
-            help=help_text, metavar=argument.name.upper(), show_default=False, **limits
-        )
+        info: Any = Info(help=help_text, metavar=argument.name.upper(), **limits)
         default = inspect.Parameter.empty if argument.positional else None
     else:
         flag = RENAMED.get(argument.flag, argument.flag)
         declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
-        metavar = "NAME=COUNT" if kind == list[str] else {int: "N", str: "TEXT"}.get(kind)
-        info = typer.Option(declaration, help=help_text, show_default=False, metavar=metavar, **limits)
+        metavar = _PAIRS[argument.values] if argument.values else {int: "N", str: "TEXT"}.get(kind)
+        info = option(declaration, help=help_text, metavar=metavar, **limits)
         default = inspect.Parameter.empty if argument.required and not may_be_file else None
     annotation: Any = Annotated[kind if default is inspect.Parameter.empty else kind | None, info]
     return inspect.Parameter(
@@ -163,12 +167,15 @@ def _parameter(argument: Argument, *, by_position: bool, may_be_file: bool = Fal
     )
 
 
-def _info(parameter: inspect.Parameter) -> Any:
-    return parameter.annotation.__metadata__[0]
+_PAIRS: Final = {
+    ValueType.COUNT: "NAME=COUNT",
+    ValueType.TEXT: "NAME=TEXT",
+    ValueType.ARGUMENT: "NAME=VALUE",
+}
 
 
 def _flag(name: str, flag: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[bool, typer.Option(flag, help=text)]
+    annotation = Annotated[bool, option(flag, help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
@@ -178,7 +185,7 @@ def _format_option() -> inspect.Parameter:
     )
     annotation = Annotated[
         Literal["table", "paths", "glob", "sql"] | None,
-        typer.Option("--format", help=text, show_default=False),
+        option("--format", help=text),
     ]
     return inspect.Parameter(
         "option_format", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -186,7 +193,7 @@ def _format_option() -> inspect.Parameter:
 
 
 def _text_option(name: str, flag: str, text: str) -> inspect.Parameter:
-    annotation = Annotated[str | None, typer.Option(flag, help=text)]
+    annotation = Annotated[str | None, option(flag, help=text)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
@@ -216,7 +223,7 @@ class _Ways:
                 )
 
 
-def _call(*, operation: Operation, common: Common, **given: Any) -> int:
+def _call(*, operation: Declared, common: Common, **given: Any) -> int:
     """Carry out one call; see the module's docstring for consent."""
     ways = _Ways(
         **{
@@ -277,7 +284,7 @@ def _call(*, operation: Operation, common: Common, **given: Any) -> int:
     return 0 if holds else CODES[ConditionNotMet.code].exit
 
 
-def _arguments(operation: Operation, given: Mapping[str, Any], ways: _Ways) -> dict[str, Any]:
+def _arguments(operation: Declared, given: Mapping[str, Any], ways: _Ways) -> dict[str, Any]:
     """Return the arguments of the call, from the words of the command line."""
     arguments = {
         name.removeprefix("arg_"): value
@@ -289,7 +296,7 @@ def _arguments(operation: Operation, given: Mapping[str, Any], ways: _Ways) -> d
         arguments[text] = _long_text(text, arguments.get(text), ways.file)
     for argument in operation.arguments:
         if argument.type is ArgumentType.OBJECT and argument.name in arguments:
-            arguments[argument.name] = _counts(arguments[argument.name], flag=argument.flag)
+            arguments[argument.name] = parse_object(arguments[argument.name], argument, arguments)
     if ways.plan_token is not None:
         arguments["plan_token"] = ways.plan_token
     if ways.why is not None:
@@ -309,7 +316,7 @@ def _print_paths(paths: list[str], form: str) -> None:
 
 
 def _watched(
-    operation: Operation,
+    operation: Declared,
     work: Callable[[], dict[str, Any] | None],
     arguments: Mapping[str, Any],
     common: Common,
@@ -360,32 +367,8 @@ def _long_text(name: str, given: str | None, file: str | None) -> str:
         ) from error
 
 
-def _counts(texts: Sequence[str], *, flag: str) -> dict[str, int | None]:
-    """Parse `name=count`, several separated by commas or in several flags, or a JSON object; `none` removes a value."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        if text.lstrip().startswith("{"):
-            try:
-                found |= json.loads(text)
-            except ValueError as error:
-                raise InvalidArgument(
-                    f"{flag} {text!r} is not a JSON object", field=flag, value=text
-                ) from error
-            continue
-        for pair in text.split(","):
-            name, separator, count = (part.strip() for part in pair.partition("="))
-            if not (separator and name and (count.isdecimal() or count in ("none", "null"))):
-                raise InvalidArgument(
-                    f"{flag} {pair!r}: write name=count, such as max_publish_rate=1000, or name=none",
-                    field=flag,
-                    value=pair,
-                )
-            found[name] = int(count) if count.isdecimal() else None
-    return found
-
-
 def _asked(
-    operation: Operation,
+    operation: Declared,
     ask: Callable[[Mapping[str, Any]], dict[str, Any]],
     arguments: Mapping[str, Any],
     *,
@@ -421,7 +404,7 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def show(operation: Operation, result: Mapping[str, Any], common: Common) -> None:
+def show(operation: Declared, result: Mapping[str, Any], common: Common) -> None:
     if common.as_json:
         print_json(result)
     elif isinstance(items := result.get("items"), list):

@@ -11,15 +11,11 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydanube_core.units import human_bytes
 
 from pydanube_cli.failures import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 MAX_COLUMNS = 9
 
@@ -27,15 +23,6 @@ MAX_COLUMNS = 9
 def print_json(value: Any) -> None:
     """Print JSON on stdout: one line when piped, indented on a terminal."""
     print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str))
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return a console that never cuts piped text, and does not interpret markup in names."""
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 10_000
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def prose(text: str) -> None:

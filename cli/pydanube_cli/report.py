@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 from pydanube_core.errors import ClusterError, ConditionNotMet, InvalidArgument, Unavailable
 from pydanube_core.units import counted
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.failures import printable
+from pydanube_cli.parameters import option
 from pydanube_cli.render import print_json, print_table
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import anyio
-import typer
 from pydanube_core.errors import ClusterError, InvalidArgument
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.messages.lines import LineSource, Outlet, split_lines, stdin_pieces
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
 
@@ -31,12 +31,10 @@ MAX_LINE_BYTES: Final = 4 << 20  # as over HTTP
 def rpc(
     *,
     common: Common,
-    method: Annotated[
-        str | None, typer.Argument(metavar="METHOD", help="topics.list, rpc.discover …")
-    ] = None,
+    method: Annotated[str | None, argument(metavar="METHOD", help="topics.list, rpc.discover …")] = None,
     params: Annotated[str | None, option("--params", "JSON|@FILE|-", "The parameters, an object.")] = None,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="Serve: one JSON text a line on stdin, answers on stdout.")
+        bool, option("--stdio", help="Serve: one JSON text a line on stdin, answers on stdout.")
     ] = False,
 ) -> None:
     """Call one JSON-RPC method and print its result, or serve JSON-RPC on stdin and stdout."""

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-import typer
 from pydanube_admin import runbooks
-from pydanube_admin.engine.operation import Operation
-from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.engine.declaration import declarations
 from pydanube_admin.runbooks.runbook import Parameter, Runbook
 from pydanube_admin.runbooks.running import Outcome, run
 from pydanube_core.errors import CODES, ConditionNotMet
 
 from pydanube_cli.answers import consents
 from pydanube_cli.command import Command, Common
+from pydanube_cli.parameters import option
 from pydanube_cli.render import cell, print_json, print_pairs, print_table
 
 _ATTENTION: Final = "!"
@@ -64,7 +63,7 @@ def command_of_runbook(book: Runbook) -> Command:
         ("option_check", "--check", "Exit 6 if something needs attention."),
         ("option_text", "--show", "Print the steps, and carry out none."),
     ):
-        annotation = Annotated[bool, typer.Option(flag, help=text)]
+        annotation = Annotated[bool, option(flag, help=text)]
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         )
@@ -79,10 +78,9 @@ def command_of_runbook(book: Runbook) -> Command:
 def _parameter(parameter: Parameter) -> inspect.Parameter:
     kind: Any = Literal[parameter.choices] if parameter.choices else str
     default = f" [default: {parameter.default}]" if parameter.default else ""
-    info = typer.Option(
+    info = option(
         f"--{parameter.name.replace('_', '-')}",
         help=parameter.description + default,
-        show_default=False,
         metavar=None if parameter.choices else "TEXT",
     )
     required = parameter.required
@@ -107,7 +105,7 @@ def _run(
             return True
         if common.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             return False
-        return consents(OPERATIONS[operation], plan["arguments"], plan)
+        return consents(declarations()[operation], plan["arguments"], plan)
 
     outcomes = []
     for outcome in run(book, values, call=common.call, approve=approve):
@@ -134,14 +132,13 @@ def _show(number: int, outcome: Outcome) -> None:
     if outcome.declined:
         print("   not done: it changes something, and nobody said yes (--yes does)")
     if outcome.result is not None:
-        assert outcome.step.operation is not None
-        _show_result(OPERATIONS[outcome.step.operation], outcome)
+        _show_result(outcome)
     for verdict in outcome.verdicts:
         print(f"   {'ok' if verdict.fine else _ATTENTION}  {verdict.text}")
     print()
 
 
-def _show_result(operation: Operation, outcome: Outcome) -> None:
+def _show_result(outcome: Outcome) -> None:
     assert outcome.result is not None
     result = outcome.result
     if isinstance(items := result.get("items"), list):

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from pydanube.principal import default_principal
 from pydanube_broker.settings.values import SECURITY_FILE
 from pydanube_core.errors import InvalidArgument, NotImplementedYet, PlanRequired
@@ -23,7 +22,8 @@ from pydanube_core.security.permissions import Binding, Principal, Scope
 from pydanube_core.security.records import LET_IN, binding_key, encode_binding, encode_token, token_key
 
 from pydanube_cli.certificates import DAYS, HOSTS, CertificateFolder, DirOption, HostsOption
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import option
 from pydanube_cli.ready import replace_file
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
@@ -85,7 +85,7 @@ def off(
     *,
     common: Common,
     data_dir: DataOption = Path("danube-data"),
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, option("--yes", help="Do it.")] = False,
 ) -> None:
     """Take back what `security init` wrote: no TLS, no authentication from the next start. Tokens and bindings stay."""
     written = data_dir.absolute() / SECURITY_FILE

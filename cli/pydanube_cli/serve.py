@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
 from pydanube_core.errors import InvalidArgument, UnsupportedPlatform
 from pydanube_core.units import parse_duration_s
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
@@ -74,12 +74,10 @@ class ServeOptions:
 
     data_dir: DataDirOption = None
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory; nothing survives the end.")
+        bool, option("--memory", help="Keep everything in memory; nothing survives the end.")
     ] = False
     config: Annotated[Path | None, option("--config", "-c", "FILE", "Settings file (TOML).")] = None
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on [default: 127.0.0.1]")] = (
-        None
-    )
+    host: Annotated[str | None, option("--host", help="Address to listen on [default: 127.0.0.1]")] = None
     port_offset: OffsetOption = 0
     grpc_port: Annotated[
         int | None, option("--grpc-port", "PORT", "Producers and consumers [default: 6650]; 0: any.")
@@ -95,9 +93,9 @@ class ServeOptions:
         Path | None, option("--ready-file", "PATH", "Write the ready line here, atomically.")
     ] = None
     grace: Annotated[str, option("--grace", "DURATION", "Longest time to stop.")] = "10s"
-    drain: Annotated[
-        bool, typer.Option("--drain", help="On SIGTERM, hand all topics to other brokers first.")
-    ] = False
+    drain: Annotated[bool, option("--drain", help="On SIGTERM, hand all topics to other brokers first.")] = (
+        False
+    )
     log_level: Annotated[
         str | None, option("--log-level", "LEVEL", "debug, info, warning, error [default: info]")
     ] = None
@@ -113,9 +111,9 @@ class ServeOptions:
         option("--zone", "ZONE", "What fails together with this broker: partitions spread over zones."),
     ] = None
     insecure_bind: Annotated[
-        bool, typer.Option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
+        bool, option("--insecure-bind", help="Allow a public --host without TLS and authentication.")
     ] = False
-    no_upgrade: Annotated[bool, typer.Option("--no-upgrade", help="Refuse data of an older format.")] = False
+    no_upgrade: Annotated[bool, option("--no-upgrade", help="Refuse data of an older format.")] = False
 
 
 def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:

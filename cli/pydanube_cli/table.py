@@ -7,14 +7,24 @@ never cut. Only then are the last columns left out, and said so.
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from rich.cells import cell_len
 
 GAP = 2
 NARROWEST = 14  # a folded text narrower than this is no pleasure
 NAME = 40  # the first column says what the row is about: up to this width it stays whole
+
+
+def cell_len(text: str) -> int:
+    """Return the width of a text on a terminal, in cells."""
+    if text.isascii():
+        return len(text)
+    marks = ("Mn", "Me", "Cf")
+    return sum(
+        0 if unicodedata.category(mark) in marks else 1 + (unicodedata.east_asian_width(mark) in "WF")
+        for mark in text
+    )
 
 
 @dataclass(slots=True)

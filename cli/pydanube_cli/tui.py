@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from pydanube_core.errors import InsecureBind, InvalidArgument
 from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.clusters import all_clusters
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import option
 from pydanube_cli.runtime import require
 
 if TYPE_CHECKING:
@@ -33,29 +33,27 @@ class TuiOptions:
     )
     refresh: Annotated[str, option("--refresh", "DURATION", "How often the cluster is asked.")] = "2s"
     allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Offer changes too; each shows its plan first.")
+        bool, option("--allow-writes", help="Offer changes too; each shows its plan first.")
     ] = False
     theme: Annotated[str, option("--theme", "NAME", "dark, light, contrast, colour-blind, ansi.")] = "dark"
     keys: Annotated[str | None, option("--keys", "FILE", "Other keys, by action, in TOML.")] = None
-    no_mouse: Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")] = False
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII alone.")] = False
+    no_mouse: Annotated[bool, option("--no-mouse", help="Leave the mouse to the terminal.")] = False
+    ascii_only: Annotated[bool, option("--ascii", help="Draw with ASCII alone.")] = False
     snapshot: Annotated[str | None, option("--snapshot", "VIEW", "Draw one screen and end.")] = None
     form: Annotated[
-        Literal["text", "svg"], typer.Option("--format", help="Of the snapshot; --json gives its rows.")
+        Literal["text", "svg"], option("--format", help="Of the snapshot; --json gives its rows.")
     ] = "text"
     size: Annotated[str, option("--size", "WxH", "Of the snapshot.")] = "160x48"
     serve: Annotated[
-        bool, typer.Option("--serve", help="Show it in a browser; the link is printed, and works once.")
+        bool, option("--serve", help="Show it in a browser; the link is printed, and works once.")
     ] = False
-    host: Annotated[str, typer.Option("--host", help="With --serve.")] = "127.0.0.1"
+    host: Annotated[str, option("--host", help="With --serve.")] = "127.0.0.1"
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
+        int, option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
     ] = 8766
     insecure_bind: Annotated[
         bool,
-        typer.Option(
-            "--insecure-bind", help="With --serve: allow a public --host; who has the link gets in."
-        ),
+        option("--insecure-bind", help="With --serve: allow a public --host; who has the link gets in."),
     ] = False
     idle: Annotated[
         str | None,
@@ -76,7 +74,7 @@ class TuiOptions:
         "danube tui --snapshot subscriptions --json",
     ]
 )
-def tui(*, common: Common, options: TuiOptions) -> None:
+def tui(*, common: Common, options: TuiOptions) -> int:
     """Watch the cluster, and with --allow-writes change it. ? explains every key."""
     require("tui", what="danube tui")
     gc.disable()  # until all is imported: what is made by then stays
@@ -85,10 +83,10 @@ def tui(*, common: Common, options: TuiOptions) -> None:
     gc.enable()
     if options.snapshot is not None:
         _draw(app, common, options)
-        return
+        return 0
     if options.serve:
         _serve(common, options)
-        return
+        return 0
     other = [name for name in ("stdin", "stdout", "stderr") if not getattr(sys, name).isatty()]
     if other and "TEXTUAL_DRIVER" not in os.environ:
         raise InvalidArgument(
@@ -98,8 +96,7 @@ def tui(*, common: Common, options: TuiOptions) -> None:
             value="no terminal",
         )
     app.run(mouse=not options.no_mouse)
-    if app.return_code:
-        raise typer.Exit(app.return_code)
+    return app.return_code or 0
 
 
 def _console(common: Common, given: TuiOptions) -> Console:

@@ -37,10 +37,10 @@ from mcp.types import (
     ElicitResult,
     InputRequiredResult,
 )
-from pydanube_admin.engine.forecast import loss_text
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import OpsClient
+from pydanube_admin.wording.radius import loss_text
 from pydanube_core.errors import ClusterError, PermissionDenied
 from pydanube_core.spelling import shown
 

@@ -185,7 +185,6 @@ def test_the_tab_key_imports_neither_the_operations_nor_grpc() -> None:
     }
     assert not loaded & {
         "grpc",
-        "typer",
         "pydantic",
         "pydanube_admin",
         "pydanube_core",

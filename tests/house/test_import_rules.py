@@ -78,7 +78,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pydanube_spark": BASE | {"numpy", "pyarrow", "pyspark", "fastavro"},
     "pydanube_tui": BASE | {"aiohttp", "rich", "textual", "textual_serve"},
     "pydanube_connect": BASE,
-    "pydanube_cli": BASE | {"click", "rich", "typer"},
+    "pydanube_cli": BASE,
 }
 
 _DECODING = ("avro", "column", "fault", "json_schema", "protobuf", "registry")

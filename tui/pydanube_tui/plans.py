@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pydanube_admin.engine.forecast import radius_text
+from pydanube_admin.engine.declaration import Argument, ArgumentType, ValueType, parse_object, truth_of
 from pydanube_admin.engine.models import Effect
-from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
+from pydanube_admin.engine.operation import Operation
+from pydanube_admin.wording.radius import radius_text
 from pydanube_core.errors import InvalidArgument
 from rich.text import Text
 from textual import events
@@ -67,7 +68,7 @@ def _help(argument: Argument) -> str:
         return f"{argument.help}: {' or '.join(argument.choices)}"
     if argument.type is not ArgumentType.OBJECT:
         return argument.help
-    return f"{argument.help}; NAME={'TEXT' if argument.name == 'attributes' else 'COUNT'},…"
+    return f"{argument.help}; NAME={'COUNT' if argument.values is ValueType.COUNT else 'TEXT'},…"
 
 
 def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
@@ -86,22 +87,15 @@ def _typed(argument: Argument, text: str) -> Any:
             case ArgumentType.INTEGER:
                 return int(text)
             case ArgumentType.BOOLEAN:
-                return {"true": True, "yes": True, "false": False, "no": False}[text.strip().casefold()]
+                return truth_of(text)
             case ArgumentType.OBJECT:
-                pairs = [pair.split("=", 1) for pair in text.split(",") if pair.strip()]
-                return {name.strip(): _count(value.strip(), argument) for name, value in pairs}
+                return parse_object([text], argument, {})
             case _:
                 return text if argument.name == "payload" else text.strip()
-    except (ValueError, KeyError):
+    except (ValueError, InvalidArgument):
         raise InvalidArgument(
             f"{argument.name}: {text!r} is none: {_help(argument)}", field=argument.name, value=text
         ) from None
-
-
-def _count(text: str, argument: Argument) -> Any:
-    if argument.name == "attributes":
-        return text
-    return None if text == "none" else int(text)
 
 
 def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

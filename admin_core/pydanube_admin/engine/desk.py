@@ -43,7 +43,7 @@ from pydanube_admin.engine.change_records import (
     reached,
 )
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
-from pydanube_admin.engine.forecast import Forecast, bounded, is_stale, loss_text
+from pydanube_admin.engine.forecast import Forecast, bounded, is_stale
 from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
@@ -61,6 +61,7 @@ from pydanube_admin.engine.plan_records import (
 )
 from pydanube_admin.engine.task_records import task_id_of
 from pydanube_admin.engine.tasks import Resumption, Tasks
+from pydanube_admin.wording.radius import loss_text
 
 _log = logging.getLogger("pydanube.admin")
 

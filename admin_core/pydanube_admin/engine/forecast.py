@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.refusals import reused
-from pydanube_core.units import counted, human_bytes
 
 from pydanube_admin.engine.models import Effect
 
@@ -93,7 +92,6 @@ async def nothing_left() -> None:
     """Do nothing: the `act` of an undo that finds nothing to undo."""
 
 
-_TAKEN: Final = ("messages", "bytes")
 MOST_DIFFERENCES: Final = 20  # that a plan lists
 
 
@@ -108,25 +106,6 @@ def blast_radius(
         "messages": messages,
         "bytes": bytes,
     }
-
-
-def loss_text(radius: Mapping[str, int | None], later: str | None) -> str:
-    """Return what a plan deletes, in words. With a `later`, topics and subscriptions stay: they are only touched."""
-    if later is None:
-        return radius_text(radius)
-    gone = radius_text({name: radius[name] for name in _TAKEN})
-    touched = radius_text({name: count for name, count in radius.items() if name not in _TAKEN})
-    return f"{gone if any(radius[name] for name in _TAKEN) else 'no message'} now, of {touched}. {later}"
-
-
-def radius_text(radius: Mapping[str, int | None]) -> str:
-    """Return a radius in words: `1 topic, 2 subscriptions, 1,200 messages, 3.4 MiB`."""
-    parts = [
-        human_bytes(count) if name == "bytes" else counted(count, name.removesuffix("s"), spec=",")
-        for name, count in radius.items()
-        if count
-    ]
-    return ", ".join(parts) or "nothing that holds data"
 
 
 def entry(path: str, before: Any, after: Any) -> dict[str, Any]:

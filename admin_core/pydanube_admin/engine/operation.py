@@ -8,12 +8,11 @@ rest. A `Call` is one operation with arguments that were checked. Handlers of on
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, TypeVar, get_args, get_type_hints
 
+from pydanube_admin.engine.declaration import Argument, ArgumentType, Declared, Example, ValueType
 from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.models import Change, Effect, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
@@ -38,40 +37,8 @@ _OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS, *_WHY_ARG
 _FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
 
 
-class ArgumentType(StrEnum):
-    STRING = "string"
-    INTEGER = "integer"
-    BOOLEAN = "boolean"
-    OBJECT = "object"  # of counts by name: `name=count,name=count` on a command line
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """One argument as a command line shows it."""
-
-    name: str  # as in JSON: dispatch_strategy
-    flag: str  # --dispatch-strategy
-    type: ArgumentType
-    required: bool
-    # Required names and ids, in the order of `Operation.arguments`; other required ones are flags
-    positional: bool
-    default: Any  # None: leave it out of the call
-    choices: tuple[str, ...]
-    minimum: int | None
-    maximum: int | None
-    help: str
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An example call, and its purpose."""
-
-    arguments: Mapping[str, Any]
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Declared):
     """One operation, as it is declared.
 
     Its `handler` carries it out; a change also says what it would do (`forecast`) and how it is taken back (`undo`).
@@ -131,19 +98,6 @@ class Operation:
         )
 
     @property
-    def group(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def verb(self) -> str:
-        return self.name.partition(".")[2]
-
-    @property
-    def words(self) -> tuple[str, str]:
-        """The words of the command line: `("dead-letters", "list")`."""
-        return self.group.replace("_", "-"), self.verb.replace("_", "-")
-
-    @property
     def can_destroy(self) -> bool:
         """Whether some call of it deletes something."""
         return self.effect is Effect.DESTROY or self.may_destroy
@@ -162,6 +116,11 @@ class Operation:
     def can_undo(self, forecast: Forecast) -> bool:
         """Return whether the call of a forecast can be undone."""
         return self.undo is not None and forecast.reversible is not False
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing, whatever its arguments are."""
+        return self.effect is Effect.READ
 
     @property
     def planned(self) -> bool:
@@ -225,42 +184,6 @@ class Operation:
             if name in self.request_names or name not in _OF_EVERY_CALL
         )
 
-    def command_line(self, arguments: Mapping[str, Any]) -> str:
-        """Return the command to paste for this call."""
-        words = ["danube", *self.words]
-        flags: list[str] = []
-        for argument in self.arguments:
-            value = arguments.get(argument.name)
-            if value is None:
-                continue
-            if argument.positional:
-                words.append(shlex.quote(str(value)))
-            elif argument.type is ArgumentType.OBJECT:
-                pairs = ",".join(
-                    f"{name}={'none' if count is None else count}" for name, count in value.items()
-                )
-                flags += [argument.flag, shlex.quote(pairs)]
-            elif argument.type is ArgumentType.BOOLEAN:
-                flags += [argument.flag] if value else []
-            else:
-                flags += [argument.flag, shlex.quote(str(value))]
-        return " ".join([*words, *flags])
-
-    def apply_call(self, arguments: Mapping[str, Any], plan_token: str, why: str) -> dict[str, Any]:
-        """Return the entry of an error's `next` that applies a plan."""
-        step = self.next_call({**arguments, "plan_token": plan_token}, why)
-        return step | {"command": f"{self.command_line(arguments)} --plan-token {plan_token}"}
-
-    def next_call(self, arguments: Mapping[str, Any], why: str) -> dict[str, Any]:
-        """Return an entry of an error's `next`."""
-        return {
-            "operation": self.name,
-            "tool": self.tool,
-            "command": self.command_line(arguments),
-            "arguments": dict(arguments),
-            "why": why,
-        }
-
 
 def operation(
     name: str,
@@ -316,6 +239,7 @@ def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positiona
         name=name,
         flag="--" + name.replace("_", "-"),
         type=ArgumentType(schema["type"]),
+        values=_values(schema),
         required=required,
         positional=positional,
         default=schema.get("default"),
@@ -324,6 +248,15 @@ def _argument(name: str, schema: Mapping[str, Any], *, required: bool, positiona
         maximum=schema.get("maximum"),
         help=schema.get("description", ""),
     )
+
+
+def _values(schema: Mapping[str, Any]) -> ValueType | None:
+    if schema["type"] != ArgumentType.OBJECT:
+        return None
+    values = schema["additionalProperties"]
+    if values is True:
+        return ValueType.ARGUMENT
+    return {"integer": ValueType.COUNT, "string": ValueType.TEXT}[values["type"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from pydanube_admin.engine.audit.audit_chain import (
 from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
@@ -38,7 +39,7 @@ from pydanube_admin.engine.models import (
     Request,
     Result,
 )
-from pydanube_admin.engine.operation import Example, every, next_call, operation
+from pydanube_admin.engine.operation import every, next_call, operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker

@@ -13,6 +13,7 @@ from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.following import LOOK_S
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
@@ -26,7 +27,7 @@ from pydanube_admin.engine.models import (
     SortedListRequest,
     not_seen,
 )
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.peers import unseen
 

@@ -12,9 +12,10 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.balancer import Balancer, Judged
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, Request, Result
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
 

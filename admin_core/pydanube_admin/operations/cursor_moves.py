@@ -15,9 +15,10 @@ from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, skip_over_partitions
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Effect, Result
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,

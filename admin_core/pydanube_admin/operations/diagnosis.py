@@ -14,6 +14,7 @@ from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import (
     Effect,
     Page,
@@ -23,7 +24,7 @@ from pydanube_admin.engine.models import (
     SubscriptionArgument,
     TopicArgument,
 )
-from pydanube_admin.engine.operation import Example, is_known, next_call, operation
+from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.subscriptions import no_such_subscription
 

@@ -13,8 +13,9 @@ from pydanube_core.diagnosis.rules import RULES_OF
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Request, Result
-from pydanube_admin.engine.operation import Example, Operation, every, known, next_call, operation
+from pydanube_admin.engine.operation import Operation, every, known, next_call, operation
 from pydanube_admin.operations.namespaces import POLICIES
 from pydanube_admin.wording.ranking import Ranking, other_language
 

@@ -16,6 +16,7 @@ from pydanube_core.refusals import system_is_closed
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     Change,
@@ -27,7 +28,7 @@ from pydanube_admin.engine.models import (
     SubscriptionArgument,
     TopicArgument,
 )
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import cut, glob, none_because
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
 from pydanube_admin.operations.subscriptions import subscription_facts

@@ -17,8 +17,9 @@ from pydanube_core.positions import Position
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, ListRequest, Page, Request, Result, TopicArgument
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import TURN_S, glob, none_because
 from pydanube_admin.operations.topics import find_topic

@@ -21,9 +21,10 @@ from pydanube_core.spelling import close_names
 from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.peers import unseen

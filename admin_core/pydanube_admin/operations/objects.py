@@ -12,6 +12,7 @@ from pydanube_core.refusals import replay_into_itself, system_is_closed
 from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     Change,
@@ -23,7 +24,7 @@ from pydanube_admin.engine.models import (
     TopicArgument,
     TopicRequest,
 )
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import sits_at_the_broker
 from pydanube_admin.operations.topics import Topic, find_topic

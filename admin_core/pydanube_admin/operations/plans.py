@@ -24,10 +24,11 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, Step, reached
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Call, Example, known, next_call, operation
+from pydanube_admin.engine.operation import Call, known, next_call, operation
 from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import AppliedPlan, Plan, PlanRecord, ShownPlan, no_plan, shown_plan

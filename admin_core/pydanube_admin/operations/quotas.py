@@ -14,9 +14,10 @@ from pydanube_core.refusals import changed_since
 from pydanube_core.security.permissions import Principal
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, changes
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.stored_grants import PrincipalType, state_values, write_grant
 

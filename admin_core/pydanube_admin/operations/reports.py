@@ -21,8 +21,9 @@ from pydanube_core.errors import ClusterError, Internal, InvalidArgument, LimitR
 from pydanube_core.extras import install_command
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Request, Result
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 
 NEEDED: Final = ("numpy", "pyarrow")
 _NOISE_LINES: Final = 20

@@ -26,9 +26,10 @@ from pydanube_core.security.permissions import (
 from pydanube_core.security.records import binding_key, encode_binding, encode_role, role_key
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import DECLARED, Example, operation
+from pydanube_admin.engine.operation import DECLARED, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.stored_grants import (
     Name,

@@ -10,9 +10,10 @@ from pydantic import Field
 from pydanube_core.refusals import changed_since
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry
 from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.operations.schemas import (
     CheckSchemaRequest,
     CompatibilityRequest,

@@ -12,8 +12,9 @@ from pydanube_core.schema_facts import CompatibilityFacts, SchemaFacts, SubjectF
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Page, Request, Result, SortedListRequest, TopicRequest
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.topics import find_topic

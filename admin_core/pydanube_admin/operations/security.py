@@ -11,8 +11,9 @@ from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE, Princi
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Request, Result
-from pydanube_admin.engine.operation import DECLARED, Example, operation
+from pydanube_admin.engine.operation import DECLARED, operation
 from pydanube_admin.engine.stored_grants import PrincipalName, PrincipalType, calling_identity, stored_grants
 
 DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}

@@ -11,6 +11,7 @@ from pydanube_core.facts import SessionFacts
 from pydanube_core.units import known_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     Change,
@@ -21,7 +22,7 @@ from pydanube_admin.engine.models import (
     Result,
     SortedListRequest,
 )
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import find_topic
 

@@ -17,6 +17,7 @@ from pydanube_core.refusals import changed_since, reused, subscription_taken
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import COMPAT, Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
 from pydanube_admin.engine.models import (
     Change,
@@ -27,7 +28,7 @@ from pydanube_admin.engine.models import (
     TopicArgument,
     including,
 )
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.namespaces import restoring
 from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic

@@ -19,6 +19,7 @@ from pydanube_core.spelling import close_names, shown
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import (
     Effect,
     OptionalTopic,
@@ -30,7 +31,7 @@ from pydanube_admin.engine.models import (
     TopicArgument,
     including,
 )
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.topics import find_topic

@@ -28,9 +28,10 @@ from pydanube_core.security.revocations import Revocation, RevocationKind, seria
 from pydanube_core.units import format_time, known_time, parse_duration_s
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.stored_grants import (
     MOST_RECORDS,

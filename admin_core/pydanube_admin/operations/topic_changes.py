@@ -29,9 +29,10 @@ from pydanube_core.refusals import (
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.brokers import Metrics, metrics_of
 from pydanube_admin.operations.namespaces import Policies
 from pydanube_admin.operations.topics import Topic, find_topic

@@ -9,8 +9,9 @@ from pydantic import Field
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Request, Result, TopicArgument
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import find_topic
 

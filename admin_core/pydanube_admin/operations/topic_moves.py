@@ -27,10 +27,11 @@ from pydanube_core.refusals import changed_since, system_is_closed
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.following import FollowedMoves
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
 from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_changes import MAX_PARTITIONS
 from pydanube_admin.operations.topics import Topic, find_topic
 from pydanube_admin.operations.unused import held_unused

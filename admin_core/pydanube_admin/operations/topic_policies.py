@@ -8,9 +8,10 @@ from pydanube_core.names import TopicName
 from pydanube_core.refusals import policies_of_a_partition, reused
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes
 from pydanube_admin.engine.models import Change, Effect, Request, Result, TopicArgument, TopicRequest
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.namespaces import (
     PoliciesArgument,
     check_some,

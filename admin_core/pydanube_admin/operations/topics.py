@@ -20,8 +20,9 @@ from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Page, Result, SortedListRequest, TopicRequest
-from pydanube_admin.engine.operation import Example, next_call, operation
+from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.namespaces import no_namespace

@@ -13,7 +13,7 @@ from typing import Any
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
 
-from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.engine.declaration import declarations
 from pydanube_admin.runbooks.runbook import Check, Runbook, Step
 from pydanube_admin.runbooks.texts import MISSING, fill, fill_arguments, find, spread
 
@@ -114,7 +114,7 @@ def _carry_out(step: Step, known: Mapping[str, Any], call: Call, approve: Approv
     title = fill(step.title, known)
     if step.operation is None:
         commands = tuple(
-            OPERATIONS[name].command_line(_as_far_as_known(arguments, known))
+            declarations()[name].command_line(_as_far_as_known(arguments, known))
             for name, arguments in step.suggests
         )
         return Outcome(step=step, title=title, advice=fill(step.why, known), commands=commands)
@@ -138,7 +138,7 @@ def _carry_out(step: Step, known: Mapping[str, Any], call: Call, approve: Approv
 
 def _call(name: str, arguments: Mapping[str, Any], call: Call, approve: Approve) -> dict[str, Any] | None:
     """Return the result; of a change only after its plan was approved. None: it was not."""
-    if not OPERATIONS[name].planned:
+    if not declarations()[name].planned:
         return call(name, arguments)
     plan = call(name, {**arguments, "plan_only": True})
     if not approve(name, plan):

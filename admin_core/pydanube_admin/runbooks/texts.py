@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from pydanube_admin.engine.models import Effect
-from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.engine.declaration import declarations
 from pydanube_admin.runbooks.runbook import Check, Runbook, Step
 
 _REFERENCE: Final = re.compile(r"\{([a-z_]+(?:\.[A-Za-z0-9_*]+)*)\}")
@@ -109,7 +108,7 @@ def _details(
         lines.append(f"For each of the {field} of step {numbers[of]} (at most {step.most}).")
     calls = [(step.operation, step.arguments)] if step.operation else []
     for name, arguments in [*calls, *step.suggests]:
-        operation = OPERATIONS[name]
+        operation = declarations()[name]
         given = {key: fill(str(value), values) for key, value in arguments.items()}
         open_parameters = {
             key for key in given if fill_arguments({key: arguments[key]}, values) or "." in given[key]
@@ -120,7 +119,7 @@ def _details(
             lines.append(f"Call {operation.tool}({pairs}).")
         else:
             lines.append(f"$ {operation.command_line(given)}")
-        if operation.effect is not Effect.READ:
+        if not operation.reads:
             lines.append("This changes the cluster: show its plan and ask before it is applied.")
     return lines + [f"Look for: {_attention(check, values)}" for check in step.checks if check.attention]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from pydanube_core.errors import (
     ClusterError,
     ConditionNotMet,
@@ -23,9 +22,10 @@ from pydanube_core.units import parse_duration_s
 
 from pydanube_cli.bench import catalogue
 from pydanube_cli.bench.result import Expression
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.failures import report
 from pydanube_cli.overview import unknown_word
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import cell, print_json, print_table, prose
 from pydanube_cli.runtime import require, terminate_like_interrupt
 
@@ -42,7 +42,7 @@ class BenchOptions:
 
     scenario: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar="SCENARIO",
             help="e2e, publish, consume, latency, await, unary, backlog, topics; of three brokers: move, failover, cluster",
         ),
@@ -55,7 +55,7 @@ class BenchOptions:
         int | None,
         option("--producers", "N", "await: coroutines [default: 1; await 256, unary 4]", min=1, max=1024),
     ] = None
-    consumers: Annotated[int, typer.Option("--consumers", min=1, max=64, metavar="N")] = 1
+    consumers: Annotated[int, option("--consumers", min=1, max=64, metavar="N")] = 1
     sub_type: Annotated[
         str,
         option(
@@ -87,11 +87,11 @@ class BenchOptions:
             max=catalogue.MAX_TOPICS,
         ),
     ] = None
-    each: Annotated[bool, typer.Option("--each", help="Message by message instead of in batches.")] = False
+    each: Annotated[bool, option("--each", help="Message by message instead of in batches.")] = False
     runs: Annotated[int | None, option("--runs", "N", "[default: 5; backlog 3; move 50]", min=1, max=100)] = (
         None
     )
-    compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option("--compression")] = "none"
+    compression: Annotated[Literal["none", "lz4", "zstd"], option("--compression")] = "none"
     data_dir: Annotated[
         Path | None, option("--data-dir", "DIR", "Where a broker of our own gets its folder [default: here]")
     ] = None

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, cast
 
-import typer
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_cli.command import Common, command
+from pydanube_cli.parameters import argument
 
 _BASH: Final = r"""# Completion of danube in bash: source this file, or put  source <(danube completion bash)  in ~/.bashrc
 _danube() {
@@ -120,9 +120,7 @@ def _write(path: Path, text: str) -> Path:
 def completion(
     *,
     common: Common,
-    shell: Annotated[
-        Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="Whose script.")
-    ],
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument(metavar="bash|zsh|fish", help="Whose script.")],
 ) -> None:
     """Print the completion script of a shell: words, flags, and names of topics, subscriptions … from the broker.
 

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import counted
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.local_cluster import control
 from pydanube_cli.local_cluster.child import etcd_binary
 from pydanube_cli.local_cluster.cluster import MOST_BROKERS, LocalCluster, prepared
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.ready import program_name, replace_file
 from pydanube_cli.render import print_json, print_table
 
@@ -38,15 +38,13 @@ def local(
     common: Common,
     action: Annotated[
         str | None,
-        typer.Argument(
-            help="status, add, stop N, start N or kill N, of the cluster that runs; none starts it."
-        ),
+        argument(help="status, add, stop N, start N or kill N, of the cluster that runs; none starts it."),
     ] = None,
-    number: Annotated[int | None, typer.Argument(metavar="[N]", help="Which broker, from 1.")] = None,
+    number: Annotated[int | None, argument(metavar="[N]", help="Which broker, from 1.")] = None,
     brokers: Annotated[
-        int | None, typer.Option("--brokers", min=1, max=MOST_BROKERS, help="How many [default: 3]")
+        int | None, option("--brokers", min=1, max=MOST_BROKERS, help="How many [default: 3]")
     ] = None,
-    etcd: Annotated[int | None, typer.Option("--etcd", help="Members of etcd, 1 or 3 [default: 1]")] = None,
+    etcd: Annotated[int | None, option("--etcd", help="Members of etcd, 1 or 3 [default: 1]")] = None,
     data_dir: Annotated[Path, option("--data-dir", "DIR", "Where all of it lives.")] = _FOLDER,
     port_offset: Annotated[
         int | None, option("--port-offset", "N", "Of broker 1; each further one has 100 more [default: 0]")

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
-import typer
 from pydanube_core.errors import (
     ClusterError,
     ConditionNotMet,
@@ -27,10 +26,11 @@ from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position, PositionKind
 from pydanube_core.units import counted, parse_duration_s
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.messages.bounds import Bounds
 from pydanube_cli.messages.formats import Format, Received, formatter
 from pydanube_cli.messages.lines import Outlet
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
@@ -76,14 +76,12 @@ class _Part:
 class ConsumeOptions:
     """Options of `danube consume`: what to read, from where to where, and how it is shown."""
 
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
-    ]
+    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")]
     subscription: Annotated[
         str | None, option("-s", "--subscription", "S", "Remember what was read; without: a plain reader.")
     ] = None
     sub_type: Annotated[
-        Literal["exclusive", "shared", "failover", "key-shared"], typer.Option("--sub-type", help="With -s.")
+        Literal["exclusive", "shared", "failover", "key-shared"], option("--sub-type", help="With -s.")
     ] = "exclusive"
     consumer: Annotated[str | None, option("--consumer", "NAME", "With -s: our name.")] = None
     start: Annotated[
@@ -95,21 +93,17 @@ class ConsumeOptions:
         ),
     ] = None
     until: Annotated[str | None, option("--until", "POS", "End before this position.")] = None
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, metavar="N", help="End after N messages.")
-    ] = None
-    exit: Annotated[bool, typer.Option("--exit", help="End where the topic ended at the start.")] = False
+    count: Annotated[int | None, option("--count", min=1, metavar="N", help="End after N messages.")] = None
+    exit: Annotated[bool, option("--exit", help="End where the topic ended at the start.")] = False
     for_: Annotated[
         str | None, option("--for", "DURATION", "End after this time; exit 6 if --count was not met.")
     ] = None
-    ack: Annotated[Literal["auto", "none"], typer.Option("--ack", help="auto: once a line has left.")] = (
-        "auto"
-    )
+    ack: Annotated[Literal["auto", "none"], option("--ack", help="auto: once a line has left.")] = "auto"
     key_filter: Annotated[
         list[str] | None, option("--key-filter", "GLOB", "Keys to receive; with key-shared.")
     ] = None
     format: Annotated[
-        Format | None, typer.Option("--format", help="text escapes what is not; raw is bytes [default: text]")
+        Format | None, option("--format", help="text escapes what is not; raw is bytes [default: text]")
     ] = None
 
 

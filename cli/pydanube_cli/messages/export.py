@@ -16,7 +16,6 @@ from pydanube_core.errors import Internal, InvalidArgument
 from pydanube_core.names import AUDIT_TOPIC, SYSTEM_NAMESPACE
 
 from pydanube_cli.command import Common
-from pydanube_cli.runtime import require, run_async, terminate_like_interrupt
 
 _GROUP: Final = 500  # records written and synced together
 _RECORDS: Final = 10_000  # default of `audit.export`
@@ -41,11 +40,18 @@ def export_here(operation: str, arguments: Mapping[str, Any], common: Common) ->
             field="broker",
             value=None,
         )
+    from pydanube_cli.runtime import (  # `writes_here` runs with every operation
+        run_async,
+        terminate_like_interrupt,
+    )
+
     with terminate_like_interrupt():
         return run_async(partial(EXPORTS[operation], arguments, common))
 
 
 async def _objects(arguments: Mapping[str, Any], common: Common) -> dict[str, Any]:
+    from pydanube_cli.runtime import require
+
     require("broker", what="an export of a topic to a file of this machine")
     from pydanube import connect
     from pydanube_storage.parquet.columns import Meta

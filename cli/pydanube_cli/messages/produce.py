@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
-import typer
 from pydanube_core.batch.nulls import NULL
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted, human_bytes
 
-from pydanube_cli.command import Common, command, option
+from pydanube_cli.command import Common, command
 from pydanube_cli.failures import EXIT_INTERRUPTED, cluster_error, report
 from pydanube_cli.messages.lines import (
     LineSource,
@@ -29,6 +28,7 @@ from pydanube_cli.messages.lines import (
     text_pieces,
     whole,
 )
+from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import human_seconds, print_json, prose
 from pydanube_cli.runtime import run_async, terminate_like_interrupt
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPT_GRACE_S: Final = 5.0  # for what was handed over when Ctrl-C came
+PROGRESS_S: Final = 0.1
 RATE_TICK_S: Final = 0.05
 
 
@@ -117,35 +118,33 @@ class Job:
 class ProduceOptions:
     """Options of `danube produce`: what to publish, and how."""
 
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")
-    ]
+    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")]
     message: Annotated[str | None, option("-m", "--message", "TEXT", "One message.")] = None
     file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file; - is stdin.")] = None
     delimiter: Annotated[
         Literal["line", "none"],
-        typer.Option("--delimiter", help="line: each line; none: the input is one message."),
+        option("--delimiter", help="line: each line; none: the input is one message."),
     ] = "line"
-    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
+    count: Annotated[int, option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
     rate: Annotated[float | None, option("--rate", "N", "At most N messages a second.")] = None
     key: Annotated[str | None, option("--key", "K", "Key of every message.")] = None
     null: Annotated[
-        bool, typer.Option("--null", help="With --key: one null payload, which marks the key as deleted.")
+        bool, option("--null", help="With --key: one null payload, which marks the key as deleted.")
     ] = False
     attribute: Annotated[
         list[str] | None, option("-a", "--attribute", "K=V", "Attribute of every message.")
     ] = None
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", min=1, metavar="N", help="If the topic is new: its partitions."),
+        option("--partitions", min=1, metavar="N", help="If the topic is new: its partitions."),
     ] = None
     non_reliable: Annotated[
         bool,
-        typer.Option("--non-reliable", help="If the topic is new: pass messages on without storing them."),
+        option("--non-reliable", help="If the topic is new: pass messages on without storing them."),
     ] = False
-    compression: Annotated[
-        Literal["none", "lz4", "zstd"], typer.Option("--compression", help="Of payloads.")
-    ] = "none"
+    compression: Annotated[Literal["none", "lz4", "zstd"], option("--compression", help="Of payloads.")] = (
+        "none"
+    )
     schema_subject: Annotated[str | None, option("--schema-subject", "S", "Schema of the payloads.")] = None
     producer_name: Annotated[str | None, option("--producer-name", "P", "Name of the producer.")] = None
 
@@ -327,35 +326,30 @@ class _progress:
     def __init__(self, job: Job, common: Common) -> None:
         self._wanted = sys.stderr.isatty() and not common.as_json and job.total_bytes is not None
         self._job = job
-        self._shown: Any = None
+        self._sent_bytes = 0
+        self._shown = 0  # characters
+        self._next_s = 0.0
 
-    def __enter__(self) -> Any:
-        if not self._wanted:
-            return lambda _size, _tally: None
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    def __enter__(self) -> Callable[[int, Tally], None]:
+        return self._advance if self._wanted else lambda _size, _tally: None
 
-        from pydanube_cli.render import console
-
-        self._shown = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TextColumn("{task.fields[acknowledged]:,} acknowledged"),
-            TimeRemainingColumn(),
-            console=console(stderr=True),
-            transient=True,
+    def _advance(self, size: int, tally: Tally) -> None:
+        self._sent_bytes += size
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + PROGRESS_S
+        of = human_bytes(self._job.total_bytes or 0)
+        line = (
+            f"{self._job.topic}: {human_bytes(self._sent_bytes)} of {of}, {tally.acknowledged:,} acknowledged"
         )
-        self._shown.start()
-        task = self._shown.add_task(self._job.topic, total=self._job.total_bytes, acknowledged=0)
-
-        def advance(size: int, tally: Tally) -> None:
-            self._shown.update(task, advance=size, acknowledged=tally.acknowledged)
-
-        return advance
+        sys.stderr.write("\r" + line.ljust(self._shown))
+        sys.stderr.flush()
+        self._shown = len(line)
 
     def __exit__(self, *_error: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
 
 
 def show(tally: Tally, common: Common) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pydanube_admin.engine.forecast import radius_text
+from pydanube_admin.wording.radius import radius_text
 
 from pydanube_tui.columns import custom, since, words
 from pydanube_tui.page import Cell, Item, Line, Target, Tone, dim, fact, line
