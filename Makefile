@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz mutants bench proto docs clean env-run env-dev
+.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz mutants bench proto docs clean env-run env-dev env-spark
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -33,6 +33,10 @@ env-run:
 
 env-dev:
 	@tools/bootstrap dev
+
+# PySpark, for tests/spark and the types of pydanube_spark: 456 MB.
+env-spark:
+	@tools/bootstrap spark
 
 # exec: signals reach the broker itself, and make ends with its status.
 run: env-run
@@ -105,5 +109,5 @@ docs: env-dev
 
 clean:
 	rm -rf clients/javascript/dist clients/javascript/node_modules
-	rm -rf .venv .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark .tools build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './danube-data/*' -prune -exec rm -rf {} +

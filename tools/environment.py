@@ -1,4 +1,7 @@
-"""Make or mend .venv. Called by tools/bootstrap, which has found the interpreter; standard library only.
+"""Make or mend .venv, or .venv-spark. Called by tools/bootstrap, which has found the interpreter; standard library only.
+
+.venv-spark adds PySpark to .venv: it is half a gigabyte, which pip builds for minutes, and only tests/spark and the types of
+pydanube_spark need it. A .pth file in it names the packages of .venv, so that nothing else is installed twice.
 
 States of the environment, by the files in it:
 
@@ -26,19 +29,19 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-VENV: Final = ROOT / ".venv"
+VENV: Final = ROOT / (".venv-spark" if sys.argv[1:2] == ["spark"] else ".venv")
 PYTHON: Final = VENV / "bin" / "python"
 INSTALLING: Final = VENV / ".installing"
 TOOLS: Final = ROOT / ".tools"
 LOG: Final = TOOLS / "install.log"
 
 # run: the broker and each command that the README shows.
-EXTRAS: Final = {"run": "broker,mcp,tui,cluster,security", "dev": "dev"}
+EXTRAS: Final = {"run": "broker,mcp,tui,cluster,security", "dev": "dev", "spark": "spark"}
 # The compiler of the protos, in dev, needs protobuf 6. Without this `make test` would take version 7 away from
 # under a broker that `make run` has started.
 ALSO: Final = ("protobuf<7",)
 # A level also satisfies the levels listed: dev holds what run has.
-SATISFIES: Final = {"run": ("run",), "dev": ("dev", "run")}
+SATISFIES: Final = {"run": ("run",), "dev": ("dev", "run"), "spark": ("spark",)}
 # Settings of the user's which would send packages elsewhere than into .venv. Mirrors and certificates stay.
 UNWANTED: Final = (
     "PIP_USER",
@@ -161,11 +164,11 @@ def remove_unsound() -> None:
     if not VENV.exists() and not VENV.is_symlink():
         return
     if INSTALLING.exists():
-        say("the last installation was interrupted, making .venv anew")
+        say(f"the last installation was interrupted, making {VENV.name} anew")
     elif not works():
-        say(".venv does not work, making it anew")
+        say(f"{VENV.name} does not work, making it anew")
     elif was_moved():
-        say("this clone was moved, making .venv anew")
+        say(f"this clone was moved, making {VENV.name} anew")
     else:
         return
     if VENV.is_symlink():
@@ -177,15 +180,22 @@ def remove_unsound() -> None:
 def create(uv: str | None, lock: int) -> None:
     """Make an empty environment, with pip in it unless uv does the installing."""
     version = ".".join(map(str, sys.version_info[:3]))
-    say(f"making .venv with Python {version} ({sys.executable})")
+    say(f"making {VENV.name} with Python {version} ({sys.executable})")
     if uv:
         run(
             [uv, "venv", "--quiet", "--seed", "--python", sys.executable, VENV],
-            doing="making .venv",
+            doing=f"making {VENV.name}",
             lock=lock,
         )
     else:
-        run([sys.executable, "-I", "-m", "venv", VENV], doing="making .venv", lock=lock)
+        run([sys.executable, "-I", "-m", "venv", VENV], doing=f"making {VENV.name}", lock=lock)
+
+
+def add_packages_of(other: Path) -> None:
+    """Let the environment see the packages of another, after its own."""
+    for packages in other.glob("lib/python3.*/site-packages"):
+        beside = VENV / packages.relative_to(other)
+        (beside / "packages-of-dev.pth").write_text(f"{packages}\n", encoding="utf-8")
 
 
 def has_pip() -> bool:
@@ -232,13 +242,15 @@ def make(level: str, stamp: str, lock: int) -> None:
     remove_unsound()
     uv = shutil.which("uv")
     requirement = f"{ROOT}[{EXTRAS[level]}]"
-    say(f"installing {EXTRAS[level]} and what they need into .venv (first time: about a minute)")
+    say(f"installing {EXTRAS[level]} and what they need into {VENV.name} (first time: about a minute)")
     # uv knows neither pip's mirrors nor its certificates; where it fails, pip is asked before the user is.
     installers: list[str | None] = [uv, None] if uv else [None]
     for installer in installers:
         try:
             if not VENV.exists():
                 create(installer, lock)
+            if level == "spark":
+                add_packages_of(ROOT / ".venv")
             INSTALLING.touch()
             install(installer, requirement, lock)
             break

@@ -49,10 +49,14 @@ PACKAGES: Final = (
     "pydanube_admin",
     "pydanube_mcp",
     "pydanube_cli",
-    "pydanube_spark",
     "pydanube_tui",
     "pydanube_connect",
 )
+
+# An environment of its own: tools/environment.py says why.
+SPARK_PYTHON: Final = ROOT / ".venv-spark" / "bin" / "python"
+SPARK_ENVIRONMENT: Final = (str(ROOT / "tools" / "bootstrap"), "spark")
+NO_SPARK: Final = "PySpark is not installed (make env-spark)"
 
 # Budgets in seconds. They bound a hang, they are not goals: `make test` should take 15 minutes at most. A loaded machine may take
 # three times that, and CI must then report what is wrong, not that it was slow.
@@ -74,7 +78,7 @@ SECOND_TRY_TESTS: Final = 10
 LANES: Final = min(2, os.cpu_count() or 1) + 2
 # Groups of minutes, the longest first: begun late, one of them would run alone at the end.
 LONG_GROUPS: Final = (
-    "e2e", "spark", "admin", "cli", "serving", "client", "crash", "mcp", "tui", "relay", "house", "subscription", "storage",
+    "e2e", "admin", "cli", "serving", "client", "crash", "mcp", "tui", "relay", "house", "subscription", "storage",
     "journal", "cluster",
 )  # fmt: skip
 # So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
@@ -96,6 +100,9 @@ class Step:
     # pytest steps: the folders or tests, and what tools/gate_report.py writes of them.
     select: tuple[str, ...] = ()
     report: Path | None = None
+    # What makes the environment that it needs, and why it is not run where that fails.
+    prepare: tuple[str, ...] = ()
+    without: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +136,8 @@ class Tally:
     lock: threading.Lock = field(default_factory=threading.Lock)
     children: set[subprocess.Popen[bytes]] = field(default_factory=set)
     interrupted: bool = False
+    #: in CI a step whose environment cannot be made fails
+    everything: bool = False
 
     def add(self, step: Step, *, ok: bool, took_s: float, note: str = "") -> None:
         self.ran_steps += 1
@@ -182,6 +191,8 @@ def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool
         apart: another step runs beside it: print when it has ended.
     """
     started = time.monotonic()
+    if step.prepare and not prepared(step, tally):
+        return
     with tempfile.TemporaryFile() if apart else nullcontext() as output:
         status, note = run(step, tally, output)
         outcomes: dict[str, Outcome] = {}
@@ -226,6 +237,22 @@ def carry_out(step: Step, tally: Tally, *, second_try: bool = False, apart: bool
             tally.second_tries += tries
             tally.count(outcomes)
             tally.add(step, ok=status == 0, took_s=time.monotonic() - started, note=note)
+
+
+def prepared(step: Step, tally: Tally) -> bool:
+    """Make the environment of a step; where that fails, count the step as not run."""
+    making = Step(name=f"environment of {step.name}", command=step.prepare, budget_s=step.budget_s)
+    with tempfile.TemporaryFile() as output:
+        status, note = run(making, tally, output)
+        if status == 0:
+            return True
+        with tally.lock:
+            if not tally.interrupted:
+                output.seek(0)
+                shutil.copyfileobj(output, sys.stdout.buffer)
+                tally.not_run.append(f"{step.name}: {note or step.without}")
+                tally.failed_steps += tally.everything
+    return False
 
 
 def open_tests(outcomes: Mapping[str, Outcome]) -> tuple[str, ...]:
@@ -369,10 +396,23 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
         ("generated alerts and dashboards drift", (python, "tools/gen_observability.py", "--check")),
     ]
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]
+    if SPARK_PYTHON.exists():
+        steps.append(types_of_spark())
     if with_import_rules:
         house = (python, "-m", "pytest", "tests/house/test_import_rules.py")
         steps.append(Step(name="import rules", command=house, budget_s=LINT_BUDGET_S))
     return steps
+
+
+def types_of_spark() -> Step:
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(SPARK_PYTHON))
+    return Step(
+        name="types of pydanube_spark",
+        command=(*mypy, "-p", "pydanube_spark"),
+        budget_s=LINT_BUDGET_S,
+        prepare=SPARK_ENVIRONMENT,
+        without=NO_SPARK,
+    )
 
 
 def javascript_missing() -> str | None:
@@ -394,7 +434,8 @@ def groups() -> list[Path]:
             continue
         parts = sorted(folder.iterdir()) if folder.name in SPLIT_GROUPS else [folder]
         found += [part for part in parts if part.is_dir() and any(part.rglob("test_*.py"))]
-    order = {name: place for place, name in enumerate(("core", *LONG_GROUPS))}
+    # Spark's begins with its environment, so it is the first.
+    order = {name: place for place, name in enumerate(("spark", "core", *LONG_GROUPS))}
     return sorted(found, key=lambda folder: (order.get(folder.name, len(order)), folder.name))
 
 
@@ -410,6 +451,10 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
         command = (*PYTEST, *pytest_arguments)
         budget = budget_s or GROUP_BUDGET_S
         whole = Step(name=name, command=command, budget_s=budget, select=(name,), report=report)
+        if folder.name == "spark":
+            own = (str(SPARK_PYTHON), *command[1:])
+            steps.append(replace(whole, command=own, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
+            continue
         if (parts := PARTS.get(folder.name, 1)) == 1:
             steps.append(whole)
             continue
@@ -522,15 +567,20 @@ def main(arguments: Sequence[str]) -> int:
         match word:
             case "lint":
                 run_all(lint_steps(with_import_rules=True), tally)
+                if not SPARK_PYTHON.exists():
+                    tally.not_run.append(f"types of pydanube_spark: {NO_SPARK}")
             case "test":
                 run_tests(tally, "-m", "not long", *rest)
                 tally.not_run.append("tests marked long: make test-long")
             case "test-long":
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
+                tally.everything = True
+                spark_first = not SPARK_PYTHON.exists()  # then its types come when its tests have made it
                 run_all(lint_steps(with_import_rules=False), tally)
                 # Second tries are listed: a test that needs one on a slow machine is a debt, not a secret.
                 run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, second_try=True)
+                run_all([types_of_spark()] if spark_first else [], tally)
                 tally.not_run.append("tests marked long: make test-long")
                 tally.not_run.append(
                     "conformance, deploy, fuzz, bench: make conformance, make test-deploy, make fuzz, make bench"

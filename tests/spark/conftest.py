@@ -1,9 +1,9 @@
-"""One Spark session and one broker for all tests of this folder: both take seconds to start."""
+"""One Spark session, as long as it answers, and one broker for all tests of this folder: both take seconds to start."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +20,44 @@ def quick_java() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def spark(quick_java: None) -> Iterator[Any]:
+class Sessions:
+    """The session of this process, and another one when its JVM is no use any more."""
+
+    def __init__(self) -> None:
+        self._session: Any = None
+        #: a test was cut off in the middle of a call: its answer is still to come, and would be read as that of the next
+        self.broken = False
+
+    def answering(self) -> Any:
+        if self._session is not None and (self.broken or not self._jvm_runs()):
+            self.close()
+        if self._session is None:
+            self._session = _opened()
+        return self._session
+
+    def _jvm_runs(self) -> bool:
+        return self._session.sparkContext._gateway.proc.poll() is None
+
+    def close(self) -> None:
+        """Stop the session, or kill its JVM where it would not answer."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if not self.broken and session.sparkContext._gateway.proc.poll() is None:
+            session.stop()
+            return
+        self.broken = False
+        gateway = session.sparkContext._gateway
+        gateway.proc.kill()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+
+
+def _opened() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's own, about versions of what it uses
         from pydanube_spark import open_session
@@ -32,8 +68,36 @@ def spark(quick_java: None) -> Iterator[Any]:
                 patch.setenv(name, value)
             session = open_session("local[2]", settings={"spark.sql.shuffle.partitions": "2"})
         session.sparkContext.setLogLevel("OFF")
-        yield session
-        session.stop()
+        return session
+
+
+SESSIONS = Sessions()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
+        SESSIONS.broken = (
+            True  # pytest-timeout's signal raised where it struck, past every `except Exception`
+        )
+    return (yield)
+
+
+@pytest.fixture(scope="session")
+def sessions(quick_java: None) -> Iterator[Sessions]:
+    yield SESSIONS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        SESSIONS.close()
+
+
+@pytest.fixture
+def spark(sessions: Sessions) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sessions.answering()
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,8 @@ MEASURE = (
 
 
 @pytest.fixture(scope="module")
-def pages(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(sessions: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sessions.answering()
     folder = tmp_path_factory.mktemp("pages")
     generate(LocalStore(folder / "store"), PLAN)
     asked = ReportRequest(
