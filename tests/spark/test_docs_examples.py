@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pydanube.sync import connect
 
@@ -94,3 +95,22 @@ def test_a_stream_does_not_take_a_topic_made_again_for_the_one_it_read(
     send(20)  # it has more than seven by now: offsets alone would not tell
     with pytest.raises(Exception, match="is not the topic of the checkpoint"):
         run()
+
+
+def test_the_job_of_the_examples_sums_what_each_customer_spent(broker: BrokerProcess, tmp_path: Path) -> None:
+    with connect(broker.info["grpc"]) as client, client.producer("spent") as producer:
+        for number in range(6):
+            producer.send(json.dumps({"total": number}).encode(), key=f"c{number % 2}")
+    program = Path(__file__).resolve().parents[2] / "examples" / "spark_job.py"
+    addresses = {"DANUBE_BROKER_URL": broker.info["grpc"], "DANUBE_ADMIN_ENDPOINT": broker.info["admin"]}
+    done = subprocess.run(
+        [sys.executable, str(program), "spent", "totals.parquet"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=tmp_path, env=client_environment(addresses),
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.endswith("2 customers\n"), done.stderr
+    rows = pq.read_table(tmp_path / "totals.parquet").to_pylist()
+    assert sorted((row["key"], row["orders"], int(row["spent"])) for row in rows) == [
+        ("c0", 3, 6),
+        ("c1", 3, 9),
+    ]
