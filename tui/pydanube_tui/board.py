@@ -70,6 +70,7 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
 
 
 HISTORY: Final = 100
+LEFT: Final = 20  # views whose charts are kept when they are left
 SUGGESTER: Final = SuggestFromList(  # what can be typed after `:`
     [*VIEWS, *(alias for view in VIEWS.values() for alias in view.aliases), "cluster", "theme", "quit"],
     case_sensitive=False,
@@ -120,6 +121,7 @@ class Board(App[None]):
         self.filter: Filter | None = None
         self.marked: set[str] = set()
         self.feed: Feed | Tail | None = None
+        self._left: dict[tuple[str, ...], Feed] = {}  # feeds of views that were open: their charts go on
         self.form = FORMS[0]  # of payloads
         self.situation = self._situation()
         self._in_sight = RowsInSight()
@@ -236,7 +238,12 @@ class Board(App[None]):
         """Return the feed of the view: its operations, or a reader of messages."""
         arguments = self.target.arguments
         if not (self.view.live and arguments.get("topic")):
-            return Feed(self.caller, self.view, arguments)
+            place = (self.cluster.name, self.target.view, *sorted(map(str, arguments.items())))
+            feed = Feed(self.caller, self.view, arguments, self._left.pop(place, None))
+            self._left[place] = feed  # at the end, as the newest
+            for oldest in list(self._left)[:-LEFT]:
+                del self._left[oldest]
+            return feed
         tail = Tail(self.caller, self.cluster.broker_url, arguments["topic"], arguments.get("from"))
         self.run_worker(tail.read(), group="tail")
         return tail

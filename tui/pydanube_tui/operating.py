@@ -180,17 +180,15 @@ class Operating:
         undoable = [each for each in done if each.get("undo_until")]
         self.undoable = [str(each["call_id"]) for each in undoable]
         many = f" ({len(done)} times)" if len(done) > 1 else ""
-        key, undo = self._board.options.actions["change.undo"].keys[0], "it is for good"
+        key, undo = self._board.options.actions["change.undo"].keys[0], "this cannot be undone"
         if undoable:
-            undo = f"{key} takes it back until {clock(undoable[0]['undo_until'])}"
+            undo = f"{key} undoes it until {clock(undoable[0]['undo_until'])}"
         self._board.say(f"done: {operation.name}{many}; {undo}")
 
     async def undo(self) -> None:
         """Undo the last change made here."""
         if not self.undoable:
-            self._board.say(
-                "nothing was done here that can be taken back; the view audit has the changes of others"
-            )
+            self._board.say("no change of this session can be undone. The view audit lists all changes")
             return
         calls = [{"call_id": call} for call in reversed(self.undoable)]
         try:

@@ -15,7 +15,7 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError
 
 from pydanube_tui.page import Item
-from pydanube_tui.view import SAMPLES, Answer, Ask, Extent, View
+from pydanube_tui.view import CHARTS, LONG, SAMPLES, Answer, Ask, Extent, View
 
 PAGE_ITEMS: Final = 1000
 MAX_ITEMS: Final = 100_000  # of one list: what is beyond is said not to be there
@@ -132,15 +132,18 @@ _KINDS: Final[Mapping[Extent, Callable[[Ask], _Asker]]] = {
 class Feed:
     """The answers of one view, kept from refresh to refresh, and the series measured from them."""
 
-    def __init__(self, caller: Caller, view: View, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, caller: Caller, view: View, arguments: Mapping[str, Any], before: Feed | None = None
+    ) -> None:
+        """`before`: of the same view, when it was left. Its series go on."""
         self.view = view
         self._caller = caller
         self._asks = view.asks(arguments)
         self._askers: dict[str, _Asker] = {}
         self.begin()
         self.answers: dict[str, Answer] = {}
-        self.series: dict[str, deque[tuple[int, float]]] = {}
-        self.times: deque[int] = deque(maxlen=SAMPLES)
+        self.series: dict[str, deque[tuple[int, float]]] = {} if before is None else before.series
+        self.times: deque[int] = deque(maxlen=LONG) if before is None else before.times
         self.still = 0  # refreshes since something came
 
     def begin(self) -> None:
@@ -172,6 +175,7 @@ class Feed:
         self.times.append(now_ms)
         for name, value in self.view.measures(fresh).items():
             if name in self.series or len(self.series) < MAX_SERIES:
-                moments = self.series.setdefault(name, deque(maxlen=SAMPLES))
+                kept = LONG if len(self.series) < CHARTS else SAMPLES
+                moments = self.series.setdefault(name, deque(maxlen=kept))
                 if not moments or moments[-1][1] != value:  # what stands still is not written down again
                     moments.append((now_ms, value))

@@ -175,6 +175,12 @@ def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
     return "".join(blocks)
 
 
+def stretched(values: Sequence[float | None], cells: int) -> list[float | None]:
+    """Return the values over and over, so that they fill as many cells as they can."""
+    times = max(1, cells // max(1, len(values)))
+    return [value for value in values for _ in range(times)]
+
+
 def gauge(part: float | None, cells: int = 10) -> str:
     """Return a share from 0 to 1 as a bar."""
     if part is None:

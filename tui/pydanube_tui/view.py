@@ -17,6 +17,8 @@ Answer = Mapping[str, Any] | ClusterError
 Arguments = Mapping[str, Any]
 Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
 SAMPLES: Final = 30  # of each series a view keeps
+LONG: Final = 300  # of its first `CHARTS` series, which are drawn as wide as the screen: ten minutes at 2 s
+CHARTS: Final = 50
 
 
 class Extent(StrEnum):
@@ -100,9 +102,9 @@ class Situation:
             found.append((time, came[at][1]))
         return found[::-1]
 
-    def values(self, name: str) -> list[float]:
+    def values(self, name: str, most: int = SAMPLES) -> list[float]:
         """Return a series without its times."""
-        return [value for _, value in self.moments(name)]
+        return [value for _, value in self.moments(name, most)]
 
     def rates(self, name: str, most: int = SAMPLES) -> list[float | None]:
         """Return a counter's growth per second between refreshes; None where it restarted."""

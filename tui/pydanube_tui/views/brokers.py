@@ -10,6 +10,7 @@ from pydanube_tui.columns import custom, moving, number, words
 from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, dim, fact, line
 from pydanube_tui.text import gauge, size, span
 from pydanube_tui.view import Arguments, Ask, Situation, View, listed
+from pydanube_tui.views.wording import broker_name, broker_names
 
 FULL: Final = 0.8  # of a capacity: from there on it is a warning, as the load manager has it
 _VERDICTS: Final = {
@@ -99,7 +100,7 @@ def _head(situation: Situation) -> Sequence[Line]:
         lines += [fact(title, (", ".join(names), Tone.WARN))] if names else []
     if found["moving"]:
         lines.append(fact("moving", f"{found['moving']} topics are on their way"))
-    return [*lines, *_proposal(found, situation.height, situation.width), line()]
+    return [*lines, *_proposal(found, situation), line()]
 
 
 def _age(found: Item) -> str:
@@ -107,7 +108,7 @@ def _age(found: Item) -> str:
     return f"of the last {span(max(ages))}" if ages else "are not known yet"
 
 
-def _proposal(found: Item, height: int, width: int) -> list[Line]:
+def _proposal(found: Item, situation: Situation) -> list[Line]:
     """Return the moves that would help, or why there are none."""
     moves = found["moves"]
     if not moves:
@@ -117,11 +118,12 @@ def _proposal(found: Item, height: int, width: int) -> list[Line]:
     of = dim(f"   ctrl+b plans it; {_TITLES[resource]} before and after")
     lines = [fact("proposal", (f"{len(moves)} topics would move", Tone.STRONG), of)]
     shares = all(resource in each["capacity"] for each in found["brokers"])
-    most = 3 if height < 32 else 12
+    most = 3 if situation.height < 32 else 12
+    names = broker_names(situation.items())
     for each in moves[:most]:
         sides = []
         for side in ("source", "target"):
-            broker = each[side] if width >= 120 else f"…{each[side][-6:]}"
+            broker = names.get(each[side], each[side])
             amounts = (each[f"{side}_before"], each[f"{side}_after"])
             told_of = (f"{value:.0%}" if shares else _amount(resource, value) for value in amounts)
             sides.append(f"{broker} ({' → '.join(told_of)})")
@@ -137,7 +139,7 @@ BROKERS: Final = View(
     twin="danube brokers list --json; danube cluster balance --json",
     asks=_asks,
     columns=(
-        words("broker", "N 20-24", "broker_id", tone=Tone.STRONG),
+        words("broker", "N 15-40", broker_name, tone=Tone.STRONG),
         custom("state", "S 11", _state),
         custom("leads", "6", lambda item: Cell("leader" if item["is_leader"] else "", Tone.ACCENT), title=""),
         number("topics", "T 6"),
@@ -147,7 +149,7 @@ BROKERS: Final = View(
         moving("share", "B 10 drop=2", _share, title="bottleneck"),
         number("up", "U 7 seconds drop=3", "uptime_s"),
         words("version", "V 8-12 drop=4"),
-        words("address", "22-40 drop=5", lambda item: item["listen"].get("grpc")),
+        words("id", "20 drop=5", "broker_id", tone=Tone.DIM),
     ),
     items=_members,
     key=lambda item: str(item["broker_id"]),

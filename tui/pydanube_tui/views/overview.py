@@ -1,4 +1,4 @@
-"""The overview: first what needs attention, findings and alerts; then the slowest subscriptions; then changes."""
+"""The overview: first what needs attention, findings and alerts; then the slowest subscriptions and the busiest topics; then changes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
+from pydanube_core.units import counted
 
 from pydanube_tui.columns import column
 from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, fact, headings, line
@@ -33,6 +34,7 @@ def asks(_: Mapping[str, Any]) -> Mapping[str, Ask]:
         "status": Ask(operation="brokers.status"),
         "alerts": Ask(operation="alerts.list", arguments={"limit": 100}, optional=True),
         "lag": Ask(operation="subscriptions.lag", arguments={"limit": 200}, optional=True),
+        "topics": Ask(operation="topics.list", extent=Extent.ALL, optional=True),
         "audit": Ask(operation="audit.query", extent=Extent.NEWS, optional=True),
     }
 
@@ -41,9 +43,12 @@ def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
     metrics = answers.get("metrics")
     if not isinstance(metrics, Mapping):
         return {}
-    return {
+    found = {
         name: float(metrics[name]) for name in ("messages_in", "messages_out", "bytes_in", "lag_messages")
     }
+    topics = answers.get("topics")
+    items = topics["items"] if isinstance(topics, Mapping) else ()
+    return found | {item["topic"]: float(item["messages"]) for item in items}
 
 
 def _head(situation: Situation) -> list[Line]:
@@ -52,18 +57,17 @@ def _head(situation: Situation) -> list[Line]:
     glyph, tone = VERDICT.get(verdict, ("○", Tone.DIM))
     findings = together(each for each in diagnosis.get("findings", ()) if each["severity"] != "info")
     more = int(diagnosis.get("omitted", 0))
-    said = (
-        f"{len(findings) + more} need{'s' if len(findings) + more == 1 else ''} somebody" if findings else ""
-    )
+    said = counted(len(findings) + more, "finding") if findings else ""
     reasons = [str(each.get("message", each)) for each in status.get("reasons", ())]
     first = line(
         (f" {glyph} {verdict.upper()} ", tone),
-        (f" {said}" if said else " nothing needs you", Tone.STRONG if said else Tone.DIM),
+        (f" {said}" if said else " no findings", Tone.STRONG if said else Tone.DIM),
         *([(f"   not ready: {'; '.join(reasons)}", Tone.BAD)] if reasons else []),
     )
-    cells = 30 if situation.width < 120 else min(60, situation.width // 3)
+    cells = max(30, situation.width - 36)
     there = (
-        f"{metrics.get(name, '–')} {name}" for name in ("topics", "subscriptions", "producers", "consumers")
+        f"– {name}s" if (found := metrics.get(f"{name}s")) is None else counted(found, name)
+        for name in ("topic", "subscription", "producer", "consumer")
     )
     runs = f"{status.get('durability', '–')}, version {status.get('version', '–')}"
     lines = [
@@ -84,8 +88,8 @@ def _rates(situation: Situation, metrics: Mapping[str, Any], cells: int) -> Iter
     per_s = situation.rate("bytes_in")
     in_bytes = "–" if per_s is None else f"{size(per_s)}B/s"
     told = {name: f"{rate(situation.rate(name)):>9}" for name in ("messages_in", "messages_out")}
-    drawn = {name: (sparkline(situation.rates(name), cells), Tone.ACCENT) for name in told}
-    behind = sparkline(situation.values("lag_messages"), cells)
+    drawn = {name: (sparkline(situation.rates(name, cells + 1), cells), Tone.ACCENT) for name in told}
+    behind = sparkline(situation.values("lag_messages", cells), cells)
     lag = f"{count(metrics.get('lag_messages')):>9}"
     yield _fact("in", (f"{told['messages_in']} {in_bytes:>9}", Tone.STRONG), "  ", drawn["messages_in"])
     yield _fact("out", (f"{told['messages_out']}{'':10}", Tone.STRONG), "  ", drawn["messages_out"])
@@ -130,7 +134,7 @@ def _needs(situation: Situation) -> Iterator[Row]:
     }
     if not findings and not opened:
         return
-    yield headings("needs you")
+    yield headings("findings")
     said = {
         finding["rule"] for finding, _ in findings
     }  # of each rule the diagnosis tells the worst, and how many
@@ -179,6 +183,26 @@ def _slowest(situation: Situation) -> Iterator[Row]:
         yield Row(key=f"behind {key_of(item)}", cells=cells, item=item, enter=place_of_subscription(item))
 
 
+def _busiest(situation: Situation) -> Iterator[Row]:
+    rates = {item["topic"]: situation.rate(item["topic"]) or 0.0 for item in situation.items("topics")}
+    busy = sorted((topic for topic, grows in rates.items() if grows), key=rates.__getitem__, reverse=True)
+    if not busy:
+        return
+    yield headings("busiest topics")
+    items = {item["topic"]: item for item in situation.items("topics")}
+    for topic in busy[: _most(situation)]:
+        item = items[topic]
+        clients = f"{counted(item['producers'], 'producer')}, {counted(item['consumers'], 'consumer')}"
+        cells = (
+            Cell(rate(rates[topic]), Tone.ACCENT),
+            Cell(topic, Tone.STRONG),
+            Cell(f"{sparkline(situation.rates(topic), 20)}  {count(item['messages'])} messages, {clients}"),
+            Cell(""),
+        )
+        enter = Target(view="topic", arguments={"topic": topic})
+        yield Row(key=f"busy {topic}", cells=cells, item=item, enter=enter)
+
+
 def _since(time: str | None, situation: Situation) -> Cell:
     return Cell(ago(time, situation.now_ms) if time else "", Tone.DIM)
 
@@ -212,7 +236,7 @@ def _changes(situation: Situation) -> Iterator[Row]:
 VIEW: Final = View(
     name="overview",
     title="Overview",
-    summary="Is it well? Verdict, what needs a person, rates, disk, the slowest subscriptions, recent changes.",
+    summary="Is it well? Verdict, what needs a person, rates, disk, the slowest subscriptions, the busiest topics, recent changes.",
     twin="danube diagnose cluster --json",
     asks=asks,
     measures=measures,
@@ -222,7 +246,12 @@ VIEW: Final = View(
         column("says", "20-110 grows", title="how it is"),
         column("since", "6 right drop=1 seconds"),
     ),
-    rows=lambda situation: [*_needs(situation), *_slowest(situation), *_changes(situation)],
+    rows=lambda situation: [
+        *_needs(situation),
+        *_slowest(situation),
+        *_busiest(situation),
+        *_changes(situation),
+    ],
     head=_head,
     empty="all is well: no finding, nobody behind, no change",
     dated=("diagnosis",),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from pydanube_core.units import counted
+
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import clock, count, rate, shown, size, span, sparkline
-from pydanube_tui.view import Answer, Arguments, Ask, Situation, View, listed
+from pydanube_tui.text import clock, count, rate, shown, size, span, sparkline, stretched
+from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, listed
 from pydanube_tui.views.subscriptions import merged, place_of_subscription
-from pydanube_tui.views.wording import finding_lines, status_cell
+from pydanube_tui.views.wording import broker_names, finding_lines, health_cell, status_cell, worst_alerts
 
 
 def _growth(item: Item, situation: Situation) -> Cell:
@@ -20,6 +22,28 @@ def _growth(item: Item, situation: Situation) -> Cell:
 
 def _partitions(item: Item) -> Cell:
     return Cell(str(item["partitions"] or "–"), Tone.DIM, item["partitions"])
+
+
+def _asks(arguments: Arguments) -> Mapping[str, Ask]:
+    return {
+        **listed("topics.list", "namespace")(arguments),
+        "brokers": Ask(operation="brokers.list", extent=Extent.ALL, optional=True),
+        "alerts": Ask(operation="alerts.list", arguments={"limit": 100}, optional=True),
+    }
+
+
+def _health(item: Item, situation: Situation) -> Cell:
+    return health_cell(worst_alerts(situation.items("alerts")).get(item["topic"]))
+
+
+def _owner(item: Item, situation: Situation) -> Cell:
+    owner = item["owner"]
+    name = (
+        item.get("owner_reason")
+        if owner is None
+        else broker_names(situation.items("brokers")).get(owner, owner)
+    )
+    return Cell(shown(name), Tone.DIM, name)
 
 
 def measures(answers: Mapping[str, Answer]) -> Mapping[str, float]:
@@ -33,10 +57,11 @@ LIST: Final = View(
     title="Topics",
     summary="Every topic: messages, growth, bytes, producers, consumers, subscriptions, owner.",
     twin="danube topics list --json",
-    asks=listed("topics.list", "namespace"),
+    asks=_asks,
     measures=measures,
     columns=(
         words("topic", "N 20-90 grows", tone=Tone.STRONG),
+        moving("health", "H 10 drop=1", _health),
         custom("parts", "P 5 drop=4 right count", _partitions),
         number("messages", "M 8 marks"),
         moving("in", "I 7 drop=1 right count", _growth, title="in/s"),
@@ -45,9 +70,7 @@ LIST: Final = View(
         number("consumers", "C 4 drop=2", title="cons"),
         number("subscriptions", "S 4", title="subs"),
         words("kind", "K 12 drop=5", lambda item: item["dispatch_strategy"].replace("_", "-"), tone=Tone.DIM),
-        words(
-            "owner", "O 12-22 drop=6", lambda item: item["owner"] or item.get("owner_reason"), tone=Tone.DIM
-        ),
+        moving("owner", "O 12-22 drop=6", _owner),
     ),
     key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
@@ -62,6 +85,7 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
     named = {"topic": arguments["topic"]}
     return {
         "topic": Ask(operation="topics.describe", arguments=named),
+        "brokers": Ask(operation="brokers.list", extent=Extent.ALL, optional=True),
         "policies": Ask(operation="topics.get_policies", arguments=named, optional=True),
         "chart": Ask(operation="topics.chart", arguments=named, optional=True),
         "lag": Ask(operation="subscriptions.lag", arguments={**named, "limit": 1000}, optional=True),
@@ -84,13 +108,13 @@ def _rows_of_one(situation: Situation) -> Iterator[Row]:
         )
         yield Row(key=f"sub {name}", cells=cells, item=item, enter=place_of_subscription(item))
     topic = situation.of("topic")
-    parts = topic.get("parts", ())
+    parts, names = topic.get("parts", ()), broker_names(situation.items("brokers"))
     if parts:
         yield headings("partitions")
     most = max((part["messages"] for part in parts), default=0) or 1
     for part in parts:
         owner, messages = part["owner"], part["messages"]
-        state = f"✓ on {owner[-6:]}" if owner else f"✗ {part.get('owner_reason')}"
+        state = f"✓ on {names.get(owner, owner[-6:])}" if owner else f"✗ {part.get('owner_reason')}"
         cells = (
             Cell(part["topic"], Tone.PLAIN, part["topic"]),
             Cell(state, Tone.GOOD if owner else Tone.BAD),
@@ -112,7 +136,8 @@ def _head_of_one(situation: Situation) -> list[Line]:
     names = ", ".join(str(each["producer"]) for each in situation.items("producers")[:4])
     kept = f"journal {size(topic['journal_bytes'])}B, tier {size(topic['object_bytes'])}B"
     how = f"   {topic['dispatch_strategy']}, {topic['durability']}, made {clock(topic['created_at'])}"
-    there = f"   {size(topic['bytes'])}B   {topic['producers']} producers, {topic['consumers']} consumers"
+    clients = f"{counted(topic['producers'], 'producer')}, {counted(topic['consumers'], 'consumer')}"
+    there = f"   {size(topic['bytes'])}B   {clients}"
     lines = [
         line((f" {topic['messages']:,} messages", Tone.STRONG), there, dim(f"   {names}" if names else "")),
         fact("kept", kept, dim(how)),
@@ -125,7 +150,9 @@ def _head_of_one(situation: Situation) -> list[Line]:
     if chart:
         rates, over = chart["publish_rate"], span((chart["age_s"] or [0])[0])
         last = f"  {rate(rates[-1] if rates else None)}"
-        lines.append(fact("in", (f"{sparkline(rates, 31):<31}", Tone.ACCENT), last, dim(f"   over {over}")))
+        cells = max(31, situation.width - 48)
+        drawn = sparkline(stretched(rates, cells), cells)
+        lines.append(fact("in", (f"{drawn:<{cells}}", Tone.ACCENT), last, dim(f"   over {over}")))
     policies = situation.of("policies")
     own, effective = policies.get("policies", {}), policies.get("effective", {})
     told_of = (

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import Any, Final
 
-from pydanube_tui.page import Call, Cell, Line, Target, Tone, line
+from pydanube_tui.page import Call, Cell, Item, Line, Target, Tone, line
 from pydanube_tui.text import shown
 
-# Status of a subscription -> (glyph, tone, how much it needs somebody).
+# Status of a subscription -> (glyph, tone, its urgency).
 STATUS: Final[dict[str, tuple[str, Tone, int]]] = {
     "DATA_LOST": ("✗", Tone.BAD, 7),
     "STUCK": ("■", Tone.BAD, 6),
@@ -75,6 +75,39 @@ def severity_cell(severity: str) -> Cell:
     """Return the cell of a finding's severity: glyph, word and tone."""
     glyph, tone, rank = SEVERITY.get(severity, ("○", Tone.PLAIN, 0))
     return Cell(f"{glyph} {severity}", tone, rank)
+
+
+def broker_name(item: Item) -> str:
+    """Return the name of a broker of `brokers.list`: where it listens, which people know, else its id."""
+    address = str(item["listen"].get("grpc") or "").rpartition("://")[2]
+    return address or str(item["broker_id"])
+
+
+def broker_names(brokers: Iterable[Item]) -> dict[str, str]:
+    """Return id → name of brokers."""
+    return {str(item["broker_id"]): broker_name(item) for item in brokers}
+
+
+def worst_alerts(alerts: Iterable[Item]) -> dict[str, str]:
+    """Return topic → the severity of its worst open alert, those of its subscriptions and partitions among them."""
+    worst: dict[str, str] = {}
+    for alert in alerts:
+        topic = alert["subject"].get("topic")
+        if topic is None or alert.get("closed_at") is not None:
+            continue
+        for name in {str(topic), str(topic).partition("-part-")[0]}:
+            if _urgency(alert["severity"]) > _urgency(worst.get(name)):
+                worst[name] = alert["severity"]
+    return worst
+
+
+def _urgency(severity: str | None) -> int:
+    return 0 if severity is None else SEVERITY.get(severity, ("", Tone.DIM, 0))[2]
+
+
+def health_cell(severity: str | None) -> Cell:
+    """Return the cell of the health that open alerts give a thing."""
+    return Cell("✓ well", Tone.GOOD, 0) if severity in (None, "info") else severity_cell(severity)
 
 
 def decision_cell(record: Mapping[str, Any]) -> Cell:
