@@ -30,8 +30,9 @@ HAND_EDITED: Final = {
 from __future__ import annotations
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Result, TopicRequest
-from pydanube_admin.engine.operation import Example, operation
+from pydanube_admin.engine.operation import operation
 from pydanube_admin.operations.topics import find_topic
 
 

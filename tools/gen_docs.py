@@ -204,9 +204,11 @@ An operation is declared once and reached by every face under the same arguments
 
 In a clone of the repository the command is `./danube`.
 
-A list takes `limit`, `page` and `filter` and answers `{"items", "next_page", "total", "as_of"}`. A value that is not
-known is `null`, with the reason beside it in `<field>_reason`. Times are UTC. In a topic argument `orders` means
-`/default/orders`.
+A list answers `{"items", "next_page", "total", "as_of"}`. A value that is not known is `null`, with the reason beside it in
+`<field>_reason`. Times are UTC. In a topic argument `orders` means `/default/orders`. A field of a result is a string where no other
+type is named; `?` means that it may be null.
+
+Lists take these arguments, which are not repeated below:
 
 """
 
@@ -271,22 +273,27 @@ def summary_of(code: str) -> str:
     return inspect.getdoc(type(errors.error_for(code, ""))) or ""
 
 
+# Arguments of lists, described once
+OF_LISTS: Final = frozenset(SortedListRequest.model_fields)
+
+
 def operations() -> str:
     """Return the page of operations."""
-    parts = [
-        OPERATIONS_TEXT + table(("operation", "MCP tool", "", ""), map(overview_row, OPERATIONS.values()))
-    ]
+    shared = [a for a in OPERATIONS["topics.list"].arguments if a.name in OF_LISTS]
+    assert len(shared) == len(OF_LISTS)
+    parts = [OPERATIONS_TEXT + arguments_table(shared), overview()]
     parts += [operation_text(operation) for operation in OPERATIONS.values()]
     return "\n".join(parts)
 
 
-def overview_row(operation: Operation) -> tuple[str, ...]:
-    anchor = operation.name.replace(".", "")
-    return (
-        f"[`{operation.name}`](#{anchor})",
-        f"`{operation.tool}`",
-        EFFECTS[operation.effect],
-        operation.summary,
+def overview() -> str:
+    """Return the index: the verbs of each group."""
+    groups: dict[str, list[str]] = {}
+    for operation in OPERATIONS.values():
+        link = f"[`{operation.verb}`](#{operation.name.replace('.', '')})"
+        groups.setdefault(operation.group, []).append(link)
+    return table(
+        ("group", "operations"), [(f"`{group}`", " ".join(verbs)) for group, verbs in groups.items()]
     )
 
 
@@ -300,17 +307,24 @@ def interface() -> str:
 
 
 def interface_row(operation: Operation) -> tuple[str, ...]:
-    of_all_lists = set(SortedListRequest.model_fields)
     arguments = (
         argument.name + ("" if argument.required else "?")
         for argument in operation.arguments
-        if argument.name not in of_all_lists
+        if argument.name not in OF_LISTS
     )
     return (
         f"`{operation.name}` → `{operation.tool}`",
         LETTERS[operation.effect] + (" d" if operation.default_profile else ""),
         ", ".join(arguments) or "–",
     )
+
+
+def arguments_table(arguments: Iterable[Argument]) -> str:
+    rows = [
+        (f"`{a.name}`", " ".join(kind_words(a)), "required" if a.required else default_of(a), a.help)
+        for a in arguments
+    ]
+    return table(("argument", "type", "default", "meaning"), rows)
 
 
 def _needs(operation: Operation) -> str:
@@ -334,19 +348,20 @@ def operation_text(operation: Operation) -> str:
     if operation.long_running:
         facts.append("may take minutes, and takes `detach`")
     text = f"## {operation.name}\n\n{operation.summary}\n\n{'; '.join(facts)}.\n\n"
-    if operation.arguments:
-        rows = [
-            (f"`{a.name}`", " ".join(kind_words(a)), "required" if a.required else default_of(a), a.help)
-            for a in operation.arguments
-        ]
-        text += table(("argument", "type", "default", "meaning"), rows) + "\n"
+    own = [a for a in operation.arguments if a.name not in OF_LISTS or a.required]
+    if len(own) < len(operation.arguments):
+        shared = [f"`{a.name}`" for a in operation.arguments if a not in own]
+        some = "" if len(shared) == len(OF_LISTS) else f" {', '.join(shared)} of"
+        text += f"Takes{some} the arguments of lists.\n\n"
+    if own:
+        text += arguments_table(own) + "\n"
     if operation.later_arguments:
         later = ", ".join(f"`{name}` ({piece})" for name, piece in operation.later_arguments.items())
         text += f"Arguments still to come: {later}.\n\n"
     lines = [f"{operation.command_line(e.arguments):<60} # {e.note}" for e in operation.examples]
     text += "```sh\n" + "\n".join(lines) + "\n```\n\n"
     is_list, fields = result_fields(operation.output_schema)
-    text += f"{'Each item' if is_list else 'The result'}:\n\n{table(('field', 'type'), fields)}"
+    text += f"{'Each item' if is_list else 'The result'}: {', '.join(fields)}.\n"
     return text
 
 
@@ -365,14 +380,14 @@ def default_of(argument: Argument) -> str:
     return "" if argument.default is None else f"`{json_text(argument.default)}`"
 
 
-def result_fields(schema: Mapping[str, Any]) -> tuple[bool, list[tuple[str, str]]]:
-    """(whether it is a list, rows of field and type); reasons are left out, they follow one rule."""
+def result_fields(schema: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """(whether it is a list, its fields in words); reasons are left out, they follow one rule."""
     properties: Mapping[str, Any] = schema["properties"]
     is_list = "items" in properties and "next_page" in properties
     if is_list:
         properties = properties["items"]["items"]["properties"]
     rows = [
-        (f"`{name}`", type_of(field))
+        f"`{name}`{type_of(field)}"
         for name, field in properties.items()
         if not (name.endswith("_reason") and name.removesuffix("_reason") in properties)
     ]
@@ -380,10 +395,15 @@ def result_fields(schema: Mapping[str, Any]) -> tuple[bool, list[tuple[str, str]
 
 
 def type_of(field: Mapping[str, Any]) -> str:
+    """Return a field's type in words, empty for a string."""
     if "enum" in field:
-        return " or ".join(f"`{json_text(word)}`" for word in field["enum"] if word is not None)
+        words = " or ".join(f"`{json_text(word)}`" for word in field["enum"] if word is not None)
+        return f"{'?' if None in field['enum'] else ''} ({words})"
     kinds = field.get("type", "any")
-    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+    names = [kinds] if isinstance(kinds, str) else list(kinds)
+    known = [name for name in names if name != "null"]
+    mark = "?" if len(known) < len(names) else ""
+    return mark if known == ["string"] else f"{mark} ({' or '.join(known)})"
 
 
 def diagnosis() -> str:

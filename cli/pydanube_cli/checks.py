@@ -130,8 +130,11 @@ def security(settings: Settings) -> Iterator[Finding]:
         remedy = "danube tls init makes certificates; auth.jwt_keys is a file with the keys of your identity provider"
         yield Finding(check="security", level=Level.PROBLEM, summary=error.message, remedy=remedy)
         return
-    locks = {"off": "nobody is asked who he is", "optional": "who would be refused is counted"}
-    text = f"{'TLS' if settings.tls.cert is not None else 'no TLS'}; {locks.get(settings.auth.mode, 'everybody is asked')}"
+    locks = {
+        "off": "authentication is off",
+        "optional": "authentication is optional; calls that would fail are counted",
+    }
+    text = f"{'TLS' if settings.tls.cert is not None else 'no TLS'}; {locks.get(settings.auth.mode, 'authentication is required')}"
     folder = settings.data.dir
     if (
         settings.auth.mode != "off"

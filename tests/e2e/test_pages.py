@@ -20,7 +20,12 @@ from tests.support.pages import FENCE, ROOT
 
 pytestmark = pytest.mark.timeout(400)
 
-ON_THE_SITE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+ON_THE_SITE = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "deploy").rglob("*.md")),
+]
 #: page → how the blocks begin that are run here, in this order
 RUN = {
     "README.md": ["./danube produce logs -f", "./danube mcp --print-config", "import asyncio"],
@@ -54,6 +59,25 @@ ELSEWHERE = {
     ("docs/operating.md", "import pandas"): "tests/e2e/test_walk_tier.py",
     ("docs/operating.md", "import polars"): "tests/e2e/test_walk_tier.py",
     ("docs/operating.md", "from pyspark"): "tests/e2e/test_walk_tier.py",
+    ("docs/operating.md", "podman run"): "tests/deploy/test_containers.py",
+    (
+        "docs/operating.md",
+        "docker compose",
+    ): "its second line is a test by itself; tests/deploy needs no Docker",
+    (
+        "docs/operating.md",
+        "podman tag",
+    ): "needs a registry and a Kubernetes; tests/deploy/test_chart.py renders the chart",
+    ("docs/operating.md", "make env-dev"): "tests/deploy/test_packages.py",
+    (
+        "docs/upgrading.md",
+        "systemctl",
+    ): "needs a machine with systemd; tests/deploy/test_systemd.py judges the unit",
+    (
+        "deploy/systemd/README.md",
+        "",
+    ): "needs a machine with systemd; tests/deploy/test_systemd.py judges the unit",
+    ("deploy/helm/danube/README.md", ""): "needs a Kubernetes; tests/deploy/test_chart.py renders the chart",
     ("docs/operating.md", "kill -TERM"): "tests/e2e/test_tier_backups_and_copies.py",
     ("docs/operating.md", "rm -rf"): "tests/e2e/test_tier_backups_and_copies.py",
     ("docs/operating.md", "DANUBE_TIER__TAKE_OVER"): "tests/e2e/test_tier_backups_and_copies.py",

@@ -344,7 +344,7 @@ async def forecast_delete_revocation(context: Context, request: RevocationReques
     "revocations.delete",
     effect=Effect.CHANGE,
     title="Take a revocation back",
-    summary="Let what was revoked be good again.",
+    summary="Withdraw a revocation: the tokens, subject or certificate are valid again.",
     forecast=forecast_delete_revocation,
     examples=(Example({"revocation": "jti:4711"}, "it was the wrong one"),),
 )

@@ -1047,7 +1047,7 @@ class RevocationsOperations(KeywordsNamed):
         return await planned(self._caller, "revocations.create", locals(), ChangedRevocation)
 
     async def delete(self, revocation: str, *, plan_token: str | None = None) -> DeletedRevocation:
-        """Let what was revoked be good again."""
+        """Withdraw a revocation: the tokens, subject or certificate are valid again."""
         return await self._caller.call("revocations.delete", locals(), DeletedRevocation)
 
     async def plan_delete(self, revocation: str) -> Plan[DeletedRevocation]:
