@@ -396,7 +396,7 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
         ("generated alerts and dashboards drift", (python, "tools/gen_observability.py", "--check")),
     ]
     steps = [Step(name=name, command=command, budget_s=LINT_BUDGET_S) for name, command in commands]
-    if SPARK_PYTHON.exists():
+    if has_spark():
         steps.append(types_of_spark())
     if with_import_rules:
         house = (python, "-m", "pytest", "tests/house/test_import_rules.py")
@@ -404,14 +404,16 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
     return steps
 
 
+def has_spark() -> bool:
+    """Return whether the types of PySpark can be looked at, here or in its own environment."""
+    return SPARK_PYTHON.exists() or find_spec("pyspark") is not None
+
+
 def types_of_spark() -> Step:
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", str(SPARK_PYTHON))
+    python = str(SPARK_PYTHON) if SPARK_PYTHON.exists() else sys.executable
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", python)
     return Step(
-        name="types of pydanube_spark",
-        command=(*mypy, "-p", "pydanube_spark"),
-        budget_s=LINT_BUDGET_S,
-        prepare=SPARK_ENVIRONMENT,
-        without=NO_SPARK,
+        name="types of pydanube_spark", command=(*mypy, "-p", "pydanube_spark"), budget_s=LINT_BUDGET_S
     )
 
 
@@ -452,8 +454,8 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
         budget = budget_s or GROUP_BUDGET_S
         whole = Step(name=name, command=command, budget_s=budget, select=(name,), report=report)
         if folder.name == "spark":
-            own = (str(SPARK_PYTHON), *command[1:])
-            steps.append(replace(whole, command=own, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
+            with_spark = (str(SPARK_PYTHON), *command[1:])
+            steps.append(replace(whole, command=with_spark, prepare=SPARK_ENVIRONMENT, without=NO_SPARK))
             continue
         if (parts := PARTS.get(folder.name, 1)) == 1:
             steps.append(whole)
@@ -567,7 +569,7 @@ def main(arguments: Sequence[str]) -> int:
         match word:
             case "lint":
                 run_all(lint_steps(with_import_rules=True), tally)
-                if not SPARK_PYTHON.exists():
+                if not has_spark():
                     tally.not_run.append(f"types of pydanube_spark: {NO_SPARK}")
             case "test":
                 run_tests(tally, "-m", "not long", *rest)
@@ -576,7 +578,7 @@ def main(arguments: Sequence[str]) -> int:
                 run_tests(tally, *rest, budget_s=LONG_BUDGET_S, each_s=LONG_BUDGET_S)
             case "ci":
                 tally.everything = True
-                spark_first = not SPARK_PYTHON.exists()  # then its types come when its tests have made it
+                spark_first = not has_spark()  # its types are then checked when its tests have made it
                 run_all(lint_steps(with_import_rules=False), tally)
                 # Second tries are listed: a test that needs one on a slow machine is a debt, not a secret.
                 run_tests(tally, "-m", "not long", "--tb=short", budget_s=CI_TEST_BUDGET_S, second_try=True)

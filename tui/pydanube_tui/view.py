@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClusterError
 
 from pydanube_tui.page import MISREAD, Call, Cell, Column, Item, Line, Page, Row, Sortable, Target, Tone, line
 from pydanube_tui.text import milliseconds
 
+T = TypeVar("T")
 Answer = Mapping[str, Any] | ClusterError
 Arguments = Mapping[str, Any]
 Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
@@ -67,6 +68,7 @@ class Situation:
     times: Sequence[int] = ()  # of the refreshes
     rows: dict[str, Row] = field(default_factory=dict)  # of the page before
     form: str = ""  # in which payloads are shown
+    derived: dict[str, Any] = field(default_factory=dict)  # from the answers, for all cells of a page
 
     def of(self, name: str) -> Mapping[str, Any]:
         """Return an answer; empty if there is none."""
@@ -118,6 +120,12 @@ class Situation:
         """Return the newest of `rates`; None if unknown."""
         found = self.rates(name, 2)
         return found[-1] if found else None
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what `make` derives from the answers; it is called once for a page."""
+        if name not in self.derived:
+            self.derived[name] = make()
+        return self.derived[name]  # type: ignore[no-any-return]
 
     # -- the maker of the rows -----------------------------------------------------------------------------------
 
@@ -196,6 +204,7 @@ class View:
 
     def page(self, situation: Situation) -> Page:
         """Return the page of the answers."""
+        situation.derived.clear()
         unseen = [line((f" ▼ not seen  {told}", Tone.WARN)) for told in situation.unseen()]
         rows = self._made(situation) if self.rows is None else list(self.rows(situation))
         before, situation.rows = situation.rows, {row.key: row for row in rows}

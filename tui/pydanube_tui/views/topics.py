@@ -33,16 +33,14 @@ def _asks(arguments: Arguments) -> Mapping[str, Ask]:
 
 
 def _health(item: Item, situation: Situation) -> Cell:
-    return health_cell(worst_alerts(situation.items("alerts")).get(item["topic"]))
+    worst = situation.once("worst", lambda: worst_alerts(situation.items("alerts")))
+    return health_cell(worst.get(item["topic"]))
 
 
 def _owner(item: Item, situation: Situation) -> Cell:
     owner = item["owner"]
-    name = (
-        item.get("owner_reason")
-        if owner is None
-        else broker_names(situation.items("brokers")).get(owner, owner)
-    )
+    names = situation.once("names", lambda: broker_names(situation.items("brokers")))
+    name = item.get("owner_reason") if owner is None else names.get(owner, owner)
     return Cell(shown(name), Tone.DIM, name)
 
 
@@ -70,7 +68,7 @@ LIST: Final = View(
         number("consumers", "C 4 drop=2", title="cons"),
         number("subscriptions", "S 4", title="subs"),
         words("kind", "K 12 drop=5", lambda item: item["dispatch_strategy"].replace("_", "-"), tone=Tone.DIM),
-        moving("owner", "O 12-22 drop=6", _owner),
+        column("owner", "O 12-22 drop=6", cell=_owner),
     ),
     key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
