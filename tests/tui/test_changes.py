@@ -86,7 +86,7 @@ async def test_a_topic_is_deleted_after_its_name_was_typed_and_comes_back_by_und
         await press(*"/default/orders", "enter", "enter")
         await settled(app, press)
         assert "/default/orders" not in await topics_of(cluster)
-        assert "ctrl+z takes it back" in said(app)[-1]
+        assert "ctrl+z undoes it" in said(app)[-1]
 
         await press("ctrl+z")
         await until_dialog(app, press, Consent)
