@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.broker_process import BrokerProcess
@@ -29,32 +30,40 @@ class Sessions:
         self.broken = False
 
     def answering(self) -> Any:
-        if self._session is not None and (self.broken or not self._jvm_runs()):
+        if self._session is not None and (self.broken or not jvms()):
             self.close()
         if self._session is None:
             self._session = _opened()
         return self._session
 
-    def _jvm_runs(self) -> bool:
-        return self._session.sparkContext._gateway.proc.poll() is None
-
     def close(self) -> None:
         """Stop the session, or kill its JVM where it would not answer."""
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-
         session, self._session = self._session, None
         if session is None:
             return
-        if not self.broken and session.sparkContext._gateway.proc.poll() is None:
+        if not self.broken and jvms():
             session.stop()
             return
         self.broken = False
-        gateway = session.sparkContext._gateway
-        gateway.proc.kill()
-        gateway.proc.wait()
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        for process in jvms():
+            process.kill()
+            process.wait()
+        for name in ("_gateway", "_jvm", "_active_spark_context"):
+            setattr(SparkContext, name, None)
+        for name in ("_instantiatedSession", "_activeSession"):
+            setattr(SparkSession, name, None)
+
+
+def jvms() -> list[psutil.Process]:
+    """The JVMs that this process has started and that run."""
+    return [
+        each
+        for each in psutil.Process().children()
+        if each.name() == "java" and each.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def _opened() -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
+
+import psutil
 
 
 def test_a_jvm_that_ended_is_replaced(spark: Any, sessions: Any) -> None:
-    process = spark.sparkContext._gateway.proc
-    process.send_signal(signal.SIGKILL)
+    (process,) = (each for each in psutil.Process().children() if each.name() == "java")
+    process.kill()
     process.wait()
     assert sessions.answering() is not spark
     assert sessions.answering().range(3).count() == 3
