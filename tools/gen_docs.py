@@ -579,6 +579,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated documents.")
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
+    # First: the command line reads it, and its calls stand on the pages.
+    remedy = "make docs"
+    if write_or_compare({DECLARATIONS: file_text(OPERATIONS.values())}, check=check, remedy=remedy):
+        return 1
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
     written[DOCS / "interface.md"] = interface()
     written |= {DOCS / name: text for name, text in console_page.pictures()}
@@ -586,8 +590,7 @@ def main() -> int:
         command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of
     )
     written[WORDS] = words + "\n"
-    written[DECLARATIONS] = file_text(OPERATIONS.values())
-    return write_or_compare(written, check=check, remedy="make docs")
+    return write_or_compare(written, check=check, remedy=remedy)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ class Declared:
         @property
         def long_running(self) -> bool: ...
         @property
+        def followed(self) -> bool: ...
+        @property
         def text_argument(self) -> str | None: ...
         @property
         def condition(self) -> str | None: ...
@@ -150,6 +152,7 @@ class Declaration(Declared):
     reads: bool
     planned: bool
     long_running: bool
+    followed: bool
     text_argument: str | None
     condition: str | None
     damage: tuple[str, ...]
