@@ -88,6 +88,8 @@ class Declared:
         @property
         def followed(self) -> bool: ...
         @property
+        def takes_why(self) -> bool: ...
+        @property
         def text_argument(self) -> str | None: ...
         @property
         def condition(self) -> str | None: ...
@@ -153,6 +155,7 @@ class Declaration(Declared):
     planned: bool
     long_running: bool
     followed: bool
+    takes_why: bool
     text_argument: str | None
     condition: str | None
     damage: tuple[str, ...]
