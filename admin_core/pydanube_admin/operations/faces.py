@@ -9,10 +9,11 @@ from pydanube_core.errors import InvalidArgument, LimitReached
 from pydanube_core.units import format_time, known_time, parse_duration_s, parse_time_ms
 
 from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, entry
 from pydanube_admin.engine.freezes import ALL, FACES, MAX_FREEZES, Freeze, freezes
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
-from pydanube_admin.engine.operation import MAX_WHY_CHARS, Example, operation
+from pydanube_admin.engine.operation import MAX_WHY_CHARS, operation
 from pydanube_admin.engine.paging import glob, page_of
 
 Face = Annotated[
