@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pydanube_broker.metrics import OTHER, BrokerMetrics, within
+from pydanube_broker.status.metrics import OTHER, BrokerMetrics, within
 from pydanube_broker.topics.list_changes import MOST_NOTED, ListChanges
 
 
