@@ -128,6 +128,7 @@ def test_principal_and_timeout_reach_the_call(monkeypatch: pytest.MonkeyPatch) -
     command = command_of(OPERATIONS["topics.list"])
     command.main("topics list", ["--timeout", "2500ms", "--admin", "http://h:1"])
     command.main("topics list", ["--as", "grace"])
+    assert seen[0].pop("program").name == "danube"
     assert seen[0] == {"url": "http://h:1", "timeout_s": 2.5, "face": "cli", "principal": "ada"}
     assert seen[1]["principal"] == "grace"
 

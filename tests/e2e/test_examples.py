@@ -125,8 +125,9 @@ def test_the_web_application_answers_when_the_order_is_stored(
     assert printed == "201 ['offset'] {'ok': True}\n"
 
 
-def test_a_request_gets_its_reply(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_request_gets_its_reply(broker: BrokerProcess, environment: dict[str, str], tmp_path: Path) -> None:
     with started(example("request_reply.py", "serve"), environment, tmp_path / "output"):
+        wait_until(lambda: broker.ask("subscriptions.list", filter="price-list*")["total"] == 1)
         assert run(example("request_reply.py", "ask", "tea"), environment, tmp_path) == "12.50\n"
         assert run(example("request_reply.py", "ask", "wine"), environment, tmp_path) == "unknown\n"
 
