@@ -120,7 +120,8 @@ def check_balance(
         stretches.setdefault(int(found["bucket"]), {})[found["broker_id"]] = found
     assert len(rows) == len(stretches)
     for row, brokers in zip(rows, stretches.values(), strict=True):
-        assert row["brokers"] == len(brokers)
+        assert row["brokers"] == len(brokers) + len(row["missing"])
+        assert not brokers.keys() & {each["broker_id"] for each in row["missing"]}
         assert row["disk_used"] == close(max(each["disk"] for each in brokers.values()))
         for resource, rate, capacity in (
             ("cpu", "cpu_s", "cpus"),
