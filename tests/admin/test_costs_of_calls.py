@@ -23,7 +23,9 @@ TOPICS = 3000
 
 
 class Index:
-    """As many topics as the port lists, by their keys."""
+    """As many topics as the port lists, by their keys; nothing is locked."""
+
+    locks = None
 
     async def topic_index(self) -> list[Any]:
         return [SimpleNamespace(topic=f"/default/{'a' * 100}-{number}") for number in range(TOPICS)]
@@ -33,11 +35,16 @@ async def test_globs_of_a_plan_for_many_topics_have_a_number() -> None:
     context = cast(Context, SimpleNamespace(port=Index()))
     globs = ",".join(f"*a*b{number}" for number in range(10_000))
     with at_most(0.2), pytest.raises(LimitReached, match="one plan is for 100") as refused:
-        await topics_named(context, globs)
+        await topics_named(context, globs, "topics:delete")
     assert refused.value.details["limit"] == 100
     with at_most(1.5):
-        assert await topics_named(context, ",".join(f"*a*a*a*b{number}" for number in range(100))) == []
-    assert await topics_named(context, "*-17, *-17,*-2999") == [
+        assert (
+            await topics_named(
+                context, ",".join(f"*a*a*a*b{number}" for number in range(100)), "topics:delete"
+            )
+            == []
+        )
+    assert await topics_named(context, "*-17, *-17,*-2999", "topics:delete") == [
         f"/default/{'a' * 100}-17",
         f"/default/{'a' * 100}-2999",
     ]

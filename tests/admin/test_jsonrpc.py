@@ -90,7 +90,6 @@ async def test_a_notification_is_made_and_not_answered() -> None:
         (b'{"jsonrpc":"2.0","id":true,"method":"topics.list"}', -32600),
         (b'{"jsonrpc":"2.0","id":{},"method":"topics.list"}', -32600),
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":3}', -32600),
-        (b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":null}', -32600),
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.lisst"}', -32601),
         (b'{"jsonrpc":"2.0","id":1,"method":"rpc.secret"}', -32601),
         (b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":[1]}', -32602),
@@ -103,6 +102,10 @@ async def test_codes_of_the_standard(message: bytes, code: int) -> None:
     assert answer["error"]["code"] == code
     assert answer["error"]["data"]["code"] in ("INVALID_ARGUMENT", "NOT_IMPLEMENTED")
     assert answer["id"] == (1 if b'"id":1,' in message else None)
+
+
+async def test_params_of_null_are_none() -> None:
+    assert "error" not in await ask(b'{"jsonrpc":"2.0","id":1,"method":"topics.list","params":null}')
 
 
 async def test_positional_params_are_shown_how_they_are_named() -> None:

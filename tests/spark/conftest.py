@@ -51,6 +51,8 @@ class Sessions:
         for process in jvms():
             process.kill()
             process.wait()
+        if SparkContext._gateway is not None:
+            SparkContext._gateway.proc.wait()  # else its end is a warning when it is forgotten
         for name in ("_gateway", "_jvm", "_active_spark_context"):
             setattr(SparkContext, name, None)
         for name in ("_instantiatedSession", "_activeSession"):

@@ -291,7 +291,7 @@ class Viewer:
             pressure=sampler.pressure.over(now, window_ms),
             metadata_error=None if away is None else away.message,
             metadata_full=away is not None and away.details.get("reason") == "nospace",
-            metadata_since_ms=sampler.metadata_away_ms,
+            metadata_since_ms=None if away is None else sampler.metadata_away_ms or now,
             cluster=self._cluster.view(now),
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),

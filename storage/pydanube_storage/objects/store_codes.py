@@ -18,6 +18,8 @@ _DISABLED: Final = "enable the key or the account again, or use another one: the
 _BUCKET: Final = "make the bucket {bucket}, or correct tier.url"
 _BUSY: Final = "the store asks to be called less often; nothing is to be done unless it goes on"
 
+_WHOSE: Final = "the credentials (of tier.profile, else of the environment or the machine)"
+
 # Code → what to do. The codes are those of S3, MinIO, Ceph, Google's and Azure's stores.
 _REMEDIES: Final[dict[str, str]] = {
     **dict.fromkeys(("InvalidObjectState", "ObjectArchived", "BlobArchived"), _ARCHIVED),
@@ -34,9 +36,9 @@ _REMEDIES: Final[dict[str, str]] = {
         _DISABLED,
     ),
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound"), _BUCKET),
-    "InvalidAccessKeyId": "check the credentials: the store does not know the key id, or it is disabled",
-    "SignatureDoesNotMatch": "correct the credentials: the secret key does not belong to the key id",
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), "renew the credentials: they have ended"),
+    "InvalidAccessKeyId": f"check {_WHOSE}: the store does not know the key id, or it is disabled",
+    "SignatureDoesNotMatch": f"correct {_WHOSE}: the secret key does not belong to the key id",
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), f"renew {_WHOSE}: they have ended"),
     **dict.fromkeys(("AccessDenied", "AuthenticationFailed", "AuthorizationFailure", "403"), _KEYS),
     **dict.fromkeys(("SlowDown", "TooManyRequests", "RequestLimitExceeded", "ServerBusy", "429", "503"), _BUSY),
 }  # fmt: skip
