@@ -15,12 +15,12 @@ from tests.admin.real_broker import Administered
 pytestmark = pytest.mark.anyio
 
 
-async def result(core: AdminCore, operation: str, *, face: str = "cli", **arguments: Any) -> dict[str, Any]:
-    outcome = await core.call(operation, arguments, principal="tester@here", face=face)
+async def result(core: AdminCore, operation: str, *, over: str = "cli", **arguments: Any) -> dict[str, Any]:
+    outcome = await core.call(operation, arguments, principal="tester@here", face=over)
     if isinstance(outcome, PlanRequired):  # as a command line does with --yes
         token = outcome.details["plan"]["plan_token"]
         outcome = await core.call(
-            operation, {**arguments, "plan_token": token}, principal="tester@here", face=face
+            operation, {**arguments, "plan_token": token}, principal="tester@here", face=over
         )
     assert not isinstance(outcome, ClusterError), outcome
     return outcome.model_dump(mode="json", by_alias=True)
@@ -31,8 +31,8 @@ def without_call(changed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changed.items() if name not in Change.model_fields}
 
 
-async def refusal(core: AdminCore, operation: str, *, face: str = "cli", **arguments: Any) -> ClusterError:
-    outcome = await core.call(operation, arguments, principal="tester@here", face=face)
+async def refusal(core: AdminCore, operation: str, *, over: str = "cli", **arguments: Any) -> ClusterError:
+    outcome = await core.call(operation, arguments, principal="tester@here", face=over)
     assert isinstance(outcome, ClusterError), outcome
     return outcome
 
@@ -249,7 +249,7 @@ async def test_what_destroys_wants_a_plan_on_every_face(core: AdminCore, name: s
         return  # over a broker, which has a registry; over several
     arguments = await made_for(core, name)
     for face in ("cli", "mcp", "jsonrpc"):
-        error = await refusal(core, name, face=face, **arguments)
+        error = await refusal(core, name, over=face, **arguments)
         assert error.code == "PLAN_REQUIRED"
         plan = error.details["plan"]
         assert error.next[0]["arguments"] == {**arguments, "plan_token": plan["plan_token"]}

@@ -105,14 +105,14 @@ async def test_a_session_of_a_topic_that_was_made_anew_is_unknown(broker: Broker
     await until(lambda: len(reply.sent) == 2)
     assert (session.producer_id, session.producer_epoch) == (newer.producer_id, newer.producer_epoch)
     known = {"producer_id": session.producer_id, "producer_epoch": 1}
-    for claim in (
-        {"producer_token": session.producer_token, "topic_id": session.topic_id},
-        {"producer_token": session.producer_token, "topic_id": newer.topic_id},
-        {"producer_token": newer.producer_token},
-        {},
+    for claim, refusal in (
+        ({"producer_token": session.producer_token, "topic_id": session.topic_id}, "NAME_REUSED"),
+        ({"producer_token": session.producer_token, "topic_id": newer.topic_id}, "PRODUCER_UNKNOWN"),
+        ({"producer_token": newer.producer_token}, "NAME_REUSED"),
+        ({}, "NAME_REUSED"),
     ):
         _, reply = await raw(broker, **known, **claim)
-        assert error_of(reply) == "PRODUCER_UNKNOWN"
+        assert error_of(reply) == refusal
     _, reply = await raw(broker, **known, producer_token=newer.producer_token, topic_id=newer.topic_id)
     assert reply.sent[0].opened.next_sequence == 5
     other.on_close()
