@@ -64,6 +64,10 @@ def test_a_schema_out_of_stdin_or_on_the_line(monkeypatch: pytest.MonkeyPatch) -
     class Stdin:
         buffer = io.BytesIO(b'"int"')
 
+        @staticmethod
+        def isatty() -> bool:
+            return False
+
     monkeypatch.setattr("sys.stdin", Stdin())
     for given in (["--file", "-"], ["--schema-definition", '"int"']):
         _, calls = run("schemas.register", ["s", "--schema-type", "avro", *given], {})

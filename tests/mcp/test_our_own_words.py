@@ -211,7 +211,7 @@ _OTHERS = {
 def _untrusted(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from inner.items() if key == "untrusted" else _untrusted(inner)
+            yield from (inner or {}).items() if key == "untrusted" else _untrusted(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _untrusted(inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -51,8 +52,11 @@ class Sessions:
         for process in jvms():
             process.kill()
             process.wait()
-        if SparkContext._gateway is not None:
-            SparkContext._gateway.proc.wait()  # else its end is a warning when it is forgotten
+        gateway = SparkContext._gateway
+        if gateway is not None:  # what it leaves open would be a warning in whichever test forgets it
+            with suppress(OSError):
+                gateway.proc.stdin.close()
+            gateway.proc.wait()
         for name in ("_gateway", "_jvm", "_active_spark_context"):
             setattr(SparkContext, name, None)
         for name in ("_instantiatedSession", "_activeSession"):

@@ -20,7 +20,9 @@ from pydanube_storage.objects.remote import FsspecStore
 from pydanube_storage.objects.retrying import Retry
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-_ENDPOINT: Final = re.compile(r"https?://(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?")
+_ENDPOINT: Final = re.compile(
+    r"https?://([^/@\s]*@)?(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?"
+)
 _REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores have names of their own
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 wants three at least, others do not
