@@ -109,17 +109,20 @@ class _News:
 
 
 class _Whole:
-    """An answer that is read completely each time."""
-
-    moved = True
+    """An answer that is read completely each time. A list has moved if its items are others than the last time."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
+        self._items: Items | None = None
+        self.moved = True
 
     async def refresh(self, caller: Caller) -> tuple[Mapping[str, Any], Items]:
         """Return the answer, and its items if it is a list."""
         answer = await caller.call(self._ask.operation, self._ask.arguments)
-        return answer, answer.get("items", ())
+        items: Items | None = answer.get("items")
+        self.moved = items is None or items != self._items
+        self._items = items
+        return answer, items or ()
 
 
 _KINDS: Final[Mapping[Extent, Callable[[Ask], _Asker]]] = {
