@@ -80,7 +80,8 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
     # As a second unload does that was let through a moment before the first.
     await full.registry.ownership.office.membership.set_state(BrokerState.DRAINING, reason="unload")
     stuck = await finding(full, "drain_stuck", of=full)
-    assert stuck["evidence"]["left"] == full.registry.count
+    # topics of the other one may arrive until it is asked
+    assert 1 <= stuck["evidence"]["left"] <= full.registry.count
     assert stuck["evidence"]["takers"] == 0
     assert stuck["next"][-1]["operation"] == "brokers.activate"
 
