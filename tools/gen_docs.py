@@ -25,6 +25,8 @@ from pydanube_admin.registry import OPERATIONS
 from pydanube_broker.metric_table import METRICS, MetricArea
 from pydanube_broker.settings import Entry, Settings, sections
 from pydanube_cli import main as command_words
+from pydanube_connect.describing import settings_of
+from pydanube_connect.installed import OURS, connector_class
 from pydanube_core import errors
 from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
@@ -547,7 +549,24 @@ def reference() -> str:
     return REFERENCE + "\n".join(section().rstrip() + "\n" for section in sections)
 
 
-PAGES: Final = {"operations.md": operations, "reference.md": reference}
+CONNECTORS: Final = """# Settings of connectors
+
+The table `[settings]` of a connector's file. Guarantees, examples and the other tables of the file are on the page
+[Connect](connect.md). `danube connect list NAME` prints the same.
+
+"""
+
+
+def connectors() -> str:
+    parts = []
+    for name in sorted(OURS):
+        model = connector_class(name, path="docs").settings_model
+        rows = [(f"`{fact.name}`", fact.type, f"`{fact.default}`", fact.about) for fact in settings_of(model)]
+        parts.append(f"## {name}\n\n" + table(("setting", "type", "default", "meaning"), rows))
+    return CONNECTORS + "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+PAGES: Final = {"connectors.md": connectors, "operations.md": operations, "reference.md": reference}
 # What is no page: the words that shells complete
 WORDS: Final = ROOT / "cli" / "pydanube_cli" / "completion" / "words.json"
 

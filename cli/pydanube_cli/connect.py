@@ -61,7 +61,7 @@ class RunOptions:
     ]
 )
 def run(*, common: Common, options: RunOptions) -> int:
-    """Run connectors in this process until SIGTERM or Ctrl-C; each batch that was begun is ended."""
+    """Run connectors in this process until SIGTERM or Ctrl-C. Each batch that was begun is ended."""
     from pydanube_connect.running import read_files
 
     found = read_files(list(map(str, options.files)))
@@ -154,7 +154,7 @@ def list_connectors(
     common: Common,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="With its settings.")] = None,
 ) -> int:
-    """Show the connectors that are installed; of one, its settings."""
+    """Show the connectors that are installed. With a name, its settings."""
     from pydanube_connect.describing import settings_of
     from pydanube_connect.installed import connector_class, installed_connectors
 

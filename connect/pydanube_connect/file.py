@@ -56,7 +56,7 @@ class Delivery(_Section):
     )
     batch_size: int = Field(default=1_000, ge=1, le=100_000, description="records of a batch at most")
     batch_bytes: Size = Field(
-        default=16 << 20, ge=1, le=256 << 20, description="payload bytes of a batch; one record may be larger"
+        default=16 << 20, ge=1, le=256 << 20, description="payload bytes of a batch. One record may be larger"
     )
     batch_age: Duration = Field(
         default=1.0, ge=0, le=3_600, description="a batch that is not full is written after this time"
@@ -69,13 +69,13 @@ class Delivery(_Section):
         gt=0,
         le=3_600,
         strict=False,
-        description="bound of the first wait; doubles up to a minute",
+        description="bound of the first wait. Doubles up to a minute",
     )
     attempt_timeout: Duration = Field(
         default=120.0, gt=0, le=86_400, description="an attempt that takes longer has failed"
     )
     subscription: str | None = Field(
-        default=None, description="a sink's subscription; connect-NAME unless given"
+        default=None, description="a sink's subscription, connect-NAME unless given"
     )
     start: str = Field(
         default="earliest", description="where a new subscription begins: earliest, latest, time:…"

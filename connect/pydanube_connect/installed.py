@@ -17,8 +17,11 @@ GROUP: Final = "pydanube.connectors"
 OURS: Final = {
     "delta-sink": "pydanube_connect.delta.sink:DeltaSink",
     "http-sink": "pydanube_connect.http.sink:HttpSink",
+    "kafka-source": "pydanube_connect.kafka.source:KafkaSource",
+    "mqtt-source": "pydanube_connect.mqtt.source:MqttSource",
     "postgres-sink": "pydanube_connect.postgres.sink:PostgresSink",
     "postgres-source": "pydanube_connect.postgres.source:PostgresSource",
+    "vectors-sink": "pydanube_connect.vectors.sink:VectorsSink",
     "webhook-source": "pydanube_connect.webhook.source:WebhookSource",
 }
 

@@ -65,7 +65,7 @@ from pydanube_connect import Batch, Record, Settings, Source
 
 
 class {cls}Settings(Settings):
-    path: Path = Field(description="file to read; lines are appended to it")
+    path: Path = Field(description="file to read. Lines are appended to it")
 
 
 class {cls}(Source[{cls}Settings]):

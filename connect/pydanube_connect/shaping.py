@@ -34,7 +34,7 @@ def shaper(
         InvalidArgument: `function` cannot be imported, or `topic` is not a valid template.
     """
     steps = [step for step in _steps(shape, path) if step is not None]
-    function = _function(shape.function, path) if shape.function else None
+    function = function_of(shape.function, path) if shape.function else None
     if not steps and function is None:
         return None
 
@@ -149,8 +149,12 @@ def _renaming(names: dict[str, str]) -> Step | None:
     return rename if names else None
 
 
-def _function(reference: str, path: str) -> Function:
-    """Import `module:function`. The folder of the connector's file is searched too."""
+def function_of(reference: str, path: str, field: str = "shape.function") -> Function:
+    """Import `module:function`. The folder of `path` is searched too.
+
+    Raises:
+        InvalidArgument: there is no such function. The error names `field`.
+    """
     module, colon, name = reference.partition(":")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
@@ -163,7 +167,7 @@ def _function(reference: str, path: str) -> Function:
             raise AttributeError(f"{name} is no function")
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidArgument(
-            f"{path}: shape.function = {reference!r}: {error}. Write module:function of a module that can be imported.",
-            file=path, field="shape.function", value=reference,
+            f"{path}: {field} = {reference!r}: {error}. Write module:function of a module that can be imported.",
+            file=path, field=field, value=reference,
         ) from error  # fmt: skip
     return found  # type: ignore[no-any-return]  # the user's, called as documented

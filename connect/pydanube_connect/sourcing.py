@@ -76,17 +76,22 @@ class SourceRunner:
         self._once = once
         self.source: Source[Any] = declared.make()
         self._shape = shaper(declared.shape, path=declared.path)
-        # The user's function may return different records on a second read
-        self._exact = self.source.deterministic and declared.shape.function is None
         self._attempts = Attempts(declared.name, declared.delivery, stop, self._failed)
-        guarantee = Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee
         self.statistics = Statistics(
-            connector=declared.name, kind="source", type=declared.connector, guarantee=str(guarantee)
+            connector=declared.name, kind="source", type=declared.connector, guarantee=self._guarantee()
         )
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._positions: Positions | None = None
         self._unconfirmed: dict[str, Batch] = {}  # newest batch by shard, without a stored position
         self._saved_at = 0.0
+
+    @property
+    def _exact(self) -> bool:
+        # The user's function may return different records on a second read
+        return self.source.deterministic and self.declared.shape.function is None
+
+    def _guarantee(self) -> str:
+        return str(Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee)
 
     async def run(self) -> None:
         """Move records.
@@ -116,6 +121,7 @@ class SourceRunner:
             stack.push_async_callback(self._close)
             with anyio.fail_after(self.declared.delivery.attempt_timeout):
                 await self.source.open()
+            self.statistics.guarantee = self._guarantee()
             if self.source.deterministic:
                 self._positions = Positions(self._client, self._state_topic())
                 await self._positions.open()
@@ -132,7 +138,8 @@ class SourceRunner:
                     continue
                 await self._publish(batch, stack, letters)
                 self._attempts.succeeded()
-                if time.monotonic() - self._saved_at >= STATE_EVERY_S:
+                # An empty batch is the first position of a shard. It is stored before the shard's first record.
+                if not len(batch) or time.monotonic() - self._saved_at >= STATE_EVERY_S:
                     await self._confirm()
             await self._confirm()
 

@@ -31,7 +31,7 @@ class DeltaSinkSettings(Settings):
     mode: Literal["append"] = Field(default="append", description="a row for each record")
     partition_by: list[str] = Field(default=[], description="partition columns of a table that is made")
     storage_options: dict[str, str] = Field(
-        default={}, description="of the object store; secrets as ${env:NAME}"
+        default={}, description="of the object store. Secrets as ${env:NAME}"
     )
     evolve: bool = Field(default=True, description="make the table, and add columns for new fields")
 

@@ -37,23 +37,23 @@ class HttpSettings(Settings):
     method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="of requests with a body")
     delete_method: Literal["DELETE", "POST", "PUT", "PATCH"] | None = Field(
         default=None,
-        description="of records without a value (deletions), sent without a body; unset: the body is null",
+        description="of records without a value (deletions), sent without a body. Unset: the body is null",
     )
-    headers: dict[str, str] = Field(default={}, description="added to each request; secrets as ${env:NAME}")
+    headers: dict[str, str] = Field(default={}, description="added to each request. Secrets as ${env:NAME}")
     body: dict[str, Any] | str | None = Field(
         default=None,
-        description="a table with fields in braces, sent as JSON; or a text; unset: the value as JSON",
+        description="a table with fields in braces, sent as JSON, or a text. Unset: the value as JSON",
     )
     batch: Literal["one", "array", "lines"] = Field(
-        default="one", description="one record a request; a batch as a JSON array; a batch as JSON lines"
+        default="one", description="one record a request, or a batch as a JSON array or as JSON lines"
     )
     concurrent: int = Field(
-        default=1, ge=1, le=64, description="requests at a time; records of one key stay in order"
+        default=1, ge=1, le=64, description="requests at a time. Records of one key stay in order"
     )
     timeout_s: float = Field(default=30.0, gt=0, le=3600, description="of one request")
     ca: str | None = Field(default=None, description="file of the authority of an https:// address, in PEM")
     html: bool = Field(
-        default=False, description="accept answers in HTML; otherwise they count as a wrong address"
+        default=False, description="accept answers in HTML. Otherwise they count as a wrong address"
     )
 
     @field_validator("url")

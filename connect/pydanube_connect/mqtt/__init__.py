@@ -1,0 +1,1 @@
+"""`mqtt-source`: messages of an MQTT broker as messages of a topic."""

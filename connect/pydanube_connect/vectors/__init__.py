@@ -1,0 +1,1 @@
+"""`vectors-sink`: records as points of a vector database."""
