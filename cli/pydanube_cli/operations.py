@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydanube_admin.engine.operation import Argument, ArgumentType, Operation
 from pydanube_admin.registry import OPERATIONS
+from pydanube_core.cursor_state import LAG_COLUMNS
 from pydanube_core.errors import CODES, ConditionNotMet, CorruptObject, InvalidArgument, PlanRequired
 
 from pydanube_cli.answers import (
@@ -62,23 +63,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "subscriptions",
     ),
     "subscriptions.list": ("topic", "subscription", "type", "consumers", "lag_messages", "in_flight"),
-    "subscriptions.lag": (
-        "topic",
-        "partition",
-        "subscription",
-        "status",
-        "lag_messages",
-        "oldest_unread_age_s",
-        "consume_rate",
-        "eta_s",
-        "consumers",
-        "in_flight",
-        "lag_bytes",
-        "type",
-        "redelivered",
-        "dead_lettered",
-        "blocked_by",
-    ),
+    "subscriptions.lag": LAG_COLUMNS,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.failure_policy import POLICY_FIELDS, POLICY_NAMES
 
 from pydanube.arguments import check_choice, check_text, check_whole
 
@@ -29,28 +30,28 @@ class FailurePolicy(TypedDict, total=False):
     dead_letter_topic: str
 
 
+assert tuple(FailurePolicy.__annotations__) == POLICY_NAMES, "type checkers see every field"
+
+
 def check_failure_policy(policy: Mapping[str, Any]) -> None:
     """Check a policy before the broker is asked. Raises `InvalidArgument`."""
-    names = FailurePolicy.__annotations__
+    fields = {each.name: each for each in POLICY_FIELDS}
     for name, value in policy.items():
         field = f"failure_policy.{name}"
-        if name not in names:
+        if name not in fields:
             raise InvalidArgument(
-                f"failure_policy has no {name!r:.100}; it has {', '.join(names)}",
+                f"failure_policy has no {name!r:.100}; it has {', '.join(fields)}",
                 field="failure_policy",
                 value=name,
             )
-        match name:
-            case "backoff_strategy":
-                check_choice(field, value, Backoff)
-            case "poison_policy":
-                check_choice(field, value, Poison)
-            case "dead_letter_topic":
-                check_text(field, value)
-                if not value:
-                    raise InvalidArgument(f"{field} is the name of a topic, got ''", field=field, value="")
-            case _:
-                check_whole(field, value, 0)
+        if fields[name].choices:
+            check_choice(field, value, fields[name].type)
+        elif fields[name].is_text:
+            check_text(field, value)
+            if not value:
+                raise InvalidArgument(f"{field} is the name of a topic, got ''", field=field, value="")
+        else:
+            check_whole(field, value, 0)
 
 
 class PolicyKeeper:

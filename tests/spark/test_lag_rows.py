@@ -216,8 +216,8 @@ def test_a_counter_that_began_again_is_a_restart() -> None:
     counter = np.where(TICKS < 300, TICKS, TICKS - 300)
     restarted = np.where(TICKS < 300, 1, 2)
     row = whole(history(next_offset=3000, redelivered=counter, incarnation=restarted))
-    assert row.redelivered == 299 + 0 + 419
-    assert whole(history(next_offset=3000, redelivered=counter)).redelivered == 299 + 419, (
+    assert row.rises["redelivered"] == 299 + 0 + 419
+    assert whole(history(next_offset=3000, redelivered=counter)).rises["redelivered"] == 299 + 419, (
         "a fall is no restart"
     )
 

@@ -14,6 +14,7 @@ from typing import Final
 from pydanube_admin.engine.models import Effect
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.failure_policy import POLICY_FIELDS
 
 from pydanube_tui.view import View
 from pydanube_tui.views import VIEWS
@@ -137,7 +138,7 @@ _ASKED: Final[Mapping[str, str]] = {
     "topics.replay": "from until",
     "subscriptions.create": "topic subscription type start",
     "subscriptions.seek": "to",
-    "subscriptions.set_failure_policy": "max_redelivery_count ack_timeout_ms poison_policy dead_letter_topic",
+    "subscriptions.set_failure_policy": " ".join(field.name for field in POLICY_FIELDS if field.asked),
     "messages.publish": "payload key attributes",
     "messages.again": "topic payload key",
     "namespaces.create": "namespace policies",

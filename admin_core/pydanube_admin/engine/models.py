@@ -7,11 +7,11 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 
 class Effect(StrEnum):
@@ -62,6 +62,24 @@ class Result(BaseModel):
         for key, field in keys.items():
             if key.endswith("_reason") and key.removesuffix("_reason") in keys:
                 field.exclude_if = _is_none
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def including(fields: Iterable[tuple[str, Any]]) -> Callable[[type[ModelT]], type[ModelT]]:
+    """Append fields to a model, from a table of (name, type); an optional field has `Field(default=...)` in its type."""
+
+    def included(model: type[ModelT]) -> type[ModelT]:
+        return create_model(
+            model.__name__,
+            __base__=model,
+            __doc__=model.__doc__,
+            __module__=model.__module__,
+            **dict(fields),
+        )
+
+    return included
 
 
 def _is_none(value: object) -> bool:

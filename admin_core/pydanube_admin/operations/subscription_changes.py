@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydanube_core.errors import AlreadyExists, Conflict, InvalidArgument, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
+from pydanube_core.failure_policy import POLICY_FIELDS, POLICY_NAMES
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, reused, subscription_taken
@@ -17,7 +18,15 @@ from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import COMPAT, Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, changes, entry, nothing_left
-from pydanube_admin.engine.models import Change, Effect, Request, Result, SubscriptionArgument, TopicArgument
+from pydanube_admin.engine.models import (
+    Change,
+    Effect,
+    Request,
+    Result,
+    SubscriptionArgument,
+    TopicArgument,
+    including,
+)
 from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.operations.namespaces import restoring
 from pydanube_admin.operations.subscriptions import SubscriptionRequest, subscription_facts
@@ -232,49 +241,41 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
             ) from None  # else it never went, or is back already
 
 
-class SetFailurePolicyRequest(SubscriptionRequest):
-    max_redelivery_count: Annotated[
-        int | None, Field(ge=0, description="Redeliveries before the poison policy applies")
-    ] = None
-    ack_timeout_ms: Annotated[
-        int | None, Field(ge=0, description="An unacknowledged message returns after this; 0: never")
-    ] = None
-    base_redelivery_delay_ms: Annotated[
-        int | None, Field(ge=0, description="Delay after the first failure")
-    ] = None
-    max_redelivery_delay_ms: Annotated[int | None, Field(ge=0, description="Longest delay")] = None
-    backoff_strategy: Annotated[
-        Literal["fixed", "exponential"] | None, Field(description="How the delay grows")
-    ] = None
-    poison_policy: Annotated[
-        Literal["block", "drop", "dead_letter"] | None,
-        Field(description="What becomes of a message that fails too often"),
-    ] = None
-    dead_letter_topic: Annotated[
-        str | None,
-        Field(max_length=512, description="Where dead letters go; empty: <topic>-dlq-<subscription>"),
-    ] = None
+@including(
+    (
+        field.name,
+        (
+            field.type | None,
+            Field(
+                default=None,
+                ge=0 if field.is_count else None,
+                max_length=field.max_chars,
+                description=field.description,
+            ),
+        ),
+    )
+    for field in POLICY_FIELDS
+)
+class _FailurePolicyRequest(SubscriptionRequest):
+    pass
 
+
+class SetFailurePolicyRequest(_FailurePolicyRequest):
     keep: Annotated[
         bool, Field(description="Of a subscription that is not there yet: keep it for when it is made")
     ] = False
 
     def given(self) -> dict[str, Any]:
         """Return the fields to change."""
-        own = set(SetFailurePolicyRequest.model_fields) - set(SubscriptionRequest.model_fields) - {"keep"}
-        return {name: value for name in sorted(own) if (value := getattr(self, name)) is not None}
+        return {name: value for name in sorted(POLICY_NAMES) if (value := getattr(self, name)) is not None}
 
 
+@including(
+    (field.name, int if field.is_count else str | None if field.is_text else str) for field in POLICY_FIELDS
+)
 class FailurePolicyResult(Result):
     topic: str
     subscription: str
-    max_redelivery_count: int
-    ack_timeout_ms: int
-    base_redelivery_delay_ms: int
-    max_redelivery_delay_ms: int
-    backoff_strategy: str
-    poison_policy: str
-    dead_letter_topic: str | None  # None: nothing is dead-lettered
 
 
 class ChangedFailurePolicy(FailurePolicyResult, Change):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.cluster_port import LagFacts
+from pydanube_core.cursor_state import LAG_FIELDS, LagField
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import SubscriptionFacts
@@ -27,6 +28,7 @@ from pydanube_admin.engine.models import (
     SortedListRequest,
     SubscriptionArgument,
     TopicArgument,
+    including,
 )
 from pydanube_admin.engine.operation import Example, next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
@@ -57,6 +59,14 @@ class SubscriptionItem(Result):
     last_consumer: str | None  # which one
 
 
+def lag_fields(fields: Iterable[LagField]) -> Iterator[tuple[str, Any]]:
+    """Return (name, type) of the result's fields; a field of unknown values has its reason behind it."""
+    for field in fields:
+        yield field.name, field.type | None if field.nullable else field.type
+        if field.reasoned:
+            yield f"{field.name}_reason", Annotated[str | None, Field(default=None)]
+
+
 LagStatusName = Literal[
     "UNKNOWN", "DATA_LOST", "CAUGHT_UP", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW", "CATCHING_UP"
 ]
@@ -68,42 +78,11 @@ class LagRequest(SortedListRequest):
     status: Annotated[LagStatusName | None, Field(description="Only those of this status")] = None
 
 
+@including(lag_fields(field for field in LAG_FIELDS if field.listed))
 class LagItem(Result):
     """The lag of one subscription on one topic, or on one partition of it."""
 
     identity: ClassVar = ("topic", "subscription", "partition")
-
-    topic: str
-    partition: int | None  # None: the topic is not partitioned
-    subscription: str
-    type: str
-    consumers: int
-    next_offset: int  # one past the last committed message
-    next_unacked: int  # everything below is acknowledged
-    lag_messages: int
-    lag_bytes: int | None
-    lag_bytes_reason: str | None = None
-    oldest_unread_age_s: float | None  # by the broker's append time
-    oldest_unread_age_s_reason: str | None = None  # caught_up | not_known
-    age_quality: str  # exact | bounded | interpolated | unknown
-    in_flight: int  # delivered, not yet acknowledged; non-reliable: waiting in the consumers' queues
-    redelivered: int  # messages sent again since the broker started
-    dead_lettered: int  # copied to the dead-letter topic since the broker started
-    dropped: int  # lost on purpose since the broker started: poison policy drop, or non-reliable and no room
-    blocked_by: str | None  # the message that stops the subscription, or its key
-    produce_rate: float | None  # messages a second over the window of [diagnosis]
-    produce_rate_reason: str | None = None
-    consume_rate: float | None
-    consume_rate_reason: str | None = None
-    eta_s: float | None  # until caught up
-    eta_s_reason: str | None = None  # caught_up | not_gaining | too_few_samples
-    retention_headroom_s: float | None  # until retention takes the oldest unread message
-    retention_headroom_s_reason: str | None = None
-    lost_messages: int  # trimmed before they were read
-    status: str
-    since: str | None
-    since_reason: str | None = None
-    evidence: dict[str, Any]  # the numbers that decided the status
 
 
 class SubscriptionRequest(Request):
@@ -111,21 +90,16 @@ class SubscriptionRequest(Request):
     subscription: SubscriptionArgument
 
 
-class SubscriptionPart(Result):
-    """A subscription on one concrete topic."""
-
+@including(lag_fields(field for field in LAG_FIELDS if field.described))
+class _SubscriptionPart(Result):
     topic: str
     partition: int | None
     subscription_id: str
-    next_offset: int
-    next_unacked: int
-    acked_above: int  # acknowledged above next_unacked
-    lag_messages: int
-    in_flight: int
-    redelivered: int
-    dead_lettered: int
-    dropped: int
-    blocked_by: str | None
+
+
+class SubscriptionPart(_SubscriptionPart):
+    """A subscription on one concrete topic."""
+
     consumers: list[dict[str, Any]]  # {id, name, active, in_flight, standing, credit_messages, connected_at}
 
 

@@ -39,7 +39,7 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
+from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
@@ -123,7 +123,7 @@ class SubscriptionPump:
             found if self._refused is None or found.blocked_by else replace(found, blocked_by=self._refused)
         )
 
-    def marks(self) -> Marks | None:
+    def marks(self) -> CursorState | None:
         """Return the core's marks, for a sampler; None if no consumer has attached since the start."""
         return None if self._core is None else self._core.marks()
 
@@ -135,22 +135,15 @@ class SubscriptionPump:
             return CursorState(now_ms, start, self.topic.commit, floor, above, 0, members)
         marks = core.marks()
         # What was trimmed is not counted as acknowledged.
-        above = core.window.acked_above if marks.floor >= start else self.cursor.acknowledged_from(start)
-        return CursorState(
-            now_ms,
-            start,
-            self.topic.commit,
-            marks.floor,
-            above,
-            marks.in_flight,
-            members,
-            marks.redelivered,
-            marks.failed,
-            marks.dead_lettered,
-            marks.dropped,
-            marks.generation,
-            marks.acknowledged,
-            marks.unrouted,
+        above = (
+            core.window.acked_above if marks.next_unacked >= start else self.cursor.acknowledged_from(start)
+        )
+        return marks._replace(
+            taken_at_ms=now_ms,
+            start_offset=start,
+            next_offset=self.topic.commit,
+            acked_above=above,
+            members=members,
         )
 
     @property

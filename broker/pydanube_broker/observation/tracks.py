@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from pydanube_core import cursor_state
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.causes.topics import LEAST_BURST
 from pydanube_core.diagnosis.settled_status import SettledStatus
@@ -23,11 +24,8 @@ MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window, to compare its parts
 
 WIDTH: Final = len(CursorState._fields)
-#: counters whose rises matter: place in a state
-COUNTERS: Final = {
-    name: CursorState._fields.index(name)
-    for name in ("acknowledged", "failed", "redelivered", "dead_lettered", "dropped", "unrouted")
-}
+#: place of each counter in a state
+COUNTERS: Final = {name: CursorState._fields.index(name) for name in cursor_state.COUNTERS}
 
 
 class Rounds:

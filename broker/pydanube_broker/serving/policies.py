@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pydanube_core.failure_policy import POLICY_FIELDS
 from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.cluster.records import TopicRecord
@@ -28,11 +29,7 @@ class Policies:
     def of_failures(self, stored: Mapping[str, Any]) -> SubscriptionPolicy:
         """Return the failure policy that results from these fields and the settings."""
         delivery = self._settings.delivery
-        defaults = {
-            "max_redelivery_count": delivery.max_redelivery_count,
-            "ack_timeout_ms": int(delivery.ack_timeout * 1000),
-            "poison_policy": delivery.poison_policy,
-        }
+        defaults = {field.name: field.default_of(delivery) for field in POLICY_FIELDS if field.setting}
         return SubscriptionPolicy.of(stored, defaults)
 
     def layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.failure_policy import COUNTS
 
 
 class Backoff(StrEnum):
@@ -46,12 +47,7 @@ class FailurePolicy:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_redelivery_count",
-            "ack_timeout_ms",
-            "base_redelivery_delay_ms",
-            "max_redelivery_delay_ms",
-        ):
+        for name in COUNTS:
             if getattr(self, name) < 0:
                 raise InvalidArgument(
                     f"{name}: {getattr(self, name)} is negative; give 0 or more",

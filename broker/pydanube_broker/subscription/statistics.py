@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pydanube_broker.subscription.consumer import ConsumerStatistics
 
@@ -14,20 +13,6 @@ class BlockedBy:
 
     offset: int
     reason: str
-
-
-class Marks(NamedTuple):
-    """A few numbers that a sampler compares with those of the last round; cheap for ten thousand subscriptions."""
-
-    floor: int
-    generation: int
-    in_flight: int
-    acknowledged: int
-    failed: int
-    redelivered: int
-    dead_lettered: int
-    dropped: int
-    unrouted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

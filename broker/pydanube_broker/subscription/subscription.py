@@ -52,6 +52,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from pydanube_core.cursor_state import CursorState
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.answers import Answers
@@ -67,7 +68,7 @@ from pydanube_broker.subscription.routes.key_slots import KeySlots
 from pydanube_broker.subscription.sending import Sending
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.sharing import Recall, next_recall
-from pydanube_broker.subscription.statistics import BlockedBy, Marks, SubscriptionStatistics
+from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
@@ -309,18 +310,26 @@ class Subscription(Sending):
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def marks(self) -> Marks:
-        """Return numbers that change whenever anything here does. O(1)."""
+    def marks(self) -> CursorState:
+        """Return the part of the state that is counted here, which differs whenever anything here changed. O(1).
+
+        The time, the log's offsets, `acked_above` and `members` are 0.
+        """
         window, failures = self.window, self.failures
-        return Marks(
+        return CursorState(
+            0,
+            0,
+            0,
             window.floor,
-            window.generation,
+            0,
             window.in_flight,
-            self.answers.acknowledged,
-            failures.failed,
+            0,
             self.redelivered,
+            failures.failed,
             failures.dead_lettered_messages,
             failures.dropped,
+            window.generation,
+            self.answers.acknowledged,
             self.unrouted,
         )
 

@@ -10,23 +10,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 from zlib import crc32
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.failure_policy import COUNTS, DEAD_LETTER_TOPIC, POLICY_FIELDS, POLICY_NAMES
 from pydanube_core.names import MAX_PART_CHARS, TopicName
 from pydanube_core.refusals import system_is_closed
 
-from pydanube_broker.subscription.policy import Backoff, FailurePolicy, PoisonPolicy
+from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
 
 OPTION: Final = "failure_policy"
-_COUNTS: Final = (
-    "max_redelivery_count",
-    "ack_timeout_ms",
-    "base_redelivery_delay_ms",
-    "max_redelivery_delay_ms",
-)
-FAILURE_POLICY_FIELDS: Final = (*_COUNTS, "backoff_strategy", "poison_policy", "dead_letter_topic")
+_WORDS: Final = {
+    name: kind for name, kind in get_type_hints(FailurePolicy).items() if issubclass(kind, StrEnum)
+}
+assert {field.name: field.choices for field in POLICY_FIELDS if field.choices} == {
+    name: tuple(kind) for name, kind in _WORDS.items()
+}, "the table has the policy's words"
 MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
 
 
@@ -47,21 +47,21 @@ class SubscriptionPolicy:
         Raises `InvalidArgument`: a field that is none, or a value that is none of its.
         """
         for name in stored:
-            if name not in FAILURE_POLICY_FIELDS:
+            if name not in POLICY_NAMES:
                 raise InvalidArgument(
-                    f"a failure policy has no {name!r}; use {', '.join(FAILURE_POLICY_FIELDS)}",
+                    f"a failure policy has no {name!r}; use {', '.join(POLICY_NAMES)}",
                     field=name,
                     value=stored[name],
                 )
         fields: dict[str, Any] = {**defaults, **stored}
-        for name in _COUNTS:
+        for name in COUNTS:
             value = fields.get(name, 0)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
                 raise InvalidArgument(
                     f"{name}: {value!r} is not a count; give 0 to {MAX_COUNT}", field=name, value=value
                 )
-        topic = fields.pop("dead_letter_topic", None)
-        for name, kind in (("backoff_strategy", Backoff), ("poison_policy", PoisonPolicy)):
+        topic = fields.pop(DEAD_LETTER_TOPIC, None)
+        for name, kind in _WORDS.items():
             if name in fields:
                 fields[name] = _member(kind, fields[name], name)
         failure = FailurePolicy(**fields)
@@ -72,7 +72,7 @@ class SubscriptionPolicy:
                 field="base_redelivery_delay_ms",
                 value=failure.base_redelivery_delay_ms,
             )
-        target = None if topic is None else TopicName.parse(topic, field="dead_letter_topic")
+        target = None if topic is None else TopicName.parse(topic, field=DEAD_LETTER_TOPIC)
         return cls(failure=failure, dead_letter_topic=target)
 
     def check(self, topic: TopicName, subscription: str) -> None:
@@ -84,12 +84,12 @@ class SubscriptionPolicy:
         """
         target = self.target(topic, subscription)
         if target.is_system and self._names_target:
-            raise system_is_closed(str(target), field="dead_letter_topic")
+            raise system_is_closed(str(target), field=DEAD_LETTER_TOPIC)
         if target == topic or target.base == topic.base:
             raise InvalidArgument(
                 f"dead_letter_topic: {target} is the topic itself, its dead letters would be delivered again and "
                 "again; name another topic",
-                field="dead_letter_topic",
+                field=DEAD_LETTER_TOPIC,
                 value=str(target),
             )
 
@@ -104,13 +104,8 @@ class SubscriptionPolicy:
 
     def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
         """The seven fields; `dead_letter_topic` is None unless the policy is dead_letter or one was named."""
-        failure = self.failure
-        return {
-            **{name: getattr(failure, name) for name in _COUNTS},
-            "backoff_strategy": failure.backoff_strategy.value,
-            "poison_policy": failure.poison_policy.value,
-            "dead_letter_topic": str(self.target(topic, subscription)) if self._names_target else None,
-        }
+        target = str(self.target(topic, subscription)) if self._names_target else None
+        return {name: _plain(getattr(self.failure, name, target)) for name in POLICY_NAMES}
 
 
 def default_dead_letter_topic(topic: TopicName, subscription: str) -> TopicName:
@@ -124,6 +119,10 @@ def default_dead_letter_topic(topic: TopicName, subscription: str) -> TopicName:
     if name != wanted or len(name) > MAX_PART_CHARS:
         name = f"{name[: MAX_PART_CHARS - 9]}-{crc32(wanted.encode()):08x}"
     return TopicName(base.namespace, name)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def _member(kind: type[StrEnum], value: Any, field: str) -> StrEnum:

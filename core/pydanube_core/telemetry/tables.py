@@ -6,11 +6,11 @@ holds until its next one, for that long. Counters count since the broker started
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from pydanube_core.cursor_state import LAG_FIELDS
 from pydanube_core.errors import InvalidArgument
 
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
@@ -102,23 +102,8 @@ _SUBSCRIPTION: Final = (
     _int("subscription_id", "one that was deleted and made again has another"),
 )
 
-#: what `CursorState` has, as it is told: attribute → (meaning, unit)
-CURSOR_STATE: Final[Mapping[str, tuple[str, str]]] = {
-    "start_offset": ("of the log at that moment", "offset"),
-    "next_offset": ("of the log at that moment", "offset"),
-    "unread_offsets": (
-        "next_offset - next_unacked, where everything below next_unacked is acknowledged",
-        "offsets",
-    ),
-    "acked_above": ("acknowledged above next_unacked", "messages"),
-    "in_flight": ("delivered and not answered", "messages"),
-    "members": ("consumers attached", ""),
-    "redelivered": ("since the broker started", "messages"),
-    "failed": ("nacked or not answered in time, since the broker started", "messages"),
-    "dead_lettered": ("since the broker started", "messages"),
-    "dropped": ("lost on purpose since the broker started", "messages"),
-    "generation": ("rises with every seek", ""),
-}
+#: attributes of `CursorState` that have a column
+CURSOR_STATE: Final = tuple(field.name for field in LAG_FIELDS if field.telemetry is not None)
 HEADS: Final = Table(
     name="heads",
     meaning="Where each log begins and ends, every twelfth round; the cursors say it more often.",
@@ -147,7 +132,11 @@ CURSORS: Final = Table(
         *_LOG,
         _PARTITION,
         *_SUBSCRIPTION,
-        *(_int(name, meaning, unit) for name, (meaning, unit) in CURSOR_STATE.items()),
+        *(
+            _int(field.name, field.telemetry, field.unit)
+            for field in LAG_FIELDS
+            if field.telemetry is not None
+        ),
         _int(
             "oldest_unread_age_ms",
             "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on, in the cold tier to a hundredth; null: nothing is unread, or not known",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
+
+from pydanube_core.cursor_state import LAG_FIELDS, Join, joined
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
@@ -11,11 +13,9 @@ from pydanube_tui.text import count, milliseconds, rate, shown, size, span, spar
 from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, given, listed
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
-_SUMMED: Final = (
-    *("lag_messages", "lag_bytes", "lost_messages", "in_flight", "redelivered", "dead_lettered"),
-    *("consumers", "produce_rate", "consume_rate"),
-)
-_OF_A_PARTITION: Final = ("partition", "next_offset", "next_unacked")  # left out
+#: fields of one partition, left out
+_OF_A_PARTITION: Final = frozenset(field.name for field in LAG_FIELDS if field.join is Join.NONE)
+_COUNTED: Final = tuple((field.name, field.title) for field in LAG_FIELDS if field.title is not None)
 
 
 def merged(items: Iterable[Item]) -> list[Item]:
@@ -27,26 +27,13 @@ def merged(items: Iterable[Item]) -> list[Item]:
 
 
 def _together(parts: Sequence[Item]) -> Item:
-    """Join the partitions of a subscription: sums, the worst status, the oldest message, the longest eta.
-
-    A sum or an eta is None where that of one partition is.
-    """
+    """Join the partitions of a subscription."""
     worst = max(parts, key=lambda part: (rank(part["status"]), part["lag_messages"]))
-    columns = {name: [part.get(name) for part in parts] for name in _SUMMED}
-    ways = [part["eta_s"] for part in parts if part["lag_messages"]]
     return {
         **{name: value for name, value in worst.items() if name not in _OF_A_PARTITION},
-        **{name: None if None in values else sum(values) for name, values in columns.items()},
-        "oldest_unread_age_s": max(_known(parts, "oldest_unread_age_s"), default=None),
-        "eta_s": None if None in ways else max(ways, default=None),
-        "retention_headroom_s": min(_known(parts, "retention_headroom_s"), default=None),
-        "blocked_by": next(iter(_known(parts, "blocked_by")), None),
+        **joined(parts),
         "parts": list(parts),
     }
-
-
-def _known(parts: Iterable[Item], name: str) -> list[Any]:
-    return [part[name] for part in parts if part.get(name) is not None]
 
 
 def key_of(item: Item) -> str:
@@ -208,8 +195,7 @@ def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Lin
         f"{count(item.get('in_flight'))} in flight",
         f"in {rate(item.get('produce_rate'))}",
         f"out {rate(item.get('consume_rate'))}",
-        f"{count(item.get('redelivered'))} redelivered",
-        f"{count(item.get('dead_lettered'))} dead letters",
+        *(f"{count(item.get(name))} {title}" for name, title in _COUNTED),
     ]
     if item.get("lag_bytes") is not None:
         told_of.append(f"{size(item['lag_bytes'])}B unread")

@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from pydanube_core.charts.chart import Chart, Series
-from pydanube_core.diagnosis import LagStatus, eta_of_partitions
+from pydanube_core.cursor_state import joined
+from pydanube_core.diagnosis import LagStatus
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted, human_bytes, parse_time_ms
 
@@ -41,6 +42,13 @@ _TABLE_ROWS: Final = 500
 _HEAD: Final = (
     *("status", "subscription", "unread", "oldest", "in / out per s", "caught up in"),
     *("headroom", "lost", "over time", "why"),
+)
+#: of a whole topic; steps name the offset and the messages in flight of its worst partition
+_JOINED: Final = frozenset(
+    (
+        *("lag_messages", "lag_bytes", "oldest_unread_age_s", "produce_rate", "consume_rate", "eta_s"),
+        "retention_headroom_s",
+    )
 )
 
 
@@ -125,15 +133,9 @@ def _whole(group: Sequence[Row]) -> Row:
     return {
         **worst,
         "topic": _topic(worst),
-        "lag_messages": _over(sum, group, "lag_messages"),
-        "lag_bytes": _over(sum, group, "lag_bytes"),
-        "oldest_unread_age_s": _over(max, group, "oldest_unread_age_s"),
-        "produce_rate": _over(sum, group, "produce_rate"),
-        "consume_rate": _over(sum, group, "consume_rate"),
-        "retention_headroom_s": _over(min, group, "retention_headroom_s"),
+        **joined(group, names=_JOINED, partly=True),
         "newly_lost_messages": _over(sum, group, "newly_lost_messages"),
         "consumers": _over(max, group, "consumers"),
-        "eta_s": eta_of_partitions([0.0 if row["lag_messages"] == 0 else row["eta_s"] for row in group])[0],
         "minutes": json.dumps(minutes),
         "course": json.dumps(_worst_course(group)),
     }

@@ -7,11 +7,12 @@ settles there; so a report says of last month what the broker said then.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
+from pydanube_core.cursor_state import REPORTED
 from pydanube_core.diagnosis import (
     AgeQuality,
     DiagnosisOptions,
@@ -57,9 +58,7 @@ class LagRow:
     oldest_unread_age_s: float | None
     age_quality: str
     in_flight: int | None
-    redelivered: int | None  # in this time, as the two below
-    dead_lettered: int | None
-    dropped: int | None
+    rises: Mapping[str, int | None]  # of each of `REPORTED` in this time
     produce_rate: float | None
     consume_rate: float | None
     velocity: float | None
@@ -82,6 +81,14 @@ class LagRow:
     course: str | None
     samples: int
     expected_samples: int
+
+    def columns(self) -> dict[str, Any]:
+        """Return the values of the report's columns, in order."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            found |= value if each.name == "rises" else {each.name: value}
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +226,7 @@ def _row(
         oldest_unread_age_s=None if age.age_s is None else float(age.age_s),
         age_quality=age.quality.value,
         in_flight=int(history.in_flight[at]) if known else None,
-        redelivered=history.rise("redelivered", *time),
-        dead_lettered=history.rise("dead_lettered", *time),
-        dropped=history.rise("dropped", *time),
+        rises={name: history.rise(name, *time) for name in REPORTED},
         produce_rate=found.produce_rate,
         consume_rate=found.consume_rate,
         velocity=None if found.velocity is None else found.velocity.per_s,

@@ -6,10 +6,11 @@ Memory is bounded by one file and by one subscription's samples, besides what is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
+from pydanube_core.cursor_state import REPORTED
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
 from pydanube_storage.objects import StoreOptions
@@ -29,9 +30,17 @@ _SUBJECT: Final = {
     "subscription": pa.string(),
     "type": pa.string(),
 }
-LAG_SCHEMA: Final = pa.schema(
-    _SUBJECT | {each.name: _KINDS[str(each.type).removesuffix(" | None")] for each in fields(LagRow)}
-)
+
+
+def _columns() -> Iterator[tuple[str, Any]]:
+    for each in fields(LagRow):
+        if each.name == "rises":
+            yield from ((name, pa.int64()) for name in REPORTED)
+        else:
+            yield each.name, _KINDS[str(each.type).removesuffix(" | None")]
+
+
+LAG_SCHEMA: Final = pa.schema(_SUBJECT | dict(_columns()))
 #: status of a row that stands for a damaged file, which `evidence` names
 DAMAGED: Final = "DAMAGED"
 
@@ -139,7 +148,7 @@ class LagWork:
             gone=gone,
         )
         subject = {name: last[name] for name in _SUBJECT}
-        return [{**subject, **asdict(row)} for row in rows]
+        return [{**subject, **row.columns()} for row in rows]
 
     def _end_ms(self) -> int:
         """Return where telemetry ends, if that is clearly before the end of the time."""
