@@ -156,6 +156,8 @@ PURE = (
 NOT_PURE = (
     "pydanube_core.generated",  # protoc's output, and the pool it registers in
     "pydanube_core.generated.*",
+    # The one connection of HTTP/2 clients on a transport, of the SDK and between brokers: both may import only the core.
+    "pydanube_core.http2_link",
 )
 IMPURE_MODULES = {
     "anyio",

@@ -28,7 +28,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
-from pydanube_broker.relay.link import Link
+from pydanube_broker.relay.link import NO_STATUS, Leg, Link
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relayed_call import error_in
 from pydanube_broker.rpc.caller import COLD_CALL
@@ -190,8 +190,8 @@ def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> Non
     relay.links.reach(leg.url, go)
 
 
-class _Leg:
-    """One batch under way; see `link.Leg`."""
+class _Leg(Leg):
+    """One batch under way."""
 
     def __init__(self, url: str, done: Done) -> None:
         self.url = url
@@ -207,8 +207,10 @@ class _Leg:
             error = error_in(decode_metadata(head.fields))
             self._end(error or StoreUnavailable(f"the broker at {self.url} did not take it"))
 
-    def on_data(self, data: bytes, start: int, end: int) -> None:
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         self.answer += data[start:end]
+        if ended:
+            self.on_lost(NO_STATUS, untouched=False)
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
         what = "cannot be reached" if untouched else "went away"

@@ -21,7 +21,7 @@ from pydanube_core.grpc_wire import (
 )
 from pydanube_core.names import TopicName
 
-from pydanube_broker.relay.link import MESSAGE_BYTES, Link
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link
 from pydanube_broker.rpc.calls import OneRequest
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
@@ -39,7 +39,7 @@ FRESH_S: Final = 10.0  # after so long in one place a call's patience begins ane
 Missed = Callable[["RelayedCall", ClusterError | None], None]
 
 
-class RelayedCall:
+class RelayedCall(Leg):
     """A call on its way to the owner of its topic: the base of single requests and of streams.
 
     Args:
@@ -142,17 +142,18 @@ class RelayedCall:
             return
         self.call.finish(status, percent_decode(fields.get(b"grpc-message", b"")), metadata)
 
-    def on_data(self, data: bytes, start: int, end: int) -> None:
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         reader = self._reader
-        if reader is None:
-            return
-        try:
-            messages = reader.feed(data, start, end)
-        except WireError as error:
-            self.call.refuse(error)
-            return
-        for message in messages:
-            self._answered(message)
+        if reader is not None:
+            try:
+                messages = reader.feed(data, start, end)
+            except WireError as error:
+                self.call.refuse(error)
+                return
+            for message in messages:
+                self._answered(message)
+        if ended and self._stream is not None:
+            self.on_lost(NO_STATUS, untouched=False)
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
         url = "" if self._link is None else self._link.url

@@ -17,7 +17,7 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.copying.messages import Answer, Chunk, End, Failure, Grant, Leave, Request, Round
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
-from pydanube_broker.relay.link import MESSAGE_BYTES, Link
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.relay.relayed_call import error_in
@@ -70,8 +70,8 @@ class CopyStream:
             self._source.close()
 
 
-class _LinkWire:
-    """A stream to another broker over a link (`copying.target.Wire`, `relay.link.Leg`)."""
+class _LinkWire(Leg):
+    """A stream to another broker over a link (`copying.target.Wire`)."""
 
     def __init__(self, relay: Relay, url: str, answers: Answers) -> None:
         self._url = url
@@ -113,13 +113,15 @@ class _LinkWire:
             error = error_in(decode_metadata(head.fields))
             self._end(error or Unavailable(f"the broker at {self._url} ended the copy", broker=self._url))
 
-    def on_data(self, data: bytes, start: int, end: int) -> None:
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         try:
             for message in self._reader.feed(data, start, end):
                 if self._answers is not None:
                     self._answers.answered(_decode_answer(message))
         except WireError as error:
             self.on_lost(str(error), untouched=False)
+        if ended:
+            self.on_lost(NO_STATUS, untouched=False)
 
     def on_lost(self, why: str, *, untouched: bool) -> None:
         what = "cannot be reached" if untouched else "went away"
