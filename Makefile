@@ -94,6 +94,7 @@ release: env-dev
 	@$(VENV)/python tools/release.py --tag "$(TAG)"
 
 docs: env-dev
+	@$(VENV)/python tools/gen_admin_client.py
 	@$(VENV)/python tools/gen_docs.py
 	@$(VENV)/python tools/gen_observability.py
 

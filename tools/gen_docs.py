@@ -1,5 +1,5 @@
-"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, and the words that
-shells complete (cli/pydanube_cli/completion/words.json).
+"""Write the pages that are tables of what the code says, docs/operations.md and docs/reference.md, the table of operations
+in docs/interface.md, and the words that shells complete (cli/pydanube_cli/completion/words.json).
 
     python tools/gen_docs.py            write them
     python tools/gen_docs.py --check    write nothing; print a diff and exit with 1 when one has drifted
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydanube_admin.engine.models import Effect
+from pydanube_admin.engine.models import Effect, SortedListRequest
 from pydanube_admin.engine.operation import Argument, Operation
 from pydanube_admin.engine.permission import FREE, OF_ANOTHER, OWN
 from pydanube_admin.registry import OPERATIONS
@@ -48,6 +48,10 @@ EFFECTS: Final = {
     Effect.CHANGE: "changes",
     Effect.DESTROY: "destroys",
 }
+
+LETTERS: Final = {Effect.READ: "R", Effect.CREATE: "C", Effect.CHANGE: "W", Effect.DESTROY: "X"}
+OPERATIONS_BEGIN: Final = "<!-- operations: written by tools/gen_docs.py (make docs) -->"
+OPERATIONS_END: Final = "<!-- end of operations -->"
 
 REFERENCE: Final = """\
 # Reference
@@ -280,6 +284,29 @@ def overview_row(operation: Operation) -> tuple[str, ...]:
         f"`{operation.tool}`",
         EFFECTS[operation.effect],
         operation.summary,
+    )
+
+
+def interface() -> str:
+    """Return the page of the interface, with its table of operations written anew."""
+    before, _, rest = (DOCS / "interface.md").read_text(encoding="utf-8").partition(f"{OPERATIONS_BEGIN}\n")
+    _, found, after = rest.partition(OPERATIONS_END)
+    assert found, "docs/interface.md has the two marks of the table of operations"
+    rows = table(("operation → MCP tool", "", "arguments"), map(interface_row, OPERATIONS.values()))
+    return f"{before}{OPERATIONS_BEGIN}\n{rows}{found}{after}"
+
+
+def interface_row(operation: Operation) -> tuple[str, ...]:
+    of_all_lists = set(SortedListRequest.model_fields)
+    arguments = (
+        argument.name + ("" if argument.required else "?")
+        for argument in operation.arguments
+        if argument.name not in of_all_lists
+    )
+    return (
+        f"`{operation.name}` → `{operation.tool}`",
+        LETTERS[operation.effect] + (" d" if operation.default_profile else ""),
+        ", ".join(arguments) or "–",
     )
 
 
@@ -530,6 +557,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare")
     check = parser.parse_args().check
     written = {DOCS / name: HEAD + write().rstrip() + "\n" for name, write in PAGES.items()}
+    written[DOCS / "interface.md"] = interface()
     written |= {DOCS / name: text for name, text in console_page.pictures()}
     words = completion_words.text(
         command_words.COMMANDS, command_words.GROUPS, command_words.GROUP_SUMMARIES, command_words.leaf_of

@@ -1,10 +1,13 @@
-"""Who may do what, by hand: what each operation, each gRPC method and each page needs. An addition without a line fails."""
+"""Who may do what: each operation by its declaration, each gRPC method and each page by hand. One of those without a line
+fails.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydanube_admin.registry import OPERATIONS as REGISTRY
 from pydanube_core.generated import danube_admin_pb2 as admin_pb
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.generated import danube_stream_pb2 as stream_pb
@@ -26,121 +29,16 @@ CUT: Final = frozenset(
 MACHINE: Final = "machine"  # to the operator on the machine
 BROKERS: Final = "brokers"  # to the cluster's brokers, by its secret
 
-#: operation → permission; where it is needed follows from the arguments
-OPERATIONS: Final = {
-    line.split()[0]: line.split()[1]
-    for line in """\
-alerts.list                       cluster:read
-audit.export                      machine
-audit.query                       audit:read
-audit.verify                      audit:read
-bindings.create                   bindings:create
-bindings.delete                   bindings:delete
-bindings.list                     bindings:read
-brokers.activate                  brokers:change
-brokers.config                    brokers:read
-brokers.describe                  brokers:read
-brokers.leader                    brokers:read
-brokers.list                      brokers:read
-brokers.logs                      brokers:read
-brokers.metrics                   brokers:read
-brokers.status                    brokers:read
-brokers.remove                    brokers:remove
-brokers.unload                    brokers:change
-changes.undo                      inside
-cluster.balance                   cluster:read
-cluster.metrics                   cluster:read
-cluster.rebalance                 brokers:change
-consumers.disconnect              consumers:disconnect
-consumers.list                    consumers:read
-dead_letters.list                 dead_letters:read
-dead_letters.replay               dead_letters:replay
-diagnose.cluster                  cluster:read
-diagnose.producer                 topics:read
-diagnose.subscription             topics:read
-diagnose.topic                    topics:read
-journal.describe                  journal:describe
-messages.peek                     messages:read
-messages.publish                  messages:publish
-messages.search                   messages:read
-namespaces.create                 namespaces:create
-namespaces.delete                 namespaces:delete
-namespaces.get_policies           namespaces:read
-namespaces.list                   namespaces:read
-namespaces.set_policies           namespaces:change
-objects.collect                   objects:collect
-objects.compact                   objects:compact
-objects.export                    machine
-objects.flush                     objects:flush
-objects.list                      objects:list
-objects.verify                    objects:verify
-operations.find                   known
-operations.read                   inside
-plans.apply                       inside
-plans.create                      inside
-plans.discard                     known
-plans.list                        known
-plans.show                        known
-producers.disconnect              producers:disconnect
-producers.list                    producers:read
-quotas.list                       quotas:read
-quotas.set                        quotas:change
-reports.balance                   reports:run
-reports.lag                       reports:run
-reports.traffic                   reports:run
-revocations.create                revocations:create
-revocations.delete                revocations:delete
-revocations.list                  revocations:read
-roles.create                      roles:create
-roles.delete                      roles:delete
-roles.get                         roles:read
-roles.list                        roles:read
-schemas.check                     schemas:read
-schemas.delete_version            schemas:delete
-schemas.get                       schemas:read
-schemas.get_by_id                 schemas:read
-schemas.get_compatibility         schemas:read
-schemas.list                      schemas:read
-schemas.register                  schemas:create
-schemas.set_compatibility         schemas:change
-schemas.versions                  schemas:read
-security.explain                  security:read
-security.whoami                   known
-subscriptions.create              subscriptions:create
-subscriptions.delete              subscriptions:delete
-subscriptions.describe            subscriptions:read
-subscriptions.get_failure_policy  subscriptions:read
-subscriptions.lag                 subscriptions:read
-subscriptions.list                subscriptions:read
-subscriptions.purge               subscriptions:purge
-subscriptions.seek                subscriptions:seek
-subscriptions.set_failure_policy  subscriptions:change
-subscriptions.skip                subscriptions:skip
-tasks.cancel                      known
-tasks.get                         known
-tasks.list                        known
-tokens.create                     tokens:create
-tokens.list                       tokens:read
-tokens.revoke                     tokens:revoke
-tokens.rotate                     tokens:rotate
-topics.add_partitions             topics:change
-topics.chart                      topics:read
-topics.configure_schema           schemas:change
-topics.create                     topics:create
-topics.delete                     topics:delete
-topics.describe                   topics:read
-topics.get_policies               topics:read
-topics.get_schema_config          topics:read
-topics.list                       topics:read
-topics.metrics                    topics:read
-topics.move                       topics:change
-topics.replay                     topics:replay
-topics.set_policies               topics:change
-topics.set_validation_policy      schemas:change
-topics.truncate                   topics:change
-topics.unload                     topics:change
-""".splitlines()
+#: operations that need something else than the permission of their declaration, by hand
+OTHERWISE: Final = {
+    **dict.fromkeys(("audit.export", "objects.export"), MACHINE),
+    **dict.fromkeys(("changes.undo", "operations.read", "plans.apply", "plans.create"), INSIDE),
+    **dict.fromkeys(("operations.find", "security.whoami"), KNOWN),
+    **dict.fromkeys(("plans.discard", "plans.list", "plans.show"), KNOWN),
+    **dict.fromkeys(("tasks.cancel", "tasks.get", "tasks.list"), KNOWN),
 }
+#: operation → permission; where it is needed follows from the arguments
+OPERATIONS: Final = {name: OTHERWISE.get(name, operation.permission) for name, operation in REGISTRY.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

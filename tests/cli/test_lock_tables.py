@@ -236,7 +236,7 @@ def wrongs(what: str, who: str, code: str, *, may: bool) -> list[str]:
 
 
 def test_the_tables_have_a_line_for_everything() -> None:
-    assert set(tables.OPERATIONS) == set(OPERATIONS)
+    assert tables.OTHERWISE.keys() <= OPERATIONS.keys()
     served = {each.path for each in methods()} | {"/grpc.health.v1.Health/Check"}
     assert {f"/{path}" for path in tables.METHODS} == served
     assert set(tables.PAGES) == {*PAGES, *PROBES}
