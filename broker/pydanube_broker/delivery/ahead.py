@@ -38,7 +38,7 @@ def frame_ahead(
     batch = topic.read_ahead()
     if batch is None:
         return None
-    plan = core.next_plan(max_messages=allowed, end=batch.end)
+    plan = core.sending.next_plan(max_messages=allowed, end=batch.end)
     if plan is None or plan.consumer_id is None or plan.session is None or plan.start != batch.base:
         return None
     until_ms = math.inf

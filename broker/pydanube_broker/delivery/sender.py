@@ -81,7 +81,7 @@ class Sender:
         if self.core is not None and self._links:
             turns, commit = self._engine.turns, self._topic.commit
             # A lone message waits for nothing.
-            wake = turns.at_once if commit == self.core.end + 1 else turns.wake
+            wake = turns.at_once if commit == self.core.sending.end + 1 else turns.wake
             self.core.grew(commit)
             wake(self)
 
@@ -92,7 +92,7 @@ class Sender:
         allowed = self._rate.allowed(self._pump)
         if allowed == 0:
             return False
-        plan = core.next_plan(max_messages=allowed)
+        plan = core.sending.next_plan(max_messages=allowed)
         if plan is None:
             if self._columns and core.all_sent:
                 self._columns.clear()  # an idle subscription keeps no batch in memory
@@ -188,7 +188,9 @@ class Sender:
     ) -> bool:
         """Send what a frame holds for a plan with a consumer; whether there is more to do at once."""
         assert plan.consumer_id is not None
-        if not core.sent(plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()):
+        if not core.sending.sent(
+            plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()
+        ):
             return True
         if frame.messages:
             self._send(core, self._links[plan.consumer_id], frame)
@@ -217,7 +219,7 @@ class Sender:
         by_key = self._pump.type is SubscriptionType.KEY_SHARED
         part = gather(batches, plan, self._columns, whole=by_key)
         slots = part.slots() if by_key else None
-        selections = core.routed(
+        selections = core.sending.routed(
             plan,
             part.ranges,
             part.next_offset,

@@ -22,8 +22,8 @@ class Plan(NamedTuple):
     `max_messages` of them and at most `max_bytes` together, but always at least one (a message larger than the
     credit must not be withheld for ever), and then answers at once, in the same turn of the loop:
 
-    - `consumer_id` is an id: `Subscription.sent(plan, ranges, ...)` with what it took;
-    - `consumer_id` is None: `Subscription.routed(plan, ranges, ...)`, which says who gets which message.
+    - `consumer_id` is an id: `Sending.sent(plan, ranges, ...)` with what it took;
+    - `consumer_id` is None: `Sending.routed(plan, ranges, ...)`, which says who gets which message.
 
     `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes in it; of a redelivery, exactly the
     messages that are due, which may be a `Picked`. `delivery_count` counts from 1 and holds for all of them.

@@ -7,7 +7,7 @@ The contract
 `floor` and `next` each message is in exactly one state (`window`); what is at or above `next` was never sent. The
 log may have holes: offsets without a message count as acknowledged.
 
-*Sending* is plan, read, answer. `next_plan()` proposes what to send to whom; the shell reads the log and says what
+*Sending* is plan, read, answer. `sending.next_plan()` proposes what to send to whom; the shell reads the log and says what
 it found with `sent()` (or `routed()` when the plan names no consumer). Nothing is reserved by a plan: if anything
 that matters changed in between, the answer is refused (False, None) and nothing has happened; plan again. Messages
 that are ready again go before unseen ones, in offset order. A plan that is not answered costs nothing, so a rate
@@ -76,12 +76,10 @@ from pydanube_broker.subscription.window import Window
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 
 
-class Subscription(Sending):
+class Subscription:
     """One subscription of one topic; see the module's text for the contract."""
 
-    __slots__ = (
-        "_aside", "answers", "failures", "places",
-    )  # fmt: skip
+    __slots__ = ("_aside", "_type", "answers", "failures", "members", "places", "sending", "window")
 
     def __init__(
         self,
@@ -116,7 +114,10 @@ class Subscription(Sending):
         if type is SubscriptionType.KEY_SHARED:
             slots = window.listener = KeySlots(ordered_retry=ordered)
         members = Members(type, window, slots, itertools.count(1) if sessions is None else sessions)
-        super().__init__(
+        self._type = type
+        self.window = window
+        self.members = members
+        self.sending = Sending(
             type,
             window,
             members,
@@ -146,7 +147,7 @@ class Subscription(Sending):
     @property
     def all_sent(self) -> bool:
         """Whether nothing is left to plan, whatever the credit."""
-        return not self.window.ready and self.window.next >= self.end
+        return not self.window.ready and self.window.next >= self.sending.end
 
     @property
     def needs_keys(self) -> bool:
@@ -214,8 +215,8 @@ class Subscription(Sending):
 
     def grew(self, next_offset: int) -> None:
         """Set the topic's readable end; a smaller one is ignored."""
-        if next_offset > self.end:
-            self.end = next_offset
+        if next_offset > self.sending.end:
+            self.sending.end = next_offset
 
     def outlived(self, ranges: Sequence[Range]) -> None:
         """Acknowledge expired messages that nobody holds (`ttl_ms`); they count as dropped."""
@@ -241,9 +242,11 @@ class Subscription(Sending):
 
         Raises `InvalidArgument`: the offset is negative or beyond the end.
         """
-        if not 0 <= offset <= self.end:
+        if not 0 <= offset <= self.sending.end:
             raise InvalidArgument(
-                f"offset: {offset} is not in the topic; give 0 to {self.end}", field="offset", value=offset
+                f"offset: {offset} is not in the topic; give 0 to {self.sending.end}",
+                field="offset",
+                value=offset,
             )
         self.window.reset(offset)
         if self.members.slots is not None:
@@ -252,7 +255,7 @@ class Subscription(Sending):
 
     def purge(self, now_ms: int) -> list[Effect]:
         """Seek to the end: everything published so far counts as acknowledged."""
-        return self.seek(self.end, now_ms)
+        return self.seek(self.sending.end, now_ms)
 
     def skip(self, count: int) -> Range | None:
         """Acknowledge the first `count` messages that are not acknowledged, delivered or not.
@@ -268,7 +271,7 @@ class Subscription(Sending):
         window = self.window
         start, end, left = window.floor, window.floor, count
         closed = normalise(window.snapshot().acknowledged)
-        for low, high in subtract([(window.floor, self.end)], closed):
+        for low, high in subtract([(window.floor, self.sending.end)], closed):
             take = min(left, high - low)
             end = low + take
             left -= take
@@ -286,7 +289,7 @@ class Subscription(Sending):
             How many of them had been delivered and were open.
         """
         check_ranges([(start, end)])
-        self.end = max(self.end, end)
+        self.sending.end = max(self.sending.end, end)
         return self.window.close_range(start, end)
 
     # -- durable state ---------------------------------------------------------------------------------------
@@ -324,13 +327,13 @@ class Subscription(Sending):
             0,
             window.in_flight,
             0,
-            self.redelivered,
+            self.sending.redelivered,
             failures.failed,
             failures.dead_lettered_messages,
             failures.dropped,
             window.generation,
             self.answers.acknowledged,
-            self.unrouted,
+            self.sending.unrouted,
         )
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:
@@ -341,18 +344,18 @@ class Subscription(Sending):
         return SubscriptionStatistics(
             floor=window.floor,
             next_offset=window.next,
-            end=self.end,
+            end=self.sending.end,
             generation=window.generation,
             in_flight=window.in_flight,
             ready=window.ready,
             pending_retries=window.waiting,
-            redelivered=self.redelivered,
+            redelivered=self.sending.redelivered,
             acknowledged=self.answers.acknowledged,
             dead_lettered=self.failures.dead_lettered_messages,
             dropped=self.failures.dropped,
             expired=self.failures.expired,
             stale_answers=self.answers.stale,
-            unrouted=self.unrouted,
+            unrouted=self.sending.unrouted,
             blocked_by=None if blocked is None else BlockedBy(offset=blocked[0], reason=blocked[1].reason),
             consumers=tuple(
                 c.statistics(

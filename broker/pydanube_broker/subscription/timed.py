@@ -96,7 +96,7 @@ def due_now(
         if part.batch is not batches[0]:
             return [batch for batch in batches if batch.base < part.batch.base], 0
         found = gather([part.batch], plan._replace(max_bytes=None), columns)
-        core.hold(
+        core.sending.hold(
             plan,
             found.ranges,
             found.next_offset,

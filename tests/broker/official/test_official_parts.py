@@ -45,9 +45,9 @@ def test_first_takeover_is_at_once_and_rivals_settle_at_a_slow_pace() -> None:
 def test_answers_without_session_count_for_what_was_sent_only() -> None:
     subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
     subscription.join(1, "c", 0, ConsumerTerms(window_messages=4, single=True))
-    plan = subscription.next_plan()
+    plan = subscription.sending.next_plan()
     assert plan is not None
-    assert subscription.sent(plan, [(0, 4)], 0, 4, 0)
+    assert subscription.sending.sent(plan, [(0, 4)], 0, 4, 0)
     assert subscription.answers.ack_delivered([(2, 8)], 0) == 2
     assert subscription.floor == 0
     assert subscription.answers.nack_delivered([(0, 2), (6, 7)], 0) == []
@@ -62,9 +62,9 @@ def test_time_of_what_is_queued_behind_begins_with_the_answer_before_it() -> Non
     """A slow consumer holds much that it has not come to yet; only what it passed over expires."""
     subscription = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=10)
     subscription.join(1, "c", 0, ConsumerTerms(window_messages=100, single=True, ack_timeout_ms=1_000))
-    plan = subscription.next_plan()
+    plan = subscription.sending.next_plan()
     assert plan is not None
-    assert subscription.sent(plan, [(0, 10)], 0, 10, 0)
+    assert subscription.sending.sent(plan, [(0, 10)], 0, 10, 0)
     for number, now in enumerate((900, 1_800, 2_700)):
         assert subscription.answers.ack_delivered([(number, number + 1)], now) == 1
         subscription.tick(now)
@@ -86,12 +86,12 @@ def test_paused_consumer_is_sent_nothing_until_it_is_resumed() -> None:
     for number, name in ((1, "a"), (2, "b")):
         subscription.join(number, name, 0, ConsumerTerms(window_messages=10, single=True))
     subscription.members.pause(1)
-    plan = subscription.next_plan()
+    plan = subscription.sending.next_plan()
     assert plan is not None
-    selections = subscription.routed(plan, [(0, 10)], 10, 0)
+    selections = subscription.sending.routed(plan, [(0, 10)], 10, 0)
     assert selections is not None
     assert [(s.consumer_id, len(s.indices)) for s in selections] == [(2, 10)]
     subscription.grew(12)
-    assert subscription.next_plan() is None
+    assert subscription.sending.next_plan() is None
     subscription.members.resume(1)
-    assert subscription.next_plan() is not None
+    assert subscription.sending.next_plan() is not None

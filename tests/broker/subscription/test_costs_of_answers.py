@@ -25,10 +25,10 @@ def test_acks_of_a_consumer_with_a_short_timeout_look_at_all_in_flight_seldom() 
     session = sub.session_of(1)
     assert session is not None
     for number in range(PARTS):  # one flight for each part
-        plan = sub.next_plan()
+        plan = sub.sending.next_plan()
         assert plan is not None
         start = number * PART
-        assert sub.sent(plan, [(start, start + PART)], 0, start + PART, 0)
+        assert sub.sending.sent(plan, [(start, start + PART)], 0, start + PART, 0)
     with at_most(0.6):
         for now_ms in range(4000):
             assert sub.answers.ack_delivered([(now_ms, now_ms + 1)], now_ms) == 1

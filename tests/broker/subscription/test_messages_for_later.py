@@ -19,7 +19,7 @@ def _open(type: SubscriptionType, end: int = 10) -> Subscription:
 
 
 def _plan(core: Subscription) -> Plan:
-    plan = core.next_plan()
+    plan = core.sending.next_plan()
     assert plan is not None
     return plan
 
@@ -27,9 +27,9 @@ def _plan(core: Subscription) -> Plan:
 def _sent(core: Subscription, now_ms: int) -> list[int]:
     """Send what the core wants to be sent; the offsets."""
     found: list[int] = []
-    while (plan := core.next_plan()) is not None:
+    while (plan := core.sending.next_plan()) is not None:
         assert plan.delivery_count == 1
-        assert core.sent(plan, list(plan.ranges), 0, plan.ranges[-1][1], now_ms)
+        assert core.sending.sent(plan, list(plan.ranges), 0, plan.ranges[-1][1], now_ms)
         found += [offset for start, end in plan.ranges for offset in range(start, end)]
         check(core)
     return found
@@ -39,7 +39,7 @@ def _sent(core: Subscription, now_ms: int) -> list[int]:
 def test_what_waits_is_ready_when_due_and_the_others_at_once(type: SubscriptionType) -> None:
     core = _open(type)
     slots = [7] * 3 + [9] * 7 if type is SubscriptionType.KEY_SHARED else None
-    assert core.hold(_plan(core), [(0, 10)], 10, [((0, 2), 500), ((5, 6), 900)], slots=slots)
+    assert core.sending.hold(_plan(core), [(0, 10)], 10, [((0, 2), 500), ((5, 6), 900)], slots=slots)
     check(core)
     at_once = _sent(core, 0)
     if type is SubscriptionType.KEY_SHARED:  # behind a message that waits, nothing of its key
@@ -60,13 +60,13 @@ def test_an_old_plan_holds_nothing() -> None:
     core = _open(SubscriptionType.SHARED)
     plan = _plan(core)
     core.outlived([(0, 1)])
-    assert not core.hold(plan, [(0, 10)], 10, [((0, 2), 500)])
+    assert not core.sending.hold(plan, [(0, 10)], 10, [((0, 2), 500)])
     check(core)
 
 
 def test_what_has_outlived_its_time_counts_as_dropped_and_the_floor_passes_it() -> None:
     core = _open(SubscriptionType.EXCLUSIVE)
-    assert core.hold(_plan(core), [(0, 10)], 10, [((0, 2), 500)])
+    assert core.sending.hold(_plan(core), [(0, 10)], 10, [((0, 2), 500)])
     core.outlived([(0, 3)])
     check(core)
     assert (core.floor, core.marks().dropped) == (3, 3)

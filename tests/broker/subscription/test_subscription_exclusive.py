@@ -56,10 +56,10 @@ def attach(sub: Subscription, consumer_id: int = 1, name: str = "a", credit: int
 def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[tuple[Plan, list[int]]]:
     """Send all that may be sent, from a log without holes; (plan, offsets) of each sending."""
     sent: list[tuple[Plan, list[int]]] = []
-    while (plan := sub.next_plan()) is not None:
+    while (plan := sub.sending.next_plan()) is not None:
         offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
         ranges = runs(offsets)
-        assert sub.sent(plan, ranges, 10 * len(offsets), offsets[-1] + 1, now_ms)
+        assert sub.sending.sent(plan, ranges, 10 * len(offsets), offsets[-1] + 1, now_ms)
         check(sub)
         sent.append((plan, offsets))
     return sent
@@ -90,24 +90,24 @@ def test_a_consumer_receives_everything_once_and_in_order() -> None:
 def test_nothing_is_planned_without_credit_and_credit_is_never_exceeded() -> None:
     sub = exclusive()
     attach(sub, credit=0)
-    assert sub.next_plan() is None
+    assert sub.sending.next_plan() is None
     sub.members.grant(1, 7, 0)
     assert offsets_of(pull(sub)) == list(range(7))
-    assert sub.next_plan() is None
+    assert sub.sending.next_plan() is None
 
 
 def test_a_message_larger_than_the_byte_credit_is_still_sent() -> None:
     sub = exclusive()
     sub.join(1, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=5))
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     assert plan.max_bytes == 5
-    assert sub.sent(plan, [(0, 1)], 900, 1, 0)
-    assert sub.next_plan() is None
+    assert sub.sending.sent(plan, [(0, 1)], 900, 1, 0)
+    assert sub.sending.next_plan() is None
     sub.members.grant(1, 0, 894)
-    assert sub.next_plan() is None
+    assert sub.sending.next_plan() is None
     sub.members.grant(1, 0, 2)
-    assert sub.next_plan() is not None
+    assert sub.sending.next_plan() is not None
 
 
 def test_a_window_gives_credit_back_when_messages_leave_flight() -> None:
@@ -179,9 +179,9 @@ def test_an_ack_of_what_was_never_delivered_is_refused_and_changes_nothing() -> 
 def test_holes_in_the_log_count_as_acknowledged() -> None:
     sub = exclusive(end=1000)
     session = attach(sub)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
-    assert sub.sent(plan, [(10, 12), (20, 21)], 30, 500, 0)
+    assert sub.sending.sent(plan, [(10, 12), (20, 21)], 30, 500, 0)
     check(sub)
     assert sub.floor == 10
     sub.answers.ack(1, session, [(10, 21)])
@@ -193,13 +193,13 @@ def test_holes_in_the_log_count_as_acknowledged() -> None:
 def test_the_span_stops_delivery_until_the_floor_moves_and_holes_do_not_count() -> None:
     sub = exclusive(end=10_000, span=10)
     session = attach(sub)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     assert plan.max_messages == 10
-    assert sub.sent(plan, [(0, 4), (5_000, 5_002)], 60, 6_000, 0)
+    assert sub.sending.sent(plan, [(0, 4), (5_000, 5_002)], 60, 6_000, 0)
     assert offsets_of(pull(sub)) == [6_000, 6_001, 6_002, 6_003]
     sub.answers.ack(1, session, [(1, 4), (5_000, 5_002), (6_000, 6_004)])
-    assert sub.next_plan() is None
+    assert sub.sending.next_plan() is None
     sub.answers.ack(1, session, [(0, 1)])
     assert len(offsets_of(pull(sub))) == 10
 
@@ -213,10 +213,10 @@ def test_credit_larger_than_any_default_is_used_in_one_window() -> None:
 def test_a_plan_overtaken_by_a_seek_is_refused_and_nothing_happens() -> None:
     sub = exclusive()
     attach(sub)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     sub.seek(50, 0)
-    assert not sub.sent(plan, [(0, 10)], 100, 10, 0)
+    assert not sub.sending.sent(plan, [(0, 10)], 100, 10, 0)
     assert sub.statistics(0).in_flight == 0
     assert offsets_of(pull(sub)) == list(range(50, 100))
 
@@ -224,7 +224,7 @@ def test_a_plan_overtaken_by_a_seek_is_refused_and_nothing_happens() -> None:
 def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
     sub = exclusive(end=100)
     attach(sub, credit=10)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     answers: list[tuple[list[tuple[int, int]], int]] = [
         ([(0, 11)], 11),
@@ -235,7 +235,7 @@ def test_an_answer_that_does_not_fit_its_plan_is_refused() -> None:
     ]
     for ranges, next_offset in answers:
         with pytest.raises(InvalidArgument):
-            sub.sent(plan, ranges, 0, next_offset, 0)
+            sub.sending.sent(plan, ranges, 0, next_offset, 0)
     assert sub.statistics(0).in_flight == 0
 
 
@@ -495,14 +495,14 @@ def test_row_16_plans_that_a_rate_limit_leaves_unanswered_lose_nothing() -> None
     attach(sub, credit=10_000)
     received: list[int] = []
     for second in range(200):
-        assert sub.next_plan() is not None
-        assert sub.next_plan(max_messages=0) is None
-        plan = sub.next_plan(max_messages=10)
+        assert sub.sending.next_plan() is not None
+        assert sub.sending.next_plan(max_messages=0) is None
+        plan = sub.sending.next_plan(max_messages=10)
         if plan is None:
             break
         assert plan.max_messages <= 10
         offsets = list(range(plan.start, min(plan.start + plan.max_messages, plan.end_limit)))
-        assert sub.sent(plan, runs(offsets), 0, offsets[-1] + 1, second)
+        assert sub.sending.sent(plan, runs(offsets), 0, offsets[-1] + 1, second)
         received += offsets
         if len(received) == 1000:
             break
@@ -526,13 +526,15 @@ def test_an_idle_subscription_takes_less_than_8_kilobytes_also_after_work() -> N
         sub = Subscription(type, cursor=CursorSnapshot(floor=0, acknowledged=((5, 9),)), end=200_000)
         sub.join(1, "a", 0, ConsumerTerms(credit_messages=200_000, credit_bytes=None))
         now = 0
-        while (plan := sub.next_plan(max_messages=1000)) is not None:
+        while (plan := sub.sending.next_plan(max_messages=1000)) is not None:
             now += 1
             end = min(plan.start + plan.max_messages, plan.end_limit)
             if plan.consumer_id is None:
-                assert sub.routed(plan, [(plan.start, end)], end, now, slots=list(range(end - plan.start)))
+                assert sub.sending.routed(
+                    plan, [(plan.start, end)], end, now, slots=list(range(end - plan.start))
+                )
             else:
-                assert sub.sent(plan, [(plan.start, end)], 0, end, now)
+                assert sub.sending.sent(plan, [(plan.start, end)], 0, end, now)
             sub.answers.ack(1, 1, [(plan.start, end)])
         sub.leave(1, now)
         take_changes(sub)

@@ -50,17 +50,17 @@ class Topic:
     def pull(self, now_ms: int = 0, *, at_most: int = 4000, plans: int = 1 << 30) -> list[tuple[int, int]]:
         """Send all that may be sent; (consumer, offset) in the order of sending."""
         sent: list[tuple[int, int]] = []
-        while plans and (plan := self.sub.next_plan()) is not None:
+        while plans and (plan := self.sub.sending.next_plan()) is not None:
             plans -= 1
             offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
             ranges = [(o, o + 1) for o in offsets]
             if plan.consumer_id is not None:
-                assert self.sub.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
+                assert self.sub.sending.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
                 sent += [(plan.consumer_id, o) for o in offsets]
                 continue
             self.routed_reads += 1
             keys = [self.keys[o] for o in offsets]
-            selections = self.sub.routed(
+            selections = self.sub.sending.routed(
                 plan,
                 ranges,
                 offsets[-1] + 1,
@@ -186,13 +186,13 @@ def test_a_consumer_without_credit_holds_up_only_its_own_keys() -> None:
 def test_byte_credit_cuts_a_routed_part_and_one_message_always_goes() -> None:
     topic = Topic(["a"] * 4)
     topic.sub.join(1, "x", 0, ConsumerTerms(credit_messages=10, credit_bytes=5))
-    plan = topic.sub.next_plan()
+    plan = topic.sub.sending.next_plan()
     assert plan is not None
-    selections = topic.sub.routed(plan, [(0, 4)], 4, 0, slots=[1] * 4, sizes=[10] * 4)
+    selections = topic.sub.sending.routed(plan, [(0, 4)], 4, 0, slots=[1] * 4, sizes=[10] * 4)
     assert selections is not None
     assert [list(s.indices) for s in selections] == [[0]]
     topic.sub.members.grant(1, 0, 25)
-    plan = topic.sub.next_plan()
+    plan = topic.sub.sending.next_plan()
     assert plan is not None
     assert (plan.consumer_id, plan.ranges, plan.max_bytes) == (1, ((1, 4),), 20)
 
@@ -263,7 +263,7 @@ def test_messages_held_before_filters_came_are_read_again_for_their_keys() -> No
     topic.join(2, "only b", filters=("b",))
     topic.sub.leave(1, 0)
     assert topic.sub.statistics(0).ready == 2
-    plan = topic.sub.next_plan(max_messages=1)
+    plan = topic.sub.sending.next_plan(max_messages=1)
     assert plan is not None
     assert (plan.consumer_id, plan.fresh, plan.ranges) == (None, False, ((0, 1),))
     sent = topic.pull()
@@ -274,11 +274,11 @@ def test_messages_held_before_filters_came_are_read_again_for_their_keys() -> No
 def test_without_keys_a_filtered_part_is_refused_and_nothing_happens() -> None:
     topic = Topic(["a"])
     topic.join(1, "x", filters=("a",))
-    plan = topic.sub.next_plan()
+    plan = topic.sub.sending.next_plan()
     assert plan is not None
     for columns in ({"slots": [1]}, {"slots": [65_536], "keys": ["a"]}, {"slots": [1, 2]}, {}):
         with pytest.raises(InvalidArgument):
-            topic.sub.routed(plan, [(0, 1)], 1, 0, **columns)  # type: ignore[arg-type]
+            topic.sub.sending.routed(plan, [(0, 1)], 1, 0, **columns)  # type: ignore[arg-type]
     assert topic.sub.statistics(0).next_offset == 0
     assert topic.pull() == [(1, 0)]
 

@@ -457,7 +457,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Send until the core has nothing more, in readings of any size."""
         for _ in range(300):
             bound = data.draw(st.sampled_from((None, None, 1, 3)))
-            plan = self.sub.next_plan(max_messages=bound)
+            plan = self.sub.sending.next_plan(max_messages=bound)
             if plan is None:
                 left = self.sendable()
                 assert not left, (
@@ -476,7 +476,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         next_offset = there[len(taken)] if len(there) > len(taken) else plan.end_limit
         ranges = runs(taken)
         if plan.consumer_id is not None:
-            assert self.sub.sent(plan, ranges, len(taken), next_offset, self.now)
+            assert self.sub.sending.sent(plan, ranges, len(taken), next_offset, self.now)
             assert self.peers[plan.consumer_id].session == plan.session
             for offset in set(wanted) - set(taken):
                 if offset < next_offset and not plan.fresh:
@@ -486,7 +486,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.route(plan, taken, ranges, next_offset)
 
     def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
-        selections = self.sub.routed(plan, ranges, next_offset, self.now, sizes=[1] * len(taken))
+        selections = self.sub.sending.routed(plan, ranges, next_offset, self.now, sizes=[1] * len(taken))
         assert selections is not None
         chosen = [(taken[i], s) for s in selections for i in s.indices]
         assert len({o for o, _ in chosen}) == len(chosen), "one message for two consumers"
@@ -1092,7 +1092,7 @@ class KeySharedMachine(DeliveryMachine):
 
     def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
         keys = [self.log[o] for o in taken]
-        selections = self.sub.routed(
+        selections = self.sub.sending.routed(
             plan,
             ranges,
             next_offset,
@@ -1225,9 +1225,9 @@ def judged_again() -> None:
         SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=1, policy=block, span_messages=SPAN
     )
     sub.join(1, "w", 0, ConsumerTerms(credit_messages=9, credit_bytes=None))
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
-    assert sub.sent(plan, [(0, 1)], 1, 1, 0)
+    assert sub.sending.sent(plan, [(0, 1)], 1, 1, 0)
     session = sub.session_of(1)
     assert session is not None
     sub.answers.nack(1, session, [(0, 1)], 0)
@@ -1243,9 +1243,9 @@ def judged_again() -> None:
         assert sub.statistics(now).blocked_by is not None
     sub.failures.set_policy(replace(block, max_redelivery_count=5))
     assert sub.statistics(now).ready == 1
-    again = sub.next_plan()
+    again = sub.sending.next_plan()
     assert again is not None
-    assert sub.sent(again, [(0, 1)], 1, 1, now)
+    assert sub.sending.sent(again, [(0, 1)], 1, 1, now)
     sub.answers.terminate(1, session, [(0, 1)], now)
     assert sub.skip(1) == (0, 1)
 
@@ -1254,9 +1254,9 @@ def skipped_while_it_waits() -> None:
     """Rare too: the message that is skipped waits for its retry."""
     sub = Subscription(SubscriptionType.EXCLUSIVE, cursor=CursorSnapshot(floor=0), end=1, span_messages=SPAN)
     sub.join(1, "w", 0, ConsumerTerms(credit_messages=9, credit_bytes=None))
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
-    assert sub.sent(plan, [(0, 1)], 1, 1, 0)
+    assert sub.sending.sent(plan, [(0, 1)], 1, 1, 0)
     session = sub.session_of(1)
     assert session is not None
     sub.answers.nack(1, session, [(0, 1)], 0)

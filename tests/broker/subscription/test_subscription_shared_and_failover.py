@@ -37,15 +37,15 @@ def session(sub: Subscription, consumer_id: int) -> int:
 def pull(sub: Subscription, now_ms: int = 0, *, at_most: int = 1 << 30) -> list[tuple[int, list[int]]]:
     """Send all that may be sent from a log without holes: (consumer, offsets) of each sending."""
     sent: list[tuple[int, list[int]]] = []
-    while (plan := sub.next_plan()) is not None:
+    while (plan := sub.sending.next_plan()) is not None:
         offsets = [o for s, e in plan.ranges for o in range(s, e)][: min(plan.max_messages, at_most)]
         ranges = [(o, o + 1) for o in offsets]
         if plan.consumer_id is None:
-            selections = sub.routed(plan, ranges, offsets[-1] + 1, now_ms)
+            selections = sub.sending.routed(plan, ranges, offsets[-1] + 1, now_ms)
             assert selections is not None
             sent += [(s.consumer_id, [offsets[i] for i in s.indices]) for s in selections]
         else:
-            assert sub.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
+            assert sub.sending.sent(plan, ranges, 0, offsets[-1] + 1, now_ms)
             sent.append((plan.consumer_id, offsets))
         check(sub)
     return sent
@@ -75,15 +75,15 @@ def test_a_single_consumer_without_credit_is_passed_over() -> None:
 def test_a_single_consumer_out_of_byte_credit_leaves_the_rest_to_a_later_plan() -> None:
     sub = Subscription(SubscriptionType.SHARED, cursor=CursorSnapshot(floor=0), end=10)
     sub.join(1, "a", 0, ConsumerTerms(credit_messages=10, credit_bytes=25, single=True))
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     assert plan.max_bytes == 25
-    selections = sub.routed(plan, [(0, 10)], 10, 0, sizes=[10] * 10)
+    selections = sub.sending.routed(plan, [(0, 10)], 10, 0, sizes=[10] * 10)
     assert selections is not None
     assert [list(s.indices) for s in selections] == [[0, 1, 2]]
-    assert sub.next_plan() is None
+    assert sub.sending.next_plan() is None
     sub.members.grant(1, 0, 100)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
     assert plan.start == 3
 
@@ -150,9 +150,9 @@ def test_a_plan_keeps_to_messages_with_one_delivery_count() -> None:
     pull(sub, 1000)
     sub.join(2, "a", 1000, ConsumerTerms(credit_messages=100, credit_bytes=None))
     counts = []
-    while (plan := sub.next_plan()) is not None:
+    while (plan := sub.sending.next_plan()) is not None:
         counts.append((plan.ranges, plan.delivery_count))
-        assert sub.sent(plan, plan.ranges, 0, plan.end_limit, 1000)
+        assert sub.sending.sent(plan, plan.ranges, 0, plan.end_limit, 1000)
     assert counts == [(((0, 1),), 2), (((1, 2),), 3), (((2, 3),), 2), (((3, 4),), 3), (((4, 5),), 2)]
 
 
@@ -161,9 +161,9 @@ def test_messages_that_vanished_before_their_retry_count_as_acknowledged() -> No
     pull(sub)
     sub.answers.nack(1, session(sub, 1), [(0, 3)], 0)
     sub.tick(1000)
-    plan = sub.next_plan()
+    plan = sub.sending.next_plan()
     assert plan is not None
-    assert sub.sent(plan, [(1, 2)], 0, 3, 1000)
+    assert sub.sending.sent(plan, [(1, 2)], 0, 3, 1000)
     assert sub.snapshot() == CursorSnapshot(floor=1, acknowledged=((2, 3),), attempts=sub.snapshot().attempts)
 
 

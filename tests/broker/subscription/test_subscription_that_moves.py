@@ -62,15 +62,15 @@ class Consumers:
     def pull(self, *, at_most: int = 1 << 30) -> list[tuple[int, int, int]]:
         """Send all that may be sent: (consumer, offset, delivery count)."""
         sent: list[tuple[int, int, int]] = []
-        while (plan := self.core.next_plan(max_messages=at_most)) is not None:
+        while (plan := self.core.sending.next_plan(max_messages=at_most)) is not None:
             offsets = [o for s, e in plan.ranges for o in range(s, e)][: plan.max_messages]
             ranges = [(o, o + 1) for o in offsets]
             if plan.consumer_id is not None:
-                assert self.core.sent(plan, ranges, 0, offsets[-1] + 1, self.now_ms)
+                assert self.core.sending.sent(plan, ranges, 0, offsets[-1] + 1, self.now_ms)
                 sent += [(plan.consumer_id, o, plan.delivery_count) for o in offsets]
                 continue
             slots = [o % KEYS for o in offsets]
-            chosen = self.core.routed(plan, ranges, offsets[-1] + 1, self.now_ms, slots=slots)
+            chosen = self.core.sending.routed(plan, ranges, offsets[-1] + 1, self.now_ms, slots=slots)
             assert chosen is not None
             sent += [(s.consumer_id, offsets[i], s.delivery_count) for s in chosen for i in s.indices]
         check(self.core)
