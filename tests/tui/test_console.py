@@ -496,12 +496,14 @@ async def test_what_the_caller_has_no_right_to_is_not_offered(cluster: Administe
             await press()
             if "*" not in app.held:
                 break
-        offered = {choice.id for choice in app.choices_of([*ACTIONS.values()])}
+        offered = {choice.id for choice in app.operating.choices_of([*ACTIONS.values()])}
         assert {"topics.delete", "go.topics", "go.subscriptions", "row.copy", "screen.help"} <= offered
         assert not {"go.audit", "go.schemas", "go.journal"} & offered
         app.go(Target(view="namespaces"))
         await press()
-        assert "namespaces.delete" not in {choice.id for choice in app.choices_of([*ACTIONS.values()])}
+        assert "namespaces.delete" not in {
+            choice.id for choice in app.operating.choices_of([*ACTIONS.values()])
+        }
         assert "new namespace" not in screen(app)
         await press("ctrl+d")
         assert "no right" in said(app)[-1]

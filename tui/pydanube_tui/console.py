@@ -15,13 +15,13 @@ from textual.widgets import Input
 from pydanube_tui import files
 from pydanube_tui.actions import Action
 from pydanube_tui.bars import help_lines
-from pydanube_tui.board import SUGGESTER, misread
+from pydanube_tui.board import SUGGESTER, Board, misread
 from pydanube_tui.cluster import bearable
 from pydanube_tui.dialogs import Choice, Field, Form
 from pydanube_tui.files import picture
 from pydanube_tui.filters import FilterError, parse
 from pydanube_tui.grid import Grid
-from pydanube_tui.operating import OperatingBoard
+from pydanube_tui.operating import Operating
 from pydanube_tui.page import MISREAD, Call, Target
 from pydanube_tui.payloads import json_text
 from pydanube_tui.tail import Tail
@@ -37,8 +37,13 @@ _PLACEHOLDERS: Final = {
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
 
 
-class Console(OperatingBoard):
+class Console(Board):
     """The console: the board with everything that its keys do."""
+
+    @cached_property
+    def operating(self) -> Operating:
+        """Return the operations on this board."""
+        return Operating(self)
 
     # -- keys --------------------------------------------------------------------------------------------------
 
@@ -112,7 +117,7 @@ class Console(OperatingBoard):
                 if done is not None:
                     self._begin(done)
         elif action.operation is not None:
-            self._begin(self.operate(action))
+            self._begin(self.operating.operate(action))
         elif action.id.startswith("go."):
             self.go(Target(view=action.id.removeprefix("go.")))
 
@@ -142,14 +147,14 @@ class Console(OperatingBoard):
             "go.later": lambda: self.step(1),
             "row.enter": self._enter,
             "row.json": self._json,
-            "row.messages": lambda: self.go(self.choose_topic(Target(view="messages"))),
-            "row.objects": lambda: self.go(self.choose_topic(Target(view="objects"))),
+            "row.messages": lambda: self.go(self.operating.choose_topic(Target(view="messages"))),
+            "row.objects": lambda: self.go(self.operating.choose_topic(Target(view="objects"))),
             "row.dead_letters": self._dead_letters,
             "messages.follow": self._toggle_follow,
             "messages.jump": self._jump,
             "messages.form": self._next_form,
-            "schemas.compare": self.compare,
-            "change.undo": self.undo,
+            "schemas.compare": self.operating.compare,
+            "change.undo": self.operating.undo,
             "row.copy": self._copy,
             "row.copy_json": self._copy_json,
             "row.mark": self._mark,
@@ -271,7 +276,7 @@ class Console(OperatingBoard):
         if (row := self.grid.selected) is None:
             return
         if self.target.view == "runbooks":
-            self._begin(self.run_runbook(row.key))
+            self._begin(self.operating.run_runbook(row.key))
         elif isinstance(self.feed, Tail):
             self.read(f"{self.feed.topic} {row.key}", message_lines(row.item, self.form))
         elif isinstance(row.enter, Target):
@@ -371,7 +376,7 @@ class Console(OperatingBoard):
         self.read(f"{self.view.title}: what is here, and every key", lines)
 
     async def _palette(self) -> None:
-        choices = self.choices_of([*self.options.actions.values()])
+        choices = self.operating.choices_of([*self.options.actions.values()])
         chosen = await self.push_screen_wait(self.choosing("what do you want to do?", choices))
         if chosen is not None:
             self.call_later(self.perform, self.options.actions[chosen])

@@ -34,10 +34,12 @@ Plan = Mapping[str, Any]
 RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
 
 
-class OperatingBoard(Board):
-    """The board with operations: asks for arguments, shows plans, makes changes."""
+class Operating:
+    """Operations on a board: asks for arguments, shows plans, makes changes."""
 
-    undoable: Sequence[str] = ()  # calls of the last change done here
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.undoable: Sequence[str] = ()  # calls of the last change done here
 
     # -- operations --------------------------------------------------------------------------------------------
 
@@ -45,26 +47,30 @@ class OperatingBoard(Board):
         """Call an operation for the marked rows, else for the one under the cursor, else for the present place."""
         assert action.operation is not None
         operation = OPERATIONS[action.operation]
-        if action.changes and not self.options.allow_writes:
-            self.say(f"{action.title}: the console only reads; start it with --allow-writes", bad=True)
+        if action.changes and not self._board.options.allow_writes:
+            self._board.say(f"{action.title}: the console only reads; start it with --allow-writes", bad=True)
             return
-        if not self.may(action):
-            self.say(f"{action.title}: this caller has no right to it ({operation.permission})", bad=True)
+        if not self._board.may(action):
+            self._board.say(
+                f"{action.title}: this caller has no right to it ({operation.permission})", bad=True
+            )
             return
         try:
             rows = self._rows()
             if len(rows) > MOST_TOGETHER:
-                self.say(f"{len(rows):,} rows are marked: this is of the first {MOST_TOGETHER}", bad=True)
+                self._board.say(
+                    f"{len(rows):,} rows are marked: this is of the first {MOST_TOGETHER}", bad=True
+                )
                 rows = rows[:MOST_TOGETHER]
             calls = await self._calls(operation, action, rows)
             if calls is None:
                 return
             if operation.effect is Effect.READ:
-                self.read_json(operation.name, await self.caller.call(operation.name, calls[0]))
+                self._board.read_json(operation.name, await self._board.caller.call(operation.name, calls[0]))
             else:
                 await self._change(operation, calls, rows)
         except ClusterError as error:
-            self.read(f"{action.title}: refused", _refusal(error))
+            self._board.read(f"{action.title}: refused", _refusal(error))
 
     async def _calls(
         self, operation: Operation, action: Action, rows: Sequence[Row]
@@ -72,9 +78,11 @@ class OperatingBoard(Board):
         """Return the arguments of each call; None: the person cancelled."""
         if action.gathers is not None and rows:
             name, field = action.gathers
-            first = arguments_of(operation, action, {**rows[0].item, **self.target.arguments})
+            first = arguments_of(operation, action, {**rows[0].item, **self._board.target.arguments})
             return [{**first, name: [row.item[field] for row in rows]}]
-        known = [{**self.target.arguments, **row.item} for row in rows] or [dict(self.target.arguments)]
+        known = [{**self._board.target.arguments, **row.item} for row in rows] or [
+            dict(self._board.target.arguments)
+        ]
         if "untrusted.text" in action.filled.values() and any(each.get("truncated") for each in known):
             raise InvalidArgument(
                 f"of this payload only the first {size(KEPT_BYTES)}B are here; topics.replay copies messages whole",
@@ -96,17 +104,19 @@ class OperatingBoard(Board):
         self, operation: Operation, title: str, fields: Sequence[Field]
     ) -> dict[str, Any] | None:
         """Ask the person for the fields, again if an answer is not of its type; None: the person cancelled."""
-        while (values := await self.push_screen_wait(Form(self.look, title, fields))) is not None:
+        while (
+            values := await self._board.push_screen_wait(Form(self._board.look, title, fields))
+        ) is not None:
             try:
                 return typed(operation, values)
             except InvalidArgument as error:
-                self.say(error.message, bad=True)
+                self._board.say(error.message, bad=True)
                 fields = [replace(each, value=values.get(each.name, "")) for each in fields]
         return None
 
     def _rows(self) -> list[Row]:
-        marked = [row for row in self.page.rows if row.key in self.marked]
-        selected = self.grid.selected
+        marked = [row for row in self._board.page.rows if row.key in self._board.marked]
+        selected = self._board.grid.selected
         return marked or ([selected] if selected is not None else [])
 
     async def _change(
@@ -116,17 +126,17 @@ class OperatingBoard(Board):
         together = as_one(operation, calls)
         plans: list[Plan]
         if together is not None:
-            plans = [await self.caller.call("plans.create", together)]
+            plans = [await self._board.caller.call("plans.create", together)]
         else:
             plans = [await self._planned(operation, each) for each in calls]
-        if not await self.push_screen_wait(Consent(self.look, plans)):
-            self.say("nothing was changed")
+        if not await self._board.push_screen_wait(Consent(self._board.look, plans)):
+            self._board.say("nothing was changed")
             return
         done: list[Mapping[str, Any]] = []
         lines: list[Line] = []
         try:
             if together is not None:
-                answer = await self.caller.call("plans.apply", {"plan_token": plans[0]["plan_token"]})
+                answer = await self._board.caller.call("plans.apply", {"plan_token": plans[0]["plan_token"]})
                 done = answer["result"]["changed"]
                 lines = [
                     line((f" {each['topic']}: {each['error']['message']}", Tone.BAD))
@@ -135,10 +145,10 @@ class OperatingBoard(Board):
             else:
                 for arguments, plan in zip(calls, plans, strict=True):
                     token = plan.get("plan_token", "")
-                    done.append(await self.caller.call(operation.name, arguments, plan_token=token))
+                    done.append(await self._board.caller.call(operation.name, arguments, plan_token=token))
         except PlanStale as error:
             if not done:
-                self.say("it has changed since it was shown; this is what would happen now", bad=True)
+                self._board.say("it has changed since it was shown; this is what would happen now", bad=True)
                 await self._change(operation, calls, rows)
                 return
             lines = _refusal(error)
@@ -146,14 +156,14 @@ class OperatingBoard(Board):
             lines = _refusal(error)
         if lines:
             first = line((f" {len(done)} of {len(calls)} were confirmed; then: ", Tone.WARN))
-            self.read(f"{operation.name}: not whole", [first, *lines])
+            self._board.read(f"{operation.name}: not whole", [first, *lines])
         self._told(operation, done)
-        self.marked.difference_update(row.key for row in rows)
-        self.wake.set()
+        self._board.marked.difference_update(row.key for row in rows)
+        self._board.wake.set()
 
     async def _planned(self, operation: Operation, arguments: dict[str, Any]) -> Plan:
         if operation.planned:
-            return await self.caller.call(operation.name, {**arguments, "plan_only": True})
+            return await self._board.caller.call(operation.name, {**arguments, "plan_only": True})
         # What is done to a plan itself has none: it is asked about as it is.
         return {
             "operation": operation.name,
@@ -170,21 +180,23 @@ class OperatingBoard(Board):
         undoable = [each for each in done if each.get("undo_until")]
         self.undoable = [str(each["call_id"]) for each in undoable]
         many = f" ({len(done)} times)" if len(done) > 1 else ""
-        key, undo = self.options.actions["change.undo"].keys[0], "it is for good"
+        key, undo = self._board.options.actions["change.undo"].keys[0], "it is for good"
         if undoable:
             undo = f"{key} takes it back until {clock(undoable[0]['undo_until'])}"
-        self.say(f"done: {operation.name}{many}; {undo}")
+        self._board.say(f"done: {operation.name}{many}; {undo}")
 
     async def undo(self) -> None:
         """Undo the last change made here."""
         if not self.undoable:
-            self.say("nothing was done here that can be taken back; the view audit has the changes of others")
+            self._board.say(
+                "nothing was done here that can be taken back; the view audit has the changes of others"
+            )
             return
         calls = [{"call_id": call} for call in reversed(self.undoable)]
         try:
             await self._change(OPERATIONS["changes.undo"], calls)
         except ClusterError as error:
-            self.read("undo: refused", _refusal(error))
+            self._board.read("undo: refused", _refusal(error))
 
     # -- schemas -----------------------------------------------------------------------------------------------
 
@@ -194,18 +206,18 @@ class OperatingBoard(Board):
         if not rows:
             return
         newer = int(rows[-1].item["version"])
-        known = [int(row.item["version"]) for row in self.page.rows]
+        known = [int(row.item["version"]) for row in self._board.page.rows]
         before_it = max((version for version in known if version < newer), default=newer)
         older = int(rows[0].item["version"]) if len(rows) > 1 else before_it
-        subject = self.target.arguments["subject"]
+        subject = self._board.target.arguments["subject"]
         before, after = [await self._definition(subject, version) for version in (older, newer)]
         tones = {"+": Tone.GOOD, "-": Tone.BAD, "@": Tone.ACCENT}
         found = difflib.unified_diff(before, after, f"version {older}", f"version {newer}", lineterm="", n=5)
         lines: list[Line] = [((each, tones.get(each[:1], Tone.PLAIN)),) for each in found]
-        self.read(f"{subject}: version {older} → {newer}", lines or [line("they are the same")])
+        self._board.read(f"{subject}: version {older} → {newer}", lines or [line("they are the same")])
 
     async def _definition(self, subject: str, version: int) -> list[str]:
-        answer = await self.caller.call("schemas.get", {"subject": subject, "version": version})
+        answer = await self._board.caller.call("schemas.get", {"subject": subject, "version": version})
         text = str(answer["untrusted"].get("schema_definition", ""))
         try:
             return json_text(json.loads(text), indent=2).split("\n")
@@ -228,24 +240,24 @@ class OperatingBoard(Board):
                 )
                 for each in book.parameters
             ]
-            given = await self.push_screen_wait(Form(self.look, book.name, fields))
+            given = await self._board.push_screen_wait(Form(self._board.look, book.name, fields))
             if given is None:
                 return
             values = given
-        reading = Reading(self.look, book.name, [line(("running …", Tone.DIM))])
-        self.push_screen(reading)
+        reading = Reading(self._board.look, book.name, [line(("running …", Tone.DIM))])
+        self._board.push_screen(reading)
         loop = asyncio.get_running_loop()
         lines: list[Line] = []
 
         def call(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             if not reading.is_attached:
                 raise Unavailable("the runbook was left")
-            return asyncio.run_coroutine_threadsafe(self.caller.call(operation, arguments), loop).result(
-                RUNBOOK_WAIT_S
-            )
+            return asyncio.run_coroutine_threadsafe(
+                self._board.caller.call(operation, arguments), loop
+            ).result(RUNBOOK_WAIT_S)
 
         def approve(operation: str, plan: Plan) -> bool:
-            if not self.options.allow_writes or not reading.is_attached:
+            if not self._board.options.allow_writes or not reading.is_attached:
                 return False
             consent = self._consent(plan)
             return asyncio.run_coroutine_threadsafe(consent, loop).result(RUNBOOK_WAIT_S)
@@ -266,16 +278,18 @@ class OperatingBoard(Board):
 
     async def _consent(self, plan: Plan) -> bool:
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        consent = Consent(self.look, [plan])
-        self.push_screen(consent, lambda said: answer.set_result(bool(said)))
+        consent = Consent(self._board.look, [plan])
+        self._board.push_screen(consent, lambda said: answer.set_result(bool(said)))
         return await answer
 
     # -- messages ----------------------------------------------------------------------------------------------
 
     def choose_topic(self, target: Target) -> Target:
         """Show messages of the row's topic, or of the present one."""
-        row = self.grid.selected
-        topic = (row.item.get("topic") if row is not None else None) or self.target.arguments.get("topic")
+        row = self._board.grid.selected
+        topic = (row.item.get("topic") if row is not None else None) or self._board.target.arguments.get(
+            "topic"
+        )
         return Target(view=target.view, arguments={"topic": topic} if topic else {})
 
     def choices_of(self, actions: Sequence[Action]) -> list[Choice]:
@@ -283,7 +297,7 @@ class OperatingBoard(Board):
         return [
             Choice(id=action.id, title=action.title, help=action.help, hint=" ".join(action.keys[:1]))
             for action in actions
-            if self.offers(action)
+            if self._board.offers(action)
         ]
 
 
