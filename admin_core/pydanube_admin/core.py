@@ -36,7 +36,7 @@ from pydanube_core.security.permissions import Principal
 from pydanube_admin.arguments import parse_call
 from pydanube_admin.cluster_wide_port import ASKED, ClusterWidePort
 from pydanube_admin.engine.audit.audit_cut_off import record_let_in
-from pydanube_admin.engine.audit.audit_log import AuditLog
+from pydanube_admin.engine.audit.audit_log import AuditLog, drop_index
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
@@ -152,7 +152,7 @@ class AdminCore:
         """Take up what an earlier start left unfinished; otherwise the first call does."""
         await self._tidy_up()
         if self._port is not None:
-            self.audit.index.wrote(0)
+            await drop_index(self._port)
 
     async def call(
         self,

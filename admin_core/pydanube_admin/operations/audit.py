@@ -24,10 +24,10 @@ from pydanube_admin.engine.audit.audit_chain import (
     KeyTerms,
     head_of,
 )
-from pydanube_admin.engine.audit.audit_index import STRETCH, AuditQuestion, topics_of
 from pydanube_admin.engine.audit.audit_log import HEAD_KEY
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, entry
+from pydanube_admin.engine.kept_records import time_of
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
     Change,
@@ -43,11 +43,11 @@ from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker
 
-MAX_LOOKED_AT: Final = (
-    20_000  # records a page that has items; it may hold fewer than were asked for, and go on
-)
-PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
+STRETCH: Final = 128  # records in one read: a turn of the loop
+MAX_LOOKED_AT: Final = 10_000  # records a page: it may hold fewer than were asked for, or none, and go on
+SKEW_MS: Final = 60_000  # between the clock of a call's id and the time of its record
 MAX_EXPORTED: Final = 100_000
+_LOOKS_FURTHER: Final = f"none of these {MAX_LOOKED_AT:,} records matches; next_page looks at older ones"
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
 
@@ -141,17 +141,15 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
     wanted = _Filter(context, request)
     next_offset, _ = await context.port.open_audit()
     begin = begin_of("audit.query", request, numbers=1)
+    if request.call_id is not None:
+        return await _records_of_call(
+            context, request, wanted, None if begin is None else begin[0], next_offset
+        )
     end = next_offset if begin is None else min(begin[0], next_offset)
     items: list[AuditRecord] = []
-    looked_at = passed = 0
-    first = 0
-    while end > first and len(items) < request.limit and not (items and looked_at >= MAX_LOOKED_AT):
+    looked_at = first = 0
+    while end > first and len(items) < request.limit and looked_at < MAX_LOOKED_AT:
         stretch = (end - 1) // STRETCH * STRETCH
-        if not context.audit.index.may_hold(stretch // STRETCH, wanted.asked):
-            end, passed = stretch, passed + 1
-            if passed % PASSED == 0:
-                await asyncio.sleep(0)
-            continue
         await asyncio.sleep(0)  # what is in memory is read without waiting
         first, found = await context.port.read_audit(start=stretch, max_messages=end - stretch)
         looked_at += STRETCH
@@ -168,13 +166,72 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
                     break
         else:
             end = stretch
+    return _page(context, request, items, end if end > first else None, begun=begin is not None)
+
+
+def _page(
+    context: Context,
+    request: QueryAuditRequest,
+    items: list[AuditRecord],
+    further: int | None,
+    *,
+    begun: bool,
+) -> Page[AuditRecord]:
+    """Return a page; `further`: where the next one begins, None if this is the last."""
+    reason = None
+    if not items:
+        reason = none_because(request) if further is None else _LOOKS_FURTHER
+        reason = None if further is None and begun else reason
     return Page[AuditRecord](
         items=items,
-        items_reason=none_because(request) if not items and end <= first and begin is None else None,
-        next_page=next_token((end,), "audit.query", request) if end > first else None,
+        items_reason=reason,
+        next_page=None if further is None else next_token((further,), "audit.query", request),
         total=None,
         as_of=format_time(context.now_ms()),
     )
+
+
+async def _records_of_call(
+    context: Context, request: QueryAuditRequest, wanted: _Filter, begin: int | None, next_offset: int
+) -> Page[AuditRecord]:
+    """Return the records of one call, found by the time in its id. Its outcome may be on a later page than the call."""
+    assert request.call_id is not None
+    start, _ = await context.port.read_audit(start=0, max_messages=1)
+    if begin is None:
+        made_ms = max(0, min(_made_ms(request.call_id), context.now_ms()) - SKEW_MS)
+        begin = await _offset_at(context, format_time(made_ms), start, next_offset)
+    at, until = max(begin, start), min(next_offset, max(begin, start) + MAX_LOOKED_AT)
+    items: list[AuditRecord] = []
+    while at < until and not any(each.phase == "outcome" for each in items):
+        await asyncio.sleep(0)
+        _, found = await context.port.read_audit(start=at, max_messages=min(STRETCH, until - at))
+        for _, payload in found:
+            if wanted.may_hold(payload) and (record := _record(payload)) is not None and wanted.holds(record):
+                items.insert(0, AuditRecord(**record))
+        at += STRETCH
+    is_last = until == next_offset or any(each.phase == "outcome" for each in items)
+    return _page(context, request, items, None if is_last else until, begun=begin > start)
+
+
+def _made_ms(call_id: str) -> int:
+    """Return the time in the id of a call; 0 for a text that is none."""
+    try:
+        return time_of(call_id)
+    except ValueError:
+        return 0
+
+
+async def _offset_at(context: Context, time: str, low: int, high: int) -> int:
+    """Return the offset of the first record that is not older than a time. O(log of the records) reads."""
+    while low < high:
+        middle = (low + high) // 2
+        _, found = await context.port.read_audit(start=middle, max_messages=1)
+        record = _record(found[0][1]) if found else None
+        if record is not None and str(record["time"]) < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _record(payload: bytes) -> dict[str, Any] | None:
@@ -186,6 +243,20 @@ def _record(payload: bytes) -> dict[str, Any] | None:
     if not isinstance(body, dict) or not _REQUIRED <= body.keys() <= AuditRecord.model_fields.keys():
         return None
     return body
+
+
+def topics_of(arguments: Mapping[str, Any]) -> set[str]:
+    """Return the topics that a call names, in its own arguments or those of the call that it plans."""
+    found = set()
+    for name, value in arguments.items():
+        if name in ("topic", "to") and isinstance(value, str):
+            try:
+                found.add(str(TopicName.parse(value)))
+            except ClusterError:
+                continue
+        elif name == "arguments" and isinstance(value, Mapping):
+            found |= topics_of(value)
+    return found
 
 
 def _operation_named(name: str) -> str:
@@ -220,13 +291,6 @@ class _Filter:
         self._operation = None if request.operation is None else _operation_named(request.operation)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
         asked = (self._operation, request.principal, request.call_id)
-        self.asked = AuditQuestion(
-            operation=self._operation,
-            principal=request.principal,
-            topic=self._topic,
-            call_id=request.call_id,
-            matches=self._matches if request.filter else None,
-        )
         # Where a time is asked for, each record says whether what follows is older.
         words = [json.dumps(one).encode() for one in asked if one is not None]
         if self._topic is not None:

@@ -26,7 +26,6 @@ from pydanube_core.errors import AuditUnavailable, ClusterError, Conflict
 from pydanube_core.recent import RecentDict
 
 from pydanube_admin.engine.audit.audit_chain import FIRST, KEYS_KEY, Head, KeyTerms, head_of, linked
-from pydanube_admin.engine.audit.audit_index import AuditIndex
 
 READS_APART_MS: Final = 60_000
 MOST_ALIKE: Final = 1000  # kinds of reads that are remembered
@@ -86,6 +85,7 @@ class RefusalBound:
 
 _log = logging.getLogger("pydanube.admin")
 
+_INDEX: Final = "audit/index/"  # keys of the index that earlier versions kept
 HEAD_KEY: Final = "audit/head"
 MAX_WAITING: Final = 10_000
 GROUP: Final = 500
@@ -98,7 +98,6 @@ class AuditLog:
 
     def __init__(self, port: ClusterPort, reads: AuditReads = AuditReads.SAMPLED) -> None:
         self._port = port
-        self.index = AuditIndex(port)
         self.reads = ReadSampling(reads)
         self.refusals = RefusalBound()
         self._waiting: deque[tuple[Mapping[str, Any], asyncio.Future[None] | None]] = deque()
@@ -152,7 +151,6 @@ class AuditLog:
     async def aclose(self) -> None:
         """Write the waiting records, as far as possible."""
         await self.settled()
-        await self.index.aclose()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -209,7 +207,6 @@ class AuditLog:
                 self._head = None
             else:
                 self._head = head
-                self.index.wrote(head.seq + 1)
                 return
         raise AuditUnavailable(f"others wrote to the audit {ATTEMPTS} times before this broker could")
 
@@ -261,3 +258,9 @@ class AuditLog:
             f"the call cannot be recorded in the audit, so nothing was changed{why}",
             reason=None if error is None else error.code,
         )
+
+
+async def drop_index(port: ClusterPort) -> None:
+    """Delete the index that earlier versions kept in the metadata store, up to 32 MiB of it."""
+    while found := await port.list_state(_INDEX, limit=16):
+        await port.write_state({each.key: None for each in found})
