@@ -174,7 +174,11 @@ class Feed:
                 answers[name], items = result
                 fresh[name] = {**result[0], "items": items}
         self.answers = answers
-        self.still = 0 if any(self._askers[name].moved for name in fresh) else self.still + 1
+        self.still = (
+            0
+            if any(self._askers[name].moved and not self._asks[name].for_names for name in fresh)
+            else self.still + 1
+        )
         self.times.append(now_ms)
         for name, value in self.view.measures(fresh).items():
             if name in self.series or len(self.series) < MAX_SERIES:

@@ -32,12 +32,17 @@ class Extent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One operation that a view calls at each refresh. Without the answer of an `optional` one the view still works."""
+    """One operation that a view calls at each refresh.
+
+    Without the answer of an `optional` one the view still works. Of one `for_names` a view shows names beside its own
+    items: the figures in it, which always move, make no new page.
+    """
 
     operation: str
     arguments: Arguments = field(default_factory=dict)
     extent: Extent = Extent.ONE
     optional: bool = False
+    for_names: bool = False
 
 
 def given(arguments: Arguments, *names: str) -> dict[str, Any]:

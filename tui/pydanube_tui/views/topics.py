@@ -27,7 +27,7 @@ def _partitions(item: Item) -> Cell:
 def _asks(arguments: Arguments) -> Mapping[str, Ask]:
     return {
         **listed("topics.list", "namespace")(arguments),
-        "brokers": Ask(operation="brokers.list", extent=Extent.ALL, optional=True),
+        "brokers": Ask(operation="brokers.list", extent=Extent.ALL, optional=True, for_names=True),
         "alerts": Ask(operation="alerts.list", arguments={"limit": 100}, optional=True),
     }
 
