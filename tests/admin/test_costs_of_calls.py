@@ -62,7 +62,7 @@ async def test_namespaces_are_listed_at_the_cost_of_all_topics_together() -> Non
     registry = SimpleNamespace(
         catalog=SimpleNamespace(index=index), ownership=SimpleNamespace(several=True), topics=()
     )
-    with at_most(1.0):
+    with at_most(0.3):
         found = await Administration.namespaces(cast(Administration, SimpleNamespace(_registry=registry)))
     assert {each.topics for each in found} == {2}
 
