@@ -392,7 +392,7 @@ async def test_an_undo_that_the_disk_refuses_has_no_effect_and_can_be_repeated(
     registry = cluster.broker.registry
     before = await cluster.payloads("clicks")
     deleted = await cluster.apply("topics.delete", topic="clicks")
-    store: Any = registry.catalog._store
+    store: Any = registry.catalog.store
     transact = store.transact
 
     async def full(writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Any:

@@ -40,7 +40,7 @@ async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
 
 def before_each_step(monkeypatch: pytest.MonkeyPatch, broker: Broker, act: Act) -> None:
     """Call `act` with 0, 1, 2 … before each transaction and each read of a broker's metadata."""
-    store: Any = broker.registry.catalog._store
+    store: Any = broker.registry.catalog.store
     steps = iter(range(1 << 30))
 
     def interrupted(name: str) -> None:

@@ -63,12 +63,12 @@ class TopicCatalog:
         self.wholes = WholeTopics(self.records, self.ids)
         self.raises_format = True  # whether a lone broker may convert metadata of an older format
         self._of_parts = PartitionRecords(self.records, self.subscriptions, self.tombstones)
-        self._store = store
+        self.store = store
 
     async def load(self) -> None:
         """Read the registry and the tombstones, follow both from there, and create the namespaces that always exist."""
         await self.records.load()
-        blocks = await self._store.get(keys.ID_BLOCKS)
+        blocks = await self.store.get(keys.ID_BLOCKS)
         with self.aside.reading(keys.ID_BLOCKS):
             IdBlocksRecord.of(blocks)
         await self.namespaces.create_built_in()
@@ -355,7 +355,7 @@ class TopicCatalog:
     async def _delete_of_parts(
         self, topic: TopicName, grace: Grace | None, held: Sequence[UnusedFacts]
     ) -> list[TopicRecord]:
-        change = Change(self._store)
+        change = Change(self.store)
         if held:
             await self._require_held(change, topic, held, len(self.index.partitions(topic)))
         try:
@@ -375,7 +375,7 @@ class TopicCatalog:
         for each in held:
             broker_id = BrokerId(int(each.broker_id))
             key = keys.incarnation_key(broker_id)
-            item = await self._store.get(key)
+            item = await self.store.get(key)
             if (
                 item is None
                 or IncarnationRecord.from_json(item.value, key=key).incarnation != each.incarnation
