@@ -170,10 +170,19 @@ class Peers:
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             )
-        sealed = self._port.sealed(broker.broker_id, call.SerializeToString())
-        channel = self._channel(broker.admin_url)
-        try:
+        request, channel = call.SerializeToString(), self._channel(broker.admin_url)
+
+        async def carried(sealed: bytes) -> bytes:
             return await channel.carry(CARRIED_CALL, sealed, operation=call.operation, timeout_s=timeout_s)
+
+        sealed = self._port.sealed(broker.broker_id, request)
+        try:
+            try:
+                return await carried(sealed)
+            except PermissionDenied as error:
+                if not self._port.clock_differs(broker.broker_id, sealed, error.details):
+                    raise
+            return await carried(self._port.sealed(broker.broker_id, request))
         except Unavailable as error:
             if "tls" in error.details and self._channels.get(broker.admin_url) is channel:
                 del self._channels[broker.admin_url]  # with the next call certificates are read anew
@@ -207,12 +216,7 @@ class Peers:
             whole = call_request(part_of.operation.name, part_of.arguments, principal="", face="")
             request.within.CopyFrom(whole)
         why = f"broker {broker.broker_id} does not answer"
-        try:
-            return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
-        except PermissionDenied as error:
-            if isinstance(apart_ms := error.details.get("apart_ms"), int):
-                self._port.clock_apart(broker.broker_id, apart_ms)
-            raise
+        return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
         """Answer another broker's call of a method of the port, for an authorized caller. Raises `InvalidArgument`."""

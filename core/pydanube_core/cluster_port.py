@@ -418,8 +418,12 @@ class EachBrokerPort(Protocol):
         What deletes by age takes the first off its time; what finds a time in the future adds the second.
         """
 
-    def clock_apart(self, broker_id: str, apart_ms: int) -> None:
-        """Note that another broker refused a call of this one because its clock is so much ahead (below 0: behind)."""
+    def clock_differs(self, broker_id: str, sealed: bytes, details: Mapping[str, Any]) -> bool:
+        """Return whether another broker refused a sealed call because its clock differs; the next is for its clock.
+
+        Args:
+            details: of the error that it answered.
+        """
 
     async def status(self) -> BrokerFacts: ...
 

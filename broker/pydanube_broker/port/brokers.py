@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from pydanube_core.errors import Unavailable
 from pydanube_core.facts import BrokerAddress, BrokerFacts, PeerCertificates, Reason, RemovalFacts
@@ -19,7 +19,7 @@ from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
-from pydanube_broker.relay.membership import heard_at
+from pydanube_broker.relay.membership import Seals, heard_at
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.tier.status import reasons_of, status_of
@@ -188,14 +188,21 @@ class BrokersPart:
             key=None if tls.key is None else str(tls.key),
         )
 
-    def clock_apart(self, broker_id: str, apart_ms: int) -> None:
-        heard_at(broker_id, now_ms() + apart_ms)
-
     def sealed(self, broker_id: str, request: bytes) -> bytes:
+        return self._seals.seal(broker_id, current_identity.get(), request, now_ms())
+
+    def clock_differs(self, broker_id: str, sealed: bytes, details: Mapping[str, Any]) -> bool:
+        apart_ms = self._seals.differs(broker_id, sealed, details)
+        if apart_ms is not None:
+            heard_at(broker_id, now_ms() + apart_ms)
+        return apart_ms is not None
+
+    @property
+    def _seals(self) -> Seals:
         relay = self._broker.relay
         if relay is None or relay.membership is None:
             raise Unavailable("this broker is still joining the cluster", retry_after_ms=500)
-        return relay.membership.seals.seal(broker_id, current_identity.get(), request, now_ms())
+        return relay.membership.seals
 
     async def statuses(self) -> Sequence[BrokerFacts]:
         return [await self.status()]

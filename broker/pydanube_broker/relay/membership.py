@@ -10,7 +10,7 @@ import hmac
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -32,6 +32,7 @@ MOST_REMEMBERED: Final = 65_536  # seals of the last two minutes that were opene
 _DIGEST: Final = 32
 _LENGTH: Final = 4
 _NONCE: Final = 16
+_REMEMBERED: Final = 1024  # proofs, and clocks that differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,10 @@ class Seals:
     """Makes and opens the seals of one broker, on calls of administration that go to another. Pure but for its dice.
 
     The receiver does not ask the sender's rights but those of the caller, whom the sender names; so whoever could make a
-    seal could be anybody. The key is the cluster's secret. A seal is for one receiver, for what it encloses, for a minute,
-    and for one time: what somebody has overheard opens nothing. Layout: digest (32 bytes), length of the head (4,
-    big-endian), head (JSON), the request as its client sent it.
+    seal could be anybody. The key is the cluster's secret. A seal is for one receiver, for what it encloses, for a minute
+    of the receiver's clock, and for one time: what somebody has overheard opens nothing. A receiver whose clock differs
+    returns the difference with a digest, and the sender seals the call again (`differs`). Layout: digest (32 bytes), length
+    of the head (4, big-endian), head (JSON), the request as its client sent it.
 
     Args:
         secret: the cluster's.
@@ -61,6 +63,9 @@ class Seals:
         self._me = me
         self.heard: Callable[[str, int], None] = lambda broker_id, at_ms: None  # told the time of a sender
         self._opened: OrderedDict[str, int] = OrderedDict()  # nonce → until when it would hold
+        self._apart_ms: dict[
+            str, int
+        ] = {}  # receiver → its clock minus ours, where a call was refused for that
 
     def seal(self, receiver: str, caller: Identity | None, request: bytes, now_ms: int) -> bytes:
         """Enclose a request for another broker."""
@@ -68,6 +73,7 @@ class Seals:
             "from": self._me,
             "to": receiver,
             "at_ms": now_ms,
+            "apart_ms": self._apart_ms.get(receiver, 0),
             "nonce": secrets.token_hex(_NONCE),
             "caller": None if caller is None else _encoded(caller),
         }
@@ -90,17 +96,40 @@ class Seals:
             raise _refused("it is for another broker")
         apart_ms = now_ms - head["at_ms"]
         self.heard(head["from"], head["at_ms"])
-        if abs(apart_ms) > FRESH_MS:
+        sealed_ms = head["at_ms"] + head.get("apart_ms", 0)  # a broker of an older build sends none
+        if abs(now_ms - sealed_ms) > FRESH_MS:
             raise _refused(
                 f"it was sealed {apart_ms // 1000} s ago by the clock of broker {head['from']}, and holds for "
                 f"{FRESH_MS // 1000} s: set the clocks of both machines",
                 apart_ms=apart_ms,
+                apart_proof=self._apart_proof(digest, apart_ms),
             )
-        self._note(head["nonce"], head["at_ms"] + FRESH_MS, now_ms)
+        self._note(head["nonce"], sealed_ms + FRESH_MS, now_ms)
         caller = head["caller"]
         return Envelope(
             sender=head["from"], caller=None if caller is None else _decoded(caller), request=body[end:]
         )
+
+    def differs(self, receiver: str, sealed: bytes, details: Mapping[str, Any]) -> int | None:
+        """Return how far a receiver's clock is ahead of ours, in milliseconds, if it refused a seal for that reason.
+
+        The next seal is made for its clock. Without a proof the answer is not the receiver's: an overheard seal for a later
+        time would be good then.
+        """
+        apart_ms, proof = details.get("apart_ms"), details.get("apart_proof")
+        if not isinstance(apart_ms, int) or not isinstance(proof, str):
+            return None
+        if not hmac.compare_digest(proof.encode(), self._apart_proof(sealed[:_DIGEST], apart_ms).encode()):
+            return None
+        if len(self._apart_ms) >= _REMEMBERED:
+            self._apart_ms.clear()
+        self._apart_ms[receiver] = apart_ms
+        return apart_ms
+
+    def _apart_proof(self, digest: bytes, apart_ms: int) -> str:
+        """Return the proof that the receiver of the seal with this digest measured a difference of clocks."""
+        text = digest + str(apart_ms).encode()
+        return blake2b(text, key=self._secret, digest_size=_DIGEST, person=b"danube clock").hexdigest()
 
     def _note(self, nonce: str, until_ms: int, now_ms: int) -> None:
         if nonce in self._opened:
@@ -159,7 +188,6 @@ def _decoded(given: dict[str, Any]) -> Identity:
 #: the topic of a relayed call that itself names only an id, percent-encoded
 TOPIC: Final = "x-danube-topic"
 _SECRET_BYTES: Final = 32
-_REMEMBERED: Final = 1024
 
 
 async def cluster_secret(store: MetadataStore) -> bytes:

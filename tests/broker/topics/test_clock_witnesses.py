@@ -70,15 +70,35 @@ def test_a_start_before_the_newest_message_is_behind_and_a_long_stop_is_not_ahea
     assert later.clock.apart_ms() == (0, 0)
 
 
-def test_a_broker_whose_clock_is_apart_is_heard_by_both_sides_although_its_call_is_refused() -> None:
+def test_a_broker_whose_clock_is_apart_is_heard_and_seals_its_call_again() -> None:
     receiver, sender = Seals(b"s" * 32, "1"), Seals(b"s" * 32, "2")
     heard: list[tuple[str, int]] = []
     receiver.heard = lambda broker_id, at_ms: heard.append((broker_id, at_ms))
     wrong_ms = TRUE_MS + 25 * HOUR_MS
+    sealed = sender.seal("1", None, b"x", wrong_ms)
     with pytest.raises(PermissionDenied) as refused:
-        receiver.open(sender.seal("1", None, b"x", wrong_ms), TRUE_MS)
-    assert wrong_ms + refused.value.details["apart_ms"] == TRUE_MS  # how the sender knows the receiver's time
-    assert heard == [("2", wrong_ms)]
+        receiver.open(sealed, TRUE_MS)
+    assert sender.differs("1", sealed, refused.value.details) == -25 * HOUR_MS
+    assert receiver.open(sender.seal("1", None, b"x", wrong_ms), TRUE_MS).request == b"x"
+    assert heard == [("2", wrong_ms)] * 2, "its own clock, each time"
+    with pytest.raises(PermissionDenied) as refused:  # a clock that was set right is measured again
+        receiver.open(sealed := sender.seal("1", None, b"x", TRUE_MS), TRUE_MS)
+    assert sender.differs("1", sealed, refused.value.details) == 0
+    assert receiver.open(sender.seal("1", None, b"x", TRUE_MS), TRUE_MS).request == b"x"
+
+
+def test_a_difference_of_clocks_counts_only_with_the_receiver_s_proof_for_that_call() -> None:
+    receiver, sender = Seals(b"s" * 32, "1"), Seals(b"s" * 32, "2")
+    sealed, other = (sender.seal("1", None, b"x", TRUE_MS + HOUR_MS) for _ in range(2))
+    with pytest.raises(PermissionDenied) as refused:
+        receiver.open(sealed, TRUE_MS)
+    told = refused.value.details
+    assert sender.differs("1", other, told) is None
+    assert sender.differs("1", sealed, told | {"apart_ms": HOUR_MS}) is None
+    assert sender.differs("1", sealed, told | {"apart_proof": "é"}) is None
+    assert sender.differs("1", sealed, {"apart_ms": -HOUR_MS}) is None
+    with pytest.raises(PermissionDenied):
+        receiver.open(sender.seal("1", None, b"x", TRUE_MS + HOUR_MS), TRUE_MS)
 
 
 def test_a_stranger_is_not_heard() -> None:
