@@ -40,6 +40,7 @@ from pydanube_core.facts import (
     SessionFacts,
     SettingFacts,
     StateItem,
+    StopFacts,
     SubscriptionFacts,
     TopicFacts,
     TrafficFacts,
@@ -458,6 +459,9 @@ class EachBrokerPort(Protocol):
         """Close a producer's or consumer's connection; return whether there was one. The client may reconnect."""
 
     async def journal(self) -> Mapping[str, Any]: ...
+
+    async def at_stop(self) -> StopFacts:
+        """Return the topics that this broker serves, as its stop would find them."""
 
     async def audit_key(self) -> AuditKey:
         """Return the key of this broker's audit records, made if there is none."""

@@ -361,6 +361,27 @@ class RemovalFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAtStop:
+    """A topic that a broker serves, and its messages that are in this broker's journal alone."""
+
+    topic: str
+    waits: bool  # for this broker's return; otherwise another broker serves it
+    messages: int
+    oldest_ms: int | None  # append time of the oldest of them; None: there are none, or it is unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFacts:
+    """The topics of a broker as its stop would find them, without its audit."""
+
+    broker_id: str
+    state: str  # as it is registered
+    others: int  # brokers that would take topics
+    keeps_disk: bool  # False: its messages end with its process
+    topics: tuple[TopicAtStop, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
     """A broker's addresses. URLs as clients and other brokers use them."""
 

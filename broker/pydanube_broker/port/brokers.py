@@ -11,12 +11,20 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from pydanube_core.errors import Unavailable
-from pydanube_core.facts import BrokerAddress, BrokerFacts, PeerCertificates, Reason, RemovalFacts
+from pydanube_core.facts import (
+    BrokerAddress,
+    BrokerFacts,
+    PeerCertificates,
+    Reason,
+    RemovalFacts,
+    StopFacts,
+    TopicAtStop,
+)
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 
 from pydanube_broker.cluster.ids import BrokerId, broker_number
-from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.relay.membership import Seals, heard_at
@@ -24,7 +32,7 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.status.metrics import Gathered, SubscriptionSample, TopicSample
 from pydanube_broker.tier.status import reasons_of, status_of
 from pydanube_broker.tier.tier import Tier
-from pydanube_broker.topics.topic import CLOCK, now_ms
+from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SHOWN_ASIDE: Final = 10
 
@@ -134,6 +142,37 @@ class BrokersPart:
         await self._broker.moves.removals().remove(broker_number(broker_id))
         if self._broker.telemetry is not None:
             self._broker.telemetry.note_removed(broker_id)
+
+    async def at_stop(self) -> StopFacts:
+        ownership, slices = self._broker.ownership, Slices()
+        me = str(self._broker.data_dir.broker_id)
+        others = {str(broker) for broker in self._broker.moves.takers()} - {me} if self.several else set()
+        topics = []
+        for topic in self._broker.registry.topics:
+            await slices()
+            if not topic.options.topic.is_audit:
+                topics.append(self._at_stop(topic, has_others=bool(others)))
+        return StopFacts(
+            broker_id=me,
+            state=ownership.office.membership.state.value,
+            others=len(others),
+            keeps_disk=not self._broker.data_dir.memory,
+            topics=tuple(topics),
+        )
+
+    def _at_stop(self, topic: Topic, *, has_others: bool) -> TopicAtStop:
+        stores = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
+        start = topic.commit
+        if stores:
+            first = self._broker.journal.first_offset(topic.topic_id)
+            start = min(start, max(topic.state.needed_offset, start if first is None else first))
+        messages = topic.commit - start
+        return TopicAtStop(
+            topic=topic.name,
+            waits=stores or not has_others,
+            messages=messages,
+            oldest_ms=self._broker.append_time_ms(topic, start) if messages else None,
+        )
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

@@ -60,6 +60,7 @@ from pydanube.admin.generated.results import (
     JournalDescription,
     LagItem,
     Leader,
+    MayStop,
     MovedCursor,
     MovedTopic,
     NamespaceItem,
@@ -288,6 +289,10 @@ class BrokersOperations(KeywordsNamed):
     ) -> BrokerLogs:
         """Show the last events of the broker's own log."""
         return await self._caller.call("brokers.logs", locals(), BrokerLogs)
+
+    async def may_stop(self, *, broker_id: str | None = None) -> MayStop:
+        """Show what becomes of a broker's topics if it stops now."""
+        return await self._caller.call("brokers.may_stop", locals(), MayStop)
 
     async def metrics(self, *, broker_id: str | None = None) -> BrokerMetricsResult:
         """Show counters of one broker since it started."""

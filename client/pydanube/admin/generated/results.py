@@ -202,6 +202,18 @@ class BrokerLogs(Result):
     items: list[dict[str, Any]]
 
 
+class MayStop(Result):
+    """What a stop of the broker would do now."""
+
+    broker_id: str
+    may_stop: bool
+    because: str
+    would_wait: list[str]
+    would_be_taken_over: list[str]
+    not_named: int
+    would_lose: dict[str, int | None] | None
+
+
 class BrokerMetricsResult(Result):
     topics: int
     subscriptions: int

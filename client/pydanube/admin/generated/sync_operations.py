@@ -74,6 +74,7 @@ class SyncBrokersOperations(InLoop[BrokersOperations]):
     leader = Blocking(BrokersOperations.leader)
     list = Blocking(BrokersOperations.list)
     logs = Blocking(BrokersOperations.logs)
+    may_stop = Blocking(BrokersOperations.may_stop)
     metrics = Blocking(BrokersOperations.metrics)
     remove = Blocking(BrokersOperations.remove)
     plan_remove = Wrapped(Blocking(BrokersOperations.plan_remove), SyncPlan)
