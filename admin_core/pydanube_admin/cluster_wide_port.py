@@ -43,7 +43,8 @@ from pydanube_core.facts import (
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.units import counted
 
-from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, by_id, named, note_unseen, unseen
+from pydanube_admin.engine.places import by_id
+from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, named, note_unseen, unseen
 
 T = TypeVar("T")
 

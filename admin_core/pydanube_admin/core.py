@@ -56,7 +56,7 @@ from pydanube_admin.registry import OPERATIONS
 _log = logging.getLogger("pydanube.admin")
 
 # Groups whose results quote settings and what stores answer, whose addresses may hold a password.
-_ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations"})
+_ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations", "tasks"})
 
 BALANCE = "balance"  # who calls, and where, when the load manager acts by itself
 MCP = "mcp"  # the face of agents

@@ -1,7 +1,7 @@
 """The other brokers, if there are any: a call about one topic goes to its owner, a list asks all that have part of it.
 
-Every broker may be asked for everything. A call that names a topic of another broker is carried out there, as it came, and
-recorded in that broker's audit. Lists, and calls about a topic whose partitions are at several, are made here
+Every broker may be asked for everything. A call that belongs to another broker (`engine.places`) is carried out there, as it
+came, and recorded in that broker's audit. Lists, and calls about a topic whose partitions are at several, are made here
 (`cluster_wide_port`): what they need of each owner is asked side by side under one deadline. Who did not answer to a list is named
 under `not_seen`.
 
@@ -13,8 +13,7 @@ names the operation that it is a part of, and is answered to whoever may make th
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, get_type_hints
@@ -24,12 +23,12 @@ from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import InvalidArgument, InvalidName, PermissionDenied, Unavailable
+from pydanube_core.errors import InvalidArgument, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
-from pydanube_core.names import TopicName
 from pydanube_core.ops_call import call_request
 
 from pydanube_admin.engine.permission import call_under_way
+from pydanube_admin.engine.places import Places
 
 _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=True)
 
@@ -90,21 +89,6 @@ CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # before the name of a method that is asked of another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
-# Made from the metadata and what each owner says; else a call goes to where its topic is, or to the broker that it names.
-_ANYWHERE: Final = frozenset(
-    {
-        "topics.create",
-        "topics.list",
-        "topics.describe",
-        "topics.move",
-        "topics.unload",
-        "subscriptions.lag",
-        "brokers.remove",  # of one that hangs the others say until when it counts as there
-    }
-)
-
-# What is suggested is remembered where the load manager works.
-_AT_THE_LEADER: Final = frozenset({"cluster.balance", "cluster.rebalance"})
 
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
 
@@ -118,6 +102,7 @@ class Peers:
 
     def __init__(self, port: ClusterPort, asked: Container[str]) -> None:
         self._port = port
+        self._places = Places(port)
         self._asked = asked
         self._channels: dict[str, OpsChannel] = {}
 
@@ -130,37 +115,13 @@ class Peers:
     async def forwarded(self, call: Any) -> bytes | None:
         """Return the result of a call (a `CallRequest`) that another broker carries out; None if it is this one's.
 
-        Raises: what the owner answers.
+        Raises: what the other broker answers.
         """
-        if call.operation in _ANYWHERE:
+        found = await self._places.elsewhere(call.operation, call.arguments)
+        if found is None:
             return None
-        own = self._port.life.partition("/")[0]
-        if call.operation in _AT_THE_LEADER:
-            leader = await self._port.leader()
-            if leader is None or leader.broker_id == own:
-                return None
-            return await self._at(
-                leader, call, f"{call.operation} is for the leader, broker {leader.broker_id}, which"
-            )
-        if call.operation.startswith("brokers.") and (broker := await self._named(call.arguments)):
-            return (
-                None
-                if broker.broker_id == own
-                else await self._at(broker, call, f"broker {broker.broker_id}")
-            )
-        topic = _topic_in(call.arguments)
-        owners = {} if topic is None else by_id(await self._port.owners(topic))
-        if not owners.keys() - {own}:
-            return None
-        if len(owners) > 1:
-            return None  # made here, of what each of them does
-        (owner,) = owners.values()
-        return await self._at(owner, call, f"topic {topic}")
-
-    async def _at(self, broker: BrokerAddress, call: Any, what: str) -> bytes:
-        """Have another broker carry a call out."""
-        why = f"{what} is at broker {broker.broker_id}, which does not answer"
-        return await self._carried(broker, call, why, timeout_s=FORWARD_S)
+        why = f"{found.because} is at broker {found.broker.broker_id}, which does not answer"
+        return await self._carried(found.broker, call, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
         """Return another broker's answer to a call under our seal; `why` begins the error if it does not answer."""
@@ -195,11 +156,6 @@ class Peers:
                 broker_id=broker.broker_id,
                 retry_after_ms=1000,
             ) from error
-
-    async def _named(self, arguments: bytes) -> BrokerAddress | None:
-        """Return the broker that a call names, if it is registered."""
-        broker_id = _given(arguments).get("broker_id")
-        return next((each for each in await self._port.members() if each.broker_id == broker_id), None)
 
     async def ask(
         self,
@@ -254,26 +210,3 @@ async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str
         return await work(), noted
     finally:
         _not_seen.reset(before)
-
-
-def by_id(owners: Sequence[BrokerAddress | None]) -> dict[str, BrokerAddress]:
-    """Return the known owners, by their ids."""
-    return {owner.broker_id: owner for owner in owners if owner is not None}
-
-
-def _topic_in(arguments: bytes) -> str | None:
-    """Return the topic that a call names; None for an invalid name, which the operation refuses."""
-    topic = _given(arguments).get("topic")
-    try:
-        return str(TopicName.parse(topic)) if isinstance(topic, str) else None
-    except (InvalidName, InvalidArgument):
-        return None
-
-
-def _given(arguments: bytes) -> dict[str, Any]:
-    """Return the arguments of a call; empty if they cannot be parsed, which the operation refuses."""
-    try:
-        given = json.loads(arguments or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return given if isinstance(given, dict) else {}

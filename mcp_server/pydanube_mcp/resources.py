@@ -55,7 +55,7 @@ _TEMPLATES: Final = (
         title="Broker",
         description="The broker, as get_broker_status shows it",
         operation="brokers.status",
-        arguments=lambda broker_id: {},
+        arguments=lambda broker_id: {"broker_id": broker_id},
     ),
     _Template(
         kind="schema",
@@ -222,7 +222,7 @@ async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str,
     page: dict[str, Any] = {"limit": 1000}
     match name:
         case "broker_id":
-            return [(await client.call("brokers.status"))["broker_id"]]
+            return [item["broker_id"] for item in (await client.call("brokers.list", page))["items"]]
         case "subject":
             return [item["subject"] for item in (await client.call("schemas.list", page))["items"]]
         case "subscription" if "topic" in given:

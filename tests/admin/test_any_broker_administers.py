@@ -57,7 +57,7 @@ async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBro
         yield cluster
 
 
-async def ask(broker: Broker, operation: str, **arguments: Any) -> dict[str, Any]:
+async def ask(broker: Broker, operation: str, /, **arguments: Any) -> dict[str, Any]:
     async with OpsClient(broker.admin_url) as client:
         return await client.call(operation, arguments)
 

@@ -21,6 +21,19 @@ class Effect(StrEnum):
     DESTROY = "destroy"  # needs a plan that was shown
 
 
+class Place(StrEnum):
+    """Where a call is carried out."""
+
+    ANYWHERE = "anywhere"  # at the broker that was called, which asks the others
+    OWNER = "owner"  # of the topic that the arguments name
+    BROKER = "broker"  # that the arguments name
+    LEADER = "leader"
+    CALL = "call"  # where the operation that the arguments name is
+    PLAN = "plan"  # where the planned operation is
+    CHANGE = "change"  # where the undo of the change is
+    TASK = "task"  # at the broker that runs it
+
+
 MAX_LIMIT = 1000
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from pydanube_admin.engine.declaration import Argument, ArgumentType, Declared, Example, ValueType
 from pydanube_admin.engine.forecast import Done, Forecast, Undo
-from pydanube_admin.engine.models import Change, Effect, Request, Result
+from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
 
 # What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
@@ -59,6 +59,8 @@ class Operation(Declared):
     # What a change would do; None for reads, and for what makes plans itself
     forecast: Forecaster | None = None
     undo: Undoer | None = None  # how it is taken back; None: it is not
+    at: Place = Place.OWNER
+    undo_at: Place | None = None  # None: as `at`
     default_profile: bool = False  # also in the MCP profile `default`
     plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
     may_destroy: bool = False  # by its arguments: the forecast says which call does

@@ -50,7 +50,7 @@ _log = logging.getLogger("pydanube.admin")
 MAX_TASKS: Final = 500
 MAX_DETACHED: Final = 16  # that run side by side
 MAX_FOLLOWED: Final = 200  # concurrent tasks that follow what their calls have begun
-NOTED_S: Final = 2.0  # how often the work of a detached one is kept
+NOTED_S: Final = 2.0  # between two notes of a task's progress
 STOP_S: Final = 5.0
 
 
@@ -62,6 +62,7 @@ class Tasks:
         self._now_ms = now_ms
         self._running: dict[str, asyncio.Task[Any]] = {}
         self._records: dict[str, TaskRecord] = {}  # of those that run here
+        self._watchers: dict[str, asyncio.Task[None]] = {}  # of those that their callers wait for
         self._cancelled: set[str] = set()
         self._detached: set[asyncio.Task[Any]] = set()
         self._following: set[asyncio.Task[Any]] = set()
@@ -241,7 +242,12 @@ class Tasks:
         assert task is not None, "calls run in tasks"
         self._running[record.task_id] = task
         self._records[record.task_id] = record
-        if detachment is not None and not detachment.begun.done():
+        if detachment is None:
+            begun: asyncio.Future[TaskRecord] = asyncio.get_running_loop().create_future()
+            begun.set_result(record)
+            watcher = asyncio.get_running_loop().create_task(self._note_work(task, begun))
+            self._watchers[record.task_id] = watcher
+        elif not detachment.begun.done():
             detachment.begun.set_result(record)
         return record
 
@@ -254,6 +260,8 @@ class Tasks:
     ) -> None:
         """Store the outcome of the task's call."""
         self._running.pop(record.task_id, None)
+        if (watcher := self._watchers.pop(record.task_id, None)) is not None:
+            watcher.cancel()
         record = self._records.pop(record.task_id, record)
         cancelled = record.task_id in self._cancelled
         self._cancelled.discard(record.task_id)

@@ -22,6 +22,7 @@ from pydanube_admin.engine.models import (
     Effect,
     NotSeen,
     Page,
+    Place,
     Request,
     Result,
     SortedListRequest,
@@ -155,6 +156,7 @@ class UnloadedBroker(ChangedBroker):
 
 @operation(
     "brokers.status",
+    at=Place.BROKER,
     effect=Effect.READ,
     tool="get_broker_status",
     title="Broker status",
@@ -162,8 +164,8 @@ class UnloadedBroker(ChangedBroker):
     default_profile=True,
     examples=(Example({}, "the broker that answers"),),
 )
-async def broker_status(context: Context, request: Request) -> BrokerStatus:
-    facts = await context.port.status()
+async def broker_status(context: Context, request: BrokerRequest) -> BrokerStatus:
+    facts = await this_broker(context, request.broker_id)
     return BrokerStatus.of(
         facts,
         uptime_s=round(facts.uptime_s, 3),
@@ -171,7 +173,7 @@ async def broker_status(context: Context, request: Request) -> BrokerStatus:
     )
 
 
-async def _this(context: Context, broker_id: str | None) -> BrokerFacts:
+async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
     """Return the broker that is asked for, which is this one: a call about another was relayed there."""
     facts = await context.port.status()
     if broker_id not in (None, facts.broker_id):
@@ -218,18 +220,19 @@ def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:
 
 @operation(
     "brokers.describe",
+    at=Place.BROKER,
     effect=Effect.READ,
     title="Describe a broker",
     summary="Show one broker: readiness, disk, journal, cold tier.",
     examples=(Example({}, "the one that answers"),),
 )
 async def describe_broker(context: Context, request: BrokerRequest) -> BrokerStatus:
-    await _this(context, request.broker_id)
-    return await broker_status(context, Request())
+    return await broker_status(context, request)
 
 
 @operation(
     "brokers.config",
+    at=Place.BROKER,
     effect=Effect.READ,
     tool="get_broker_config",
     title="Settings of a broker",
@@ -237,7 +240,7 @@ async def describe_broker(context: Context, request: BrokerRequest) -> BrokerSta
     examples=(Example({}, "the one that answers"),),
 )
 async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfig:
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     return BrokerConfig(
         broker_id=facts.broker_id, settings=[SettingItem.of(each) for each in await context.port.settings()]
     )
@@ -245,6 +248,7 @@ async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfi
 
 @operation(
     "brokers.logs",
+    at=Place.BROKER,
     effect=Effect.READ,
     tool="get_broker_logs",
     title="Log of a broker",
@@ -252,7 +256,7 @@ async def broker_config(context: Context, request: BrokerRequest) -> BrokerConfi
     examples=(Example({"level": "warning"}, "warnings and errors"),),
 )
 async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     since_ms = (
         None
         if request.since is None
@@ -315,6 +319,7 @@ async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
 
 @operation(
     "brokers.metrics",
+    at=Place.BROKER,
     effect=Effect.READ,
     tool="get_broker_metrics",
     title="Metrics of a broker",
@@ -322,14 +327,14 @@ async def cluster_metrics(context: Context, request: Request) -> ClusterMetrics:
     examples=(Example({}, "the one that answers"),),
 )
 async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetricsResult:
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     return BrokerMetricsResult(
         broker_id=facts.broker_id, **await metrics_of(context, context.port.this, None)
     )
 
 
 async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     if not set(await context.port.takers()) - {facts.broker_id}:
         raise LastBroker(
             f"the topics of broker {facts.broker_id} have nowhere to go: no other broker takes any",
@@ -349,6 +354,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
 
 @operation(
     "brokers.unload",
+    at=Place.BROKER,
     effect=Effect.CHANGE,
     title="Unload a broker",
     permission="brokers:change",
@@ -359,7 +365,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
 )
 async def unload_broker(context: Context, request: BrokerChangeRequest) -> UnloadedBroker:
     """Begin to hand over a broker's topics; it gets no new ones until it is activated."""
-    facts, tasks = await _this(context, request.broker_id), context.desk.tasks
+    facts, tasks = await this_broker(context, request.broker_id), context.desk.tasks
     tasks.check_follow()
     await context.port.unload()
     task_id = await tasks.follow(
@@ -392,13 +398,14 @@ async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroke
 
 
 async def forecast_activate(context: Context, request: BrokerChangeRequest) -> Forecast:
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     path, before = f"brokers/{facts.broker_id}/state", await _state_now(context, facts)
     return Forecast(diff=[] if before == "active" else [entry(path, before, "active")])
 
 
 @operation(
     "brokers.activate",
+    at=Place.BROKER,
     effect=Effect.CHANGE,
     title="Activate a broker",
     permission="brokers:change",
@@ -408,7 +415,7 @@ async def forecast_activate(context: Context, request: BrokerChangeRequest) -> F
 )
 async def activate_broker(context: Context, request: BrokerChangeRequest) -> ChangedBroker:
     """Let a broker take topics again. A lone broker always does: nothing is changed."""
-    facts = await _this(context, request.broker_id)
+    facts = await this_broker(context, request.broker_id)
     return ChangedBroker(broker_id=facts.broker_id, state=await context.port.activate())
 
 
@@ -464,6 +471,7 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
 
 @operation(
     "brokers.remove",
+    at=Place.ANYWHERE,
     effect=Effect.DESTROY,
     title="Remove a broker",
     summary="Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost.",

@@ -14,7 +14,7 @@ from pydanube_admin.engine.balancer import Balancer, Judged
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
-from pydanube_admin.engine.models import Change, Effect, Request, Result
+from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
@@ -136,6 +136,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
 
 @operation(
     "cluster.balance",
+    at=Place.LEADER,
     effect=Effect.READ,
     tool="get_cluster_balance",
     title="Balance of the cluster",
@@ -197,6 +198,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
 
 @operation(
     "cluster.rebalance",
+    at=Place.LEADER,
     effect=Effect.CHANGE,
     title="Rebalance the cluster",
     permission="brokers:change",

@@ -14,7 +14,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.models import Effect, Request, Result
+from pydanube_admin.engine.models import Effect, Place, Request, Result
 from pydanube_admin.engine.operation import Operation, every, known, next_call, operation
 from pydanube_admin.operations.namespaces import POLICIES
 from pydanube_admin.wording.ranking import Ranking, other_language
@@ -150,6 +150,7 @@ def _names(operation: Operation) -> set[str]:
 
 @operation(
     "operations.read",
+    at=Place.CALL,
     effect=Effect.READ,
     title="Call an operation that reads",
     summary="Call any operation that only reads.",

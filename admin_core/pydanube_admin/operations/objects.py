@@ -18,6 +18,7 @@ from pydanube_admin.engine.models import (
     Change,
     Effect,
     Page,
+    Place,
     Request,
     Result,
     SortedListRequest,
@@ -27,6 +28,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import sits_at_the_broker
+from pydanube_admin.operations.brokers import BrokerRequest, this_broker
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
@@ -409,11 +411,13 @@ async def replay_topic(context: Context, request: ReplayTopicRequest) -> Replaye
 
 @operation(
     "journal.describe",
+    at=Place.BROKER,
     effect=Effect.READ,
     title="Describe the journal",
     permission="journal:describe",
     summary="Show the segments of the write-ahead log and the topics that keep the oldest from going.",
-    examples=(Example({}, "this broker"),),
+    examples=(Example({}, "the one that answers"),),
 )
-async def describe_journal(context: Context, request: Request) -> JournalDescription:
+async def describe_journal(context: Context, request: BrokerRequest) -> JournalDescription:
+    await this_broker(context, request.broker_id)
     return JournalDescription(**await context.port.journal())

@@ -27,7 +27,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
-from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.models import Change, Effect, Page, Place, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Call, known, next_call, operation
 from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
@@ -85,6 +85,7 @@ class DiscardedPlan(Result):
 
 @operation(
     "plans.create",
+    at=Place.CALL,
     effect=Effect.CREATE,
     tool="plan_operation",
     title="Plan a change",
@@ -180,6 +181,7 @@ async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
 
 @operation(
     "plans.apply",
+    at=Place.PLAN,
     effect=Effect.DESTROY,
     title="Apply a plan",
     summary="Do what a plan says, once; refused if what it stands on has changed.",
@@ -273,6 +275,7 @@ async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecas
 
 @operation(
     "changes.undo",
+    at=Place.CHANGE,
     effect=Effect.CHANGE,
     may_destroy=True,
     title="Undo a change",
@@ -347,6 +350,7 @@ async def _task(context: Context, request: TaskRequest, permission: str) -> Task
 
 @operation(
     "tasks.get",
+    at=Place.TASK,
     effect=Effect.READ,
     title="Show a task",
     summary="Show one long operation: how far it is, or what it came to.",
@@ -377,6 +381,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
 
 @operation(
     "tasks.cancel",
+    at=Place.TASK,
     effect=Effect.CHANGE,
     title="Cancel a task",
     summary="Stop a long operation at its next step; what it has done stays done.",

@@ -24,6 +24,7 @@ from pydanube_admin.engine.models import (
     Effect,
     OptionalTopic,
     Page,
+    Place,
     Request,
     Result,
     SortedListRequest,
@@ -281,6 +282,7 @@ def _over_partitions(parts: Sequence[SubscriptionFacts]) -> dict[str, Any]:
 
 @operation(
     "subscriptions.lag",
+    at=Place.ANYWHERE,
     effect=Effect.READ,
     tool="get_consumer_lag",
     title="Consumer lag",

@@ -31,7 +31,7 @@ from pydanube_core.units import format_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
-from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
+from pydanube_admin.engine.models import Change, Effect, Place, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.brokers import Metrics, metrics_of
 from pydanube_admin.operations.namespaces import Policies
@@ -174,6 +174,7 @@ async def _delete_unused(context: Context, name: str) -> None:
 
 @operation(
     "topics.create",
+    at=Place.ANYWHERE,
     effect=Effect.CREATE,
     title="Create a topic",
     summary="Create a topic, optionally partitioned. Fails if the name is taken.",

@@ -30,7 +30,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.following import FollowedMoves
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
-from pydanube_admin.engine.models import Change, Effect, Request, TopicArgument, TopicRequest
+from pydanube_admin.engine.models import Change, Effect, Place, Request, TopicArgument, TopicRequest
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_changes import MAX_PARTITIONS
 from pydanube_admin.operations.topics import Topic, find_topic
@@ -145,6 +145,8 @@ async def _check_target(context: Context, topic: Topic, broker_id: str) -> None:
 
 @operation(
     "topics.move",
+    at=Place.ANYWHERE,
+    undo_at=Place.LEADER,
     effect=Effect.CHANGE,
     title="Move a topic",
     permission="topics:change",
@@ -181,6 +183,8 @@ async def forecast_unload(context: Context, request: TopicRequest) -> Forecast:
 
 @operation(
     "topics.unload",
+    at=Place.ANYWHERE,
+    undo_at=Place.LEADER,
     effect=Effect.CHANGE,
     title="Unload a topic",
     permission="topics:change",

@@ -21,7 +21,7 @@ from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.models import Effect, Page, Result, SortedListRequest, TopicRequest
+from pydanube_admin.engine.models import Effect, Page, Place, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
@@ -204,6 +204,7 @@ def _partition(facts: TopicFacts) -> int:
 
 @operation(
     "topics.list",
+    at=Place.ANYWHERE,
     effect=Effect.READ,
     summary="List topics: messages, bytes, sessions, owner.",
     default_profile=True,
@@ -263,6 +264,7 @@ def _item(topic: Topic) -> TopicItem:
 
 @operation(
     "topics.describe",
+    at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Describe a topic",
     summary="Show one topic: offsets, sizes, owner, policies, subscriptions, partitions; whether it is in use, and so safe "

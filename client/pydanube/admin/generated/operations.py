@@ -306,7 +306,7 @@ class BrokersOperations(KeywordsNamed):
         """What `remove` would change; nothing changes until it is applied."""
         return await planned(self._caller, "brokers.remove", locals(), RemovedBroker)
 
-    async def status(self) -> BrokerStatus:
+    async def status(self, *, broker_id: str | None = None) -> BrokerStatus:
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
         return await self._caller.call("brokers.status", locals(), BrokerStatus)
 
@@ -521,7 +521,7 @@ class JournalOperations(KeywordsNamed):
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    async def describe(self) -> JournalDescription:
+    async def describe(self, *, broker_id: str | None = None) -> JournalDescription:
         """Show the segments of the write-ahead log and the topics that keep the oldest from going."""
         return await self._caller.call("journal.describe", locals(), JournalDescription)
 
