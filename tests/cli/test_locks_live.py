@@ -121,7 +121,7 @@ async def test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too(path: Pa
         for who in ("viewer", "tenant"):
             inner = {"operation": "topics.delete", "arguments": {"topic": "/shop/orders"}}
             assert await locked.code(who, "plans.create", inner) == "PERMISSION_DENIED"
-            assert await locked.code(who, "changes.undo", {"call_id": made["call_id"]}) == "PERMISSION_DENIED"
+            assert await locked.code(who, "changes.undo", {"call_id": made["call_id"]}) == "PLAN_NOT_FOUND"
         read = {"operation": "topics.describe", "arguments": {"topic": "/shop/orders"}}
         assert await locked.code("tenant", "operations.read", read) == "PERMISSION_DENIED"
         assert await locked.code("viewer", "operations.read", read) == ""

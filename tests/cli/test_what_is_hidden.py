@@ -219,12 +219,8 @@ async def test_plans_and_tasks_are_their_principals(tmp_path: Path) -> None:
             "owner", "plans.create", operation="topics.delete", arguments={"topic": "/shop/wages"}
         )
         gone = await locked.call("owner", "plans.apply", plan_token=made["plan_token"])
-        assert (
-            await locked.code("tenant", "changes.undo", {"call_id": gone["call_id"]}) == "PERMISSION_DENIED"
-        )
-        assert (
-            await locked.code("viewer", "changes.undo", {"call_id": gone["call_id"]}) == "PERMISSION_DENIED"
-        )
+        assert await locked.code("tenant", "changes.undo", {"call_id": gone["call_id"]}) == "PLAN_NOT_FOUND"
+        assert await locked.code("viewer", "changes.undo", {"call_id": gone["call_id"]}) == "PLAN_NOT_FOUND"
         await locked.call("owner", "changes.undo", call_id=gone["call_id"])
         assert await locked.code("owner", "topics.describe", {"topic": "/shop/wages"}) == ""
 

@@ -9,11 +9,11 @@ A call is made on behalf of the credential's principal, where the locks are on, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import PermissionDenied
@@ -29,7 +29,7 @@ from pydanube_core.security.permissions import (
     holds,
 )
 
-from pydanube_admin.engine.operation import Call, Operation
+from pydanube_admin.engine.operation import Call, Operation, known
 
 MOST_CHARS: Final = 256
 _SERVICE: Final = "service_account"
@@ -158,6 +158,12 @@ class Owned(Protocol):
     @property
     def principal_type(self) -> str: ...
 
+    @property
+    def operation(self) -> str: ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
 
 class Sight:
     """The view that a caller has of others' things, in a list or in an error that suggests names.
@@ -181,11 +187,23 @@ class Sight:
         return self._sees(Resource(name))
 
     def made_by(self, record: Owned) -> bool:
-        """Return whether the caller sees a plan or a task: its own, or all. Equal names of different types are different principals."""
+        """Return whether the caller sees a plan, task or change: its own, or all.
+
+        Equal names of different types are different principals. An actor sees what the principal made only if it may make
+        the same call.
+        """
         if self.everything:
             return True
-        return self._identity is not None and self._identity.principal == Principal(
-            record.principal, record.principal_type
+        identity = self._identity
+        if identity is None or identity.principal != Principal(record.principal, record.principal_type):
+            return False
+        actor, locks = identity.actor, self._locks
+        if actor is None or locks is None or record.operation in NO_QUESTION:
+            return True
+        return all(
+            locks.allows(actor, permission, resource)
+            for topic in record.arguments.get("topics") or [None]
+            for permission, resource in _needs(record.operation, _with_topic(record.arguments, topic))
         )
 
     def _sees(self, resource: Resource) -> bool:
@@ -196,15 +214,24 @@ class Sight:
 
 def needs(call: Call) -> Iterator[tuple[str, Resource]]:
     """Yield each permission with what it is needed on. An invalid name is refused by the operation itself."""
-    operation, arguments = call.operation, call.arguments
-    if operation.name in ON_CLUSTER:
+    return _needs(call.operation.name, call.arguments)
+
+
+def _with_topic(arguments: Mapping[str, Any], topic: str | None) -> Mapping[str, Any]:
+    """Return the arguments for one topic of a plan for many."""
+    return arguments if topic is None else {**arguments, "topic": topic}
+
+
+def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resource]]:
+    operation = known(name)
+    if name in ON_CLUSTER:
         yield operation.permission, CLUSTER
         return
     resource = _resource(arguments.get("topic"), arguments.get("namespace"))
     yield operation.permission, resource
     if resource.namespace == SYSTEM_NAMESPACE:
         yield AUDIT_READ, CLUSTER
-    written = arguments.get(WRITTEN.get(operation.name, ""))
+    written = arguments.get(WRITTEN.get(name, ""))
     if isinstance(written, str) and written:
         yield PRODUCE, Resource.of(TopicName.parse(written))
 

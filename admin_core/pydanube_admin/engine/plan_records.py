@@ -29,6 +29,7 @@ from pydanube_core.units import format_time
 
 from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable
 from pydanube_admin.engine.models import Result
+from pydanube_admin.engine.permission import Sight
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
@@ -80,10 +81,10 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def no_plan(plan_id: str) -> PlanNotFound:
+def no_plan(plan_id: str, *, field: str = "plan_id") -> PlanNotFound:
     return PlanNotFound(
         f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
-        field="plan_id",
+        field=field,
         value=plan_id[:64],
     )
 
@@ -145,9 +146,10 @@ class Plans:
         try:
             record, revision = await self.get(plan_id)
         except PlanNotFound as error:
-            error.details |= {"field": "plan_token", "value": plan_id[:64]}
-            raise
+            raise no_plan(plan_id, field="plan_token") from error
         if not hmac.compare_digest(record.secret, digest_of(secret)):
+            if not Sight(self._port, "plans:read").made_by(record):
+                raise no_plan(plan_id, field="plan_token")
             raise PlanMismatch(
                 f"this is not the token of the plan {plan_id}: pass plan_token as it was given",
                 field="plan_token",

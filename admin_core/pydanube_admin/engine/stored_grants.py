@@ -33,6 +33,7 @@ from pydanube_core.security.scopes import scopes_of
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, Undo, entry
+from pydanube_admin.engine.permission import Sight
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
 MOST_MAKERS: Final = 16  # of a token: each is looked at with every call
@@ -128,13 +129,35 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
         held = everything or grants.held(principal, role, scope, resource)
         in_scope = scopes is None or scopes_of(grants.permissions_of(role)) <= scopes
         if not (held and in_scope):
-            what = "does not hold" if not held else "shows a token whose scopes do not include"
-            raise PermissionDenied(
-                f"{principal} {what} all that {role} gives on {resource or 'the ' + scope}, so it cannot grant it. "
-                "Ask a principal that does",
-                role=role,
-                resource=resource,
-            )
+            raise _not_held(principal, role, scope, resource, scoped=held)
+
+
+def check_grantable(
+    context: Context, stored: StoredGrants, roles: Sequence[str], scope: Scope, resource: str
+) -> None:
+    """As `check_holds`, for roles that must exist. Whether one does is told only to callers that may read roles.
+
+    Raises `GrantNotFound`, `PermissionDenied`.
+    """
+    grants, reads_roles = stored.grants, Sight(context.port, "roles:read").everything
+    for role in roles:
+        if role not in stored.roles and not reads_roles:
+            raise _not_held(calling_identity().principal, role, scope, resource, scoped=False)
+        found_role(stored, role)
+        check_holds(context, grants, role, scope, resource)
+
+
+def _not_held(
+    principal: Principal, role: str, scope: Scope, resource: str, *, scoped: bool
+) -> PermissionDenied:
+    """Return the refusal of a grant. `scoped`: only the scopes of the token are in the way."""
+    what = "shows a token whose scopes do not include" if scoped else "does not hold"
+    return PermissionDenied(
+        f"{principal} {what} all that {role} gives on {resource or 'the ' + scope}, so it cannot grant it. "
+        "Ask a principal that does",
+        role=role,
+        resource=resource,
+    )
 
 
 def _behind(caller: Identity | None) -> Iterator[tuple[Principal, frozenset[str] | None, bool]]:

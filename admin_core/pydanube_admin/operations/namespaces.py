@@ -131,7 +131,9 @@ class NamespaceItem(Result):
     identity: ClassVar = ("namespace",)
 
     namespace: str
-    topics: int  # a partitioned topic counts once
+    topics: (
+        int | None
+    )  # a partitioned topic counts once; None: the caller has no topics:read on the namespace
     policies: dict[str, int]
     created_at: str
 
@@ -172,6 +174,7 @@ class DeletedNamespace(Change):
 )
 async def list_namespaces(context: Context, request: SortedListRequest) -> Page[NamespaceItem]:
     matches, sight = glob(request.filter), Sight(context.port, "namespaces:read")
+    topics = Sight(context.port, "topics:read")
     found = [
         facts
         for facts in await context.port.namespaces()
@@ -181,7 +184,11 @@ async def list_namespaces(context: Context, request: SortedListRequest) -> Page[
         context,
         NamespaceItem,
         found,
-        lambda facts: NamespaceItem.of(facts, created_at=format_time(facts.created_at_ms)),
+        lambda facts: NamespaceItem.of(
+            facts,
+            topics=facts.topics if topics.namespace(facts.namespace) else None,
+            created_at=format_time(facts.created_at_ms),
+        ),
         key=lambda facts: (facts.namespace,),
         request=request,
     )
@@ -237,11 +244,12 @@ async def _empty(context: Context, request: NamespaceRequest) -> NamespaceFacts:
     if name in (DEFAULT_NAMESPACE, SYSTEM_NAMESPACE):
         raise InvalidArgument(f"the namespace {name} always exists", field="namespace", value=name)
     if facts.topics:
+        seen = Sight(context.port, "topics:read").namespace(name)
         raise NamespaceNotEmpty(
-            f"the namespace {name} holds {counted(facts.topics, 'topic')}; delete what is in it first",
+            f"the namespace {name} holds {counted(facts.topics, 'topic') if seen else 'topics'}; delete what is in it first",
             field="namespace",
             value=name,
-            topics=facts.topics,
+            topics=facts.topics if seen else None,
         ).followed_by(next_call("topics.list", {"namespace": name}, "shows them"))
     return facts
 

@@ -224,16 +224,21 @@ class UndoneChange(Change):
 async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     found = await context.desk.changes.get(call_id)
     look = next_call("audit.query", {"call_id": call_id}, "shows what that call did")
+    unknown = PlanNotFound(
+        f"there is no change {call_id!r} that could be undone: it is unknown, of a kind that cannot be undone, or "
+        "too old",
+        field="call_id",
+        value=call_id,
+    ).followed_by(look)
     if found is None:
-        raise PlanNotFound(
-            f"there is no change {call_id!r} that could be undone: it is unknown, of a kind that cannot be undone, or "
-            "too old",
-            field="call_id",
-            value=call_id,
-        ).followed_by(look)
+        raise unknown
     record, _ = found
-    context.desk.parse(record.operation, record.arguments)  # whoever may not make it may not take it back
-    if not Sight(context.port, TAKE_BACK).made_by(record):
+    own = Sight(context.port, TAKE_BACK).made_by(record)
+    try:
+        context.desk.parse(record.operation, record.arguments)  # who may not make it may not take it back
+    except PermissionDenied as denied:
+        raise denied if own else unknown from None
+    if not own:
         raise PermissionDenied(
             f"the change {call_id} was made by another principal: only that principal may undo it, or one with {TAKE_BACK} "
             "on the cluster",

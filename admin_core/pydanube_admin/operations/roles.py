@@ -39,6 +39,7 @@ from pydanube_admin.engine.stored_grants import (
     ScopeArgument,
     StoredGrants,
     check_admin_left,
+    check_grantable,
     check_holds,
     check_room,
     check_unchanged,
@@ -344,10 +345,7 @@ async def create_binding(context: Context, request: CreateBindingRequest) -> Cha
 def _new_binding(context: Context, stored: StoredGrants, request: CreateBindingRequest) -> Binding:
     made = _asked_for(request)
     check_room(stored.bindings, made.id, "bindings")
-    grants = stored.grants
-    for role in made.roles:
-        found_role(stored, role)
-        check_holds(context, grants, role, made.scope, made.resource)
+    check_grantable(context, stored, made.roles, made.scope, made.resource)
     check_admin_left(stored, replace(stored, bindings={**stored.bindings, made.id: made}))
     return made
 

@@ -39,12 +39,11 @@ from pydanube_admin.engine.stored_grants import (
     PrincipalType,
     StoredGrants,
     ceiling,
-    check_holds,
+    check_grantable,
     check_owner,
     check_room,
     check_unchanged,
     found_grant,
-    found_role,
     shown,
     stored_grants,
     write_grant,
@@ -130,8 +129,7 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
     check_owner(context, stored, principal)
     binding = None
     if request.role is not None:
-        found_role(stored, request.role)
-        check_holds(context, stored.grants, request.role, Scope.CLUSTER, "")
+        check_grantable(context, stored, [request.role], Scope.CLUSTER, "")
         binding = Binding(
             id=f"token-{request.name}", principal=principal, roles=(request.role,), scope=Scope.CLUSTER
         )

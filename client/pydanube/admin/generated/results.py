@@ -507,7 +507,7 @@ class NamespacePoliciesResult(Result):
 
 class NamespaceItem(Result):
     namespace: str
-    topics: int
+    topics: int | None
     policies: dict[str, int]
     created_at: str
 
