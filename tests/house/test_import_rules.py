@@ -126,6 +126,7 @@ PURE = (
     "pydanube_core.*",
     "pydanube_broker.subscription",
     "pydanube_broker.subscription.*",
+    "pydanube_broker.chain.piece",
     "pydanube_broker.copying.credit",
     "pydanube_broker.copying.messages",
     "pydanube_broker.copying.piece",

@@ -69,13 +69,18 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
+    def create(self, key: str, data: bytes) -> bool:
+        try:
+            self.put(key, data)  # a link: never replaces
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, FileExistsError):
+                raise
+            return False
+        return True
+
     def put_new(self, key: str, data: bytes) -> None:
         if not (self._root / check_key(key)).exists():
-            try:
-                self.put(key, data)  # a link: never replaces
-            except StoreUnavailable as error:
-                if not isinstance(error.__cause__, FileExistsError):
-                    raise
+            self.create(key, data)
 
     def _make_folders(self, folder: Path) -> None:
         """Create missing folders, each durable in its parent."""

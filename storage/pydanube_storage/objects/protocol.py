@@ -45,6 +45,13 @@ class ObjectStore(Protocol):
         A `source` that is a file in `spool` may be moved: it is the store's afterwards.
         """
 
+    def create(self, key: str, data: bytes) -> bool:
+        """As `put`, but only where there is no object, by one request; return False where there is one, which stays as it is.
+
+        False may also mean that an earlier attempt of this call came through without an answer: read the object. A store
+        that does not know the condition replaces the object, and returns True.
+        """
+
     def put_new(self, key: str, data: bytes) -> None:
         """As `put`, but an existing object stays as it is, without an error."""
 

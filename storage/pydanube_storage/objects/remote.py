@@ -29,6 +29,8 @@ _LISTING_S: Final = 600.0
 _SPOOL_PREFIX: Final = "danube-spool-"
 #: where a file system says when an object was last written
 _MODIFIED: Final = ("LastModified", "last_modified", "mtime", "created")
+#: with which stores refuse to make an object under a name that is taken
+_TAKEN: Final = ("PreconditionFailed", "412", "BlobAlreadyExists")
 _REFUSED: Final = (
     "AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
     "Unable to locate credentials", "AuthenticationFailed", "AuthorizationFailure", "Anonymous caller",
@@ -79,16 +81,31 @@ class FsspecStore:
             return {}
         return {"timeout": self._timeout_s + ATTEMPT_S + size / SLOWEST_BYTES_PER_S}
 
+    def create(self, key: str, data: bytes) -> bool:
+        path = self._path(key)
+
+        def attempt() -> bool:
+            try:
+                self._fs.pipe_file(path, data, mode="create", **self._within(len(data)))
+            except FileExistsError:
+                return False
+            except Exception as error:
+                if code_of(error) in _TAKEN:
+                    return False
+                raise
+            return True
+
+        return self._call(key, attempt)
+
     def put_new(self, key: str, data: bytes) -> None:
         path = self._path(key)
 
-        def attempt() -> None:
+        def attempt() -> bool:
             self._fs.invalidate_cache()
-            if not self._fs.exists(path, **self._within()):
-                with contextlib.suppress(FileExistsError):
-                    self._fs.pipe_file(path, data, mode="create", **self._within())
+            return bool(self._fs.exists(path, **self._within()))
 
-        self._call(key, attempt)
+        if not self._call(key, attempt):
+            self.create(key, data)
 
     def read(self, key: str, start: int, end: int) -> bytes:
         path = self._path(key)

@@ -78,6 +78,19 @@ def test_what_is_made_only_where_nothing_is_stays_as_it_was(store: ObjectStore) 
     assert store.read("c/owner/1.json", 0, 5) == b"first"
 
 
+@pytest.mark.parametrize(
+    "options", ["local", "memory"], indirect=True
+)  # the S3 server here has no conditions
+def test_an_object_is_created_only_where_there_is_none(
+    store: ObjectStore, open_again: Callable[[], ObjectStore]
+) -> None:
+    assert store.create("c/journals/1/1", b"first")
+    assert not open_again().create("c/journals/1/1", b"second")
+    assert store.read("c/journals/1/1", 0, 5) == b"first"
+    store.delete("c/journals/1/1")
+    assert store.create("c/journals/1/1", b"third")
+
+
 def test_of_two_who_want_to_own_a_store_both_see_the_same_one(store: ObjectStore) -> None:
     def mark(incarnation: int, life: str) -> OwnerMark:
         return OwnerMark(

@@ -1,0 +1,158 @@
+"""Read a chain from a recorded number on, and fence it.
+
+A fence is a piece like any other, of the successor's term, made under the next free name. What the predecessor sends
+from then on does not get its name or does not continue the chain. A predecessor may have `MOST_IN_FLIGHT` pieces on
+their way, so a fence takes as many names in a row: no late piece can take a name that the successor uses.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+
+import anyio
+from pydanube_core.errors import CorruptObject, Fenced
+
+from pydanube_broker.chain.piece import (
+    HEADER_BYTES,
+    MOST_IN_FLIGHT,
+    RANDOM_BYTES,
+    Item,
+    PieceHeader,
+    Place,
+    Start,
+    decode_header,
+    decode_piece,
+    encode_piece,
+    piece_key,
+)
+from pydanube_broker.chain.store import ChainStore
+
+READ_AHEAD = 16  # pieces that are read at once
+
+
+async def chain_end(store: ChainStore, cluster: str, journal: int, from_number: int) -> Place:
+    """Return the end of a chain, by the headers of its pieces.
+
+    Args:
+        from_number: number of a piece that belongs to the chain, as recorded in the metadata; 1 of a new chain.
+
+    Raises:
+        CorruptObject: a piece is damaged, or the one with `from_number` is missing.
+        StoreUnavailable: the store cannot be read.
+    """
+    place = Place(number=from_number)
+    async for data in _objects(store, cluster, journal, from_number, HEADER_BYTES):
+        header = decode_header(data, journal=journal, number=place.number)
+        place = _behind(place, header, from_number) or place.past_stray()
+    if place.number == from_number > 1:
+        raise _missing(journal, from_number)
+    return place
+
+
+async def pieces(
+    store: ChainStore, cluster: str, journal: int, from_number: int, until: int | None = None
+) -> AsyncIterator[tuple[PieceHeader, list[Item]]]:
+    """Yield the pieces of a chain, without strays, from `from_number` to its end or to the number `until`.
+
+    Raises as `chain_end`.
+    """
+    place = Place(number=from_number)
+    async for data in _objects(store, cluster, journal, from_number, None, until):
+        header = decode_header(data, journal=journal, number=place.number)
+        behind = _behind(place, header, from_number)
+        if behind is not None:
+            yield decode_piece(data, journal=journal, number=place.number)
+        place = behind or place.past_stray()
+    if place.number == from_number > 1 or (until is not None and place.number < until):
+        raise _missing(journal, place.number)
+
+
+async def fence(store: ChainStore, cluster: str, journal: int, from_number: int, term: int) -> int:
+    """End the chain of a predecessor, and return the number of the fence: the pieces below it are all that there is.
+
+    A successor that continues the chain itself calls `fenced_end`, which says where it goes on.
+
+    Raises:
+        Fenced: a successor of a higher term was here before.
+        CorruptObject, StoreUnavailable: as `chain_end`. Part of the fence may stand; call again.
+    """
+    number, _ = await fenced_end(store, cluster, journal, from_number, term)
+    return number
+
+
+async def fenced_end(
+    store: ChainStore, cluster: str, journal: int, from_number: int, term: int, life: int | None = None
+) -> tuple[int, Place]:
+    """As `fence`; return the number of the fence, and the end of the chain behind it."""
+    place = await chain_end(store, cluster, journal, from_number)
+    life = secrets.randbits(64) if life is None else life
+    first, taken = place.number, 0
+    while taken < MOST_IN_FLIGHT:
+        if place.term > term:
+            raise Fenced(
+                f"journal {journal} was taken over under term {place.term}, this broker acts under term {term}: it is "
+                "another broker's to continue"
+            )
+        made, data = encode_piece(
+            place,
+            [Start(life=life)],
+            journal=journal,
+            term=term,
+            random=secrets.token_bytes(RANDOM_BYTES),
+        )
+        key = piece_key(cluster, journal, place.number)
+        found = made
+        if not await store.create(key, data):
+            there = await store.read(key, HEADER_BYTES)
+            if there is None:
+                continue  # the answer was about an object that is gone: nothing stands there
+            found = decode_header(there, journal=journal, number=place.number)
+        if found == made:
+            taken, place = taken + 1, place.after(made)
+        elif place.continued_by(found):  # the predecessor, or another successor, was faster
+            place = place.after(found)
+            first, taken = place.number, 0
+        else:
+            place, taken = place.past_stray(), taken + 1
+    return first, place
+
+
+def _behind(place: Place, header: PieceHeader, from_number: int) -> Place | None:
+    """Return the end of the chain behind a piece; None for a stray. The piece at `from_number` is no stray."""
+    if header.number == from_number > 1 or place.continued_by(header):
+        return place.after(header)
+    return None
+
+
+async def _objects(
+    store: ChainStore,
+    cluster: str,
+    journal: int,
+    number: int,
+    most_bytes: int | None,
+    until: int | None = None,
+) -> AsyncIterator[bytes]:
+    """Yield the objects of the names from `number` on, some read ahead, up to the first name without an object."""
+    while until is None or number < until:
+        count = READ_AHEAD if until is None else min(READ_AHEAD, until - number)
+        found: list[bytes | None] = [None] * count
+
+        async def one(i: int, first: int, into: list[bytes | None]) -> None:
+            into[i] = await store.read(piece_key(cluster, journal, first + i), most_bytes)
+
+        async with anyio.create_task_group() as group:
+            for i in range(count):
+                group.start_soon(one, i, number, found)
+        for data in found:
+            if data is None:
+                return
+            yield data
+        number += count
+
+
+def _missing(journal: int, number: int) -> CorruptObject:
+    return CorruptObject(
+        f"piece {number} of the chain of journal {journal} is missing. Restore the object from a backup",
+        cause="chain",
+    )

@@ -1,0 +1,72 @@
+"""The object store as a chain needs it: make a piece only where its name is free, read, list, delete.
+
+Asynchronous, unlike `ObjectStore`, which blocks: the broker's adapter calls the tier's process, tests and commands use
+`ChainObjects`, and the simulation is a store of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import anyio
+import anyio.to_thread
+from pydanube_core.errors import ObjectMissing
+from pydanube_storage.objects import ObjectStore
+
+_THREADS: Final = 16  # calls of one chain at a time: a replay reads that many pieces at once
+
+
+class ChainStore(Protocol):
+    """Errors of every method: `StoreUnavailable`; then a `create` may have made the object, now or later."""
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Make an object where there is none, durable on return; return False, and change nothing, where there is one.
+
+        False may also be the answer to a second attempt whose first one came through: read the object.
+        """
+
+    async def read(self, key: str, most_bytes: int | None = None) -> bytes | None:
+        """Read an object, or its first bytes; None where there is none."""
+
+    async def names(self, folder: str) -> Sequence[str]:
+        """Return the keys of all objects below a folder, ascending."""
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; no error where there is none."""
+
+
+class ChainObjects:
+    """A `ChainStore` over an object store, each call in a thread."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    async def create(self, key: str, data: bytes) -> bool:
+        return await anyio.to_thread.run_sync(self._store.create, key, data, limiter=self._limiter)
+
+    async def read(self, key: str, most_bytes: int | None = None) -> bytes | None:
+        return await anyio.to_thread.run_sync(
+            read_object, self._store, key, most_bytes, limiter=self._limiter
+        )
+
+    async def names(self, folder: str) -> Sequence[str]:
+        return await anyio.to_thread.run_sync(names_below, self._store, folder, limiter=self._limiter)
+
+    async def delete(self, key: str) -> None:
+        await anyio.to_thread.run_sync(self._store.delete, key, limiter=self._limiter)
+
+
+def read_object(store: ObjectStore, key: str, most_bytes: int | None) -> bytes | None:
+    """Read an object, or its first bytes; None where there is none. Blocking."""
+    try:
+        size = store.size(key)
+        return store.read(key, 0, size if most_bytes is None else min(size, most_bytes))
+    except ObjectMissing:
+        return None
+
+
+def names_below(store: ObjectStore, folder: str) -> list[str]:
+    """Return the keys of all objects below a folder, ascending. Blocking."""
+    return [fact.key for fact in store.list(folder)]
