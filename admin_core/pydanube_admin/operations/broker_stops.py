@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import StopFacts, TopicAtStop
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.models import Effect, Result
-from pydanube_admin.engine.operation import next_call, operation
-from pydanube_admin.operations.brokers import BrokerRequest
+from pydanube_admin.engine.models import Effect, Place, Result
+from pydanube_admin.engine.operation import operation
+from pydanube_admin.operations.brokers import BrokerRequest, this_broker
 
 MOST_NAMED: Final = 100  # topics in each list: ten thousand names help no reader
 
@@ -36,20 +35,15 @@ class MayStop(Result):
 @operation(
     "brokers.may_stop",
     effect=Effect.READ,
+    at=Place.BROKER,
     tool="may_stop_broker",
     title="May a broker stop",
     summary="Show what becomes of a broker's topics if it stops now.",
     examples=(Example({}, "the one that answers"),),
 )
 async def may_stop_broker(context: Context, request: BrokerRequest) -> MayStop:
+    await this_broker(context, request.broker_id)
     facts = await context.port.at_stop()
-    if request.broker_id not in (None, facts.broker_id):
-        raise InvalidArgument(
-            f"broker {request.broker_id!r} is not registered now, so nothing is left to stop. This broker is "
-            f"{facts.broker_id}",
-            field="broker_id",
-            value=request.broker_id,
-        ).followed_by(next_call("brokers.list", {}, "shows the registered brokers"))
     return _answer(facts, context.now_ms())
 
 
