@@ -304,3 +304,43 @@ async def test_who_may_only_produce_does_not_set_the_schema_of_a_topic_that_exis
             await produce("/shop/new")
         config = await locked.call("admin", "topics.get_schema_config", topic="/shop/new")
         assert config["schema_subject"] == "s"
+
+
+async def test_what_copies_messages_needs_the_right_to_read_them(tmp_path: Path) -> None:
+    """A replay into a topic of one's own, or a list of dead letters, was as good as reading."""
+    calls: dict[str, dict[str, Any]] = {
+        "topics.replay": {"topic": "/shop/orders", "from": "earliest", "to": "/mine/copy"},
+        "dead_letters.list": {"topic": "/shop/orders", "subscription": "billing"},
+        "dead_letters.replay": {"topic": "/shop/orders", "subscription": "billing"},
+    }
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        copying = "topics:replay,dead_letters:*,objects:*,topics:read,subscriptions:read"
+        await locked.call("admin", "roles.create", role="copier", permissions=copying)
+        await locked.call("admin", "roles.create", role="reader", permissions="messages:read")
+        await locked.call("admin", "namespaces.create", namespace="mine")
+        await give(locked, "mallory", "copier", "topic", "/shop/*")
+        mine = {"binding": "mine", "principal": "mallory", "roles": "admin", "scope": "namespace"}
+        await locked.call("admin", "bindings.create", **mine, resource="mine")
+        export = {"topic": "/shop/orders", "to": "copy.parquet"}
+        for operation, arguments in {**calls, "objects.export": export}.items():
+            refused = await error_of(locked, "mallory", operation, **arguments)
+            assert refused["details"].get("permission") == "messages:read", (operation, refused)
+            for nested in ("plans.create", "operations.read"):
+                inner = {"operation": operation, "arguments": arguments}
+                if nested == "plans.create" or operation == "dead_letters.list":
+                    assert await locked.code("mallory", nested, inner) in (
+                        "PERMISSION_DENIED",
+                        "INVALID_ARGUMENT",
+                    )
+        for role in ("reader", "consumer"):
+            more = {"binding": "more", "principal": "mallory", "roles": role, "scope": "topic"}
+            await locked.call("admin", "bindings.create", **more, resource="/shop/orders")
+            for operation, arguments in calls.items():
+                plan = {} if operation == "dead_letters.list" else {"plan_only": True}
+                assert await locked.code("mallory", operation, arguments | plan) == ""
+            for operation, arguments in calls.items():
+                elsewhere = arguments | {"topic": "/shop/wages", "subscription": "payroll"}
+                if operation == "topics.replay":
+                    del elsewhere["subscription"]
+                assert await locked.code("mallory", operation, elsewhere) == "PERMISSION_DENIED"

@@ -23,6 +23,7 @@ from pydanube_core.security.permissions import (
     ACT_FOR,
     AUDIT_READ,
     CLUSTER,
+    CONSUME,
     PRODUCE,
     Principal,
     Resource,
@@ -99,6 +100,11 @@ ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # where 
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
 #: whoever may do everything in a namespace does not set what it may take
 ON_CLUSTER: Final = frozenset({"quotas.set"})
+#: they copy or show messages of the topic that they name: the caller must be able to read that topic some other way
+READ_MESSAGES: Final = frozenset(
+    {"topics.replay", "dead_letters.list", "dead_letters.replay", "objects.export"}
+)
+READING: Final = "messages:read"  # or `data:consume`
 #: arguments that name a topic which the operation writes
 WRITTEN: Final = {
     "audit.export": "into",
@@ -123,6 +129,8 @@ def may_use(operation: Operation, held: Collection[str]) -> bool:
     """
     if operation.name in FREE | OWN:
         return True
+    if operation.name in READ_MESSAGES and not (holds(held, READING) or holds(held, CONSUME)):
+        return False
     return bool(held) if operation.name in OF_ANOTHER else holds(held, operation.permission)
 
 
@@ -140,6 +148,10 @@ def check_permission(port: ClusterPort, call: Call) -> Call:
         in_part = operation.name in CUT and permission == operation.permission
         if not (in_part and locks.allows_part(identity, permission, resource)):
             locks.check(identity, permission, resource)
+    if operation.name in READ_MESSAGES:
+        source = _resource(call.arguments.get("topic"), None)
+        if not locks.required or not locks.allows(identity, CONSUME, source):
+            locks.check(identity, READING, source)
     writes_file = call.arguments.get(ON_THE_MACHINE.get(operation.name, "")) is not None
     if writes_file and locks.required and not sits_at_the_broker():
         raise PermissionDenied(
