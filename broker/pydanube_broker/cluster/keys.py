@@ -16,6 +16,7 @@
 | watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion took comes back, or goes | while it does |
 | quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
 | quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
+| quiet | `/journals/<broker>` | `JournalRecord`: its journal's id and term, and who takes topics over | for ever |
 | quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/ids/blocks` | `IdBlocksRecord`: which ids of topics, subscriptions and schemas are leased | for ever |
@@ -61,6 +62,7 @@ SUBSCRIPTION_TOMBSTONES: Final = KeyRange.prefix("/tombstones/subscriptions/")
 VERDICTS: Final = KeyRange.prefix("/tombstones/verdicts/")
 EPOCHS: Final = KeyRange.prefix(_EPOCHS)
 CLIENTS: Final = KeyRange.prefix("/clients/")
+JOURNALS: Final = KeyRange.prefix("/journals/")
 REMOVED: Final = KeyRange.prefix("/removed/")
 INCARNATIONS: Final = KeyRange.prefix("/incarnations/")
 RESIDENTS: Final = KeyRange.prefix("/cluster/brokers/")
@@ -80,7 +82,9 @@ class Trees:
 
 
 # What says something to several brokers on one prefix, and nothing to a lone one
-OF_SEVERAL: Final = Trees(MEMBERS, only(LEADER), REMOVED, KeyRange.prefix("/cluster/"), only(RELAY_SECRET))
+OF_SEVERAL: Final = Trees(
+    MEMBERS, only(LEADER), REMOVED, JOURNALS, KeyRange.prefix("/cluster/"), only(RELAY_SECRET)
+)
 
 
 def _digits(number: int) -> str:
@@ -90,6 +94,10 @@ def _digits(number: int) -> str:
 
 def member_key(broker_id: BrokerId) -> str:
     return f"/members/{_digits(broker_id)}"
+
+
+def journal_key(broker_id: BrokerId) -> str:
+    return f"/journals/{_digits(broker_id)}"
 
 
 def removed_key(broker_id: BrokerId) -> str:

@@ -39,6 +39,7 @@ from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.format_gate import METADATA_FORMAT
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
+from pydanube_broker.cluster.journal_record import JournalRecord, registered
 from pydanube_broker.records import Change, change
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import counted_at_most
@@ -89,6 +90,8 @@ class MemberRecord(JsonRecord):
     copies: Annotated[bool, UNLESS_DEFAULT] = (
         False  # topics move to it by copies; builds before this one: not
     )
+    # It rebuilds topics from the chain of a lost owner's journal; builds before this one do not
+    inherits: Annotated[bool, UNLESS_DEFAULT] = False
     # Bytes copied since its start, and by topic id what it copies now. The leader sees from them that moves progress.
     copied_bytes: Annotated[int, UNLESS_DEFAULT] = 0
     copying: Annotated[Mapping[str, Progress] | None, UNLESS_DEFAULT] = None
@@ -142,6 +145,7 @@ class Membership:
         ttl_ms: how long others wait for us; None on a store that only this process can open.
         wall_ms: milliseconds since 1970, shown as `registered_at_ms`.
         state: of the first registration; later ones have the one that was set last.
+        journal: the id of this broker's journal, for its record; None on a store that only this process can open.
 
     `registration` is the present one. When it is lost the task of this object registers anew as soon as the store
     answers; whoever relied on the old one waits for its `lost` and then takes the new `registration`.
@@ -156,8 +160,10 @@ class Membership:
         wall_ms: Callable[[], int],
         clock: Clock | None = None,
         state: BrokerState = BrokerState.ACTIVE,
+        journal: int | None = None,
     ) -> None:
         self._state = state
+        self._journal = journal
         self._load: Mapping[str, float] | None = None
         self._copied: tuple[int, Mapping[str, Progress] | None] = (0, None)
         self._renewed = anyio.Event()
@@ -246,6 +252,8 @@ class Membership:
             change.require(Absent(keys.removed_key(broker_id)), was_removed(broker_id))
             change.put(counter_key, IncarnationRecord(incarnation=incarnation))
             change.put(member_key, self._record(incarnation, self._state, reason), lease_id=lease_id)
+            if self._journal is not None:
+                await self._put_journal(change, self._journal)
             return incarnation
 
         outcome = await change(self._store, decide)
@@ -257,6 +265,14 @@ class Membership:
             self._term = LeaseTerm(ttl_ms=self._ttl_ms, sent_ms=sent_ms)
         renewed, self._renewed = self._renewed, anyio.Event()
         renewed.set()
+
+    async def _put_journal(self, change: Change, journal: int) -> None:
+        key = keys.journal_key(self._broker_id)
+        item = await change.read(key)
+        found = None if item is None else JournalRecord.from_json(item.value, key=key)
+        record = registered(found, journal, copies=False)
+        if record != found:
+            change.put(key, record)
 
     async def _stay(self) -> None:
         while True:
@@ -342,6 +358,7 @@ class Membership:
             load=self._load,
             metadata_format=METADATA_FORMAT,
             copies=self._ttl_ms is not None,
+            inherits=self._ttl_ms is not None,
             copied_bytes=self._copied[0],
             copying=self._copied[1],
         )

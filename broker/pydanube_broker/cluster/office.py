@@ -73,6 +73,7 @@ class Office:
 
     Args:
         several: whether other brokers may be on the same store.
+        journal: the id of this broker's journal.
         changed: called with the key of each assignment that changes afterwards; never for a broker alone.
         seen: called with each assignment that is read or watched; never for a broker alone.
     """
@@ -87,6 +88,7 @@ class Office:
         check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None],
         changed: Callable[[str], None],
         seen: Seen,
+        journal: int | None = None,
     ) -> None:
         self.catalog = catalog
         self._store = store
@@ -102,6 +104,7 @@ class Office:
             ttl_ms=LEASE_MS if several else None,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             state=BrokerState.STARTING if several else BrokerState.ACTIVE,
+            journal=journal if several else None,
         )
         self._election: Election | None = None
         self._format_raised = False  # by this broker, as the leader

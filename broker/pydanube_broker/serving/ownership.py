@@ -84,12 +84,15 @@ class Ownership:
         check: Agreement,
         changed: Callable[[str], None] = lambda key: None,
         seen: Seen = lambda topic_id, assignment, revision: None,
+        *,
+        journal: int | None = None,
     ) -> AsyncIterator[None]:
         """Register this broker, load and check the catalog, and adopt the topics that it owns; deregister on leaving.
 
         Args:
             changed: told the key of each assignment that changes, where there are several brokers.
             seen: told each assignment that is read or watched there.
+            journal: the id of this broker's journal.
         """
         self.me = me
 
@@ -99,7 +102,14 @@ class Ownership:
             self._arrived(TopicId(number_in_key(key)))
 
         office = Office(
-            store, me, catalog=self._catalog, several=self.several, check=check, changed=note, seen=seen
+            store,
+            me,
+            catalog=self._catalog,
+            several=self.several,
+            check=check,
+            changed=note,
+            seen=seen,
+            journal=journal,
         )
         async with office:
             self.office = office

@@ -37,6 +37,7 @@ from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.copying.arrival import decide_copies, forget_unfinished
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.engine import DeliveryEngine
+from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.schema.registry import SchemaRegistry
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.deleted import Deleted
@@ -118,10 +119,11 @@ class Registry:
         """
         await self.schemas.registry.load()
         await self.quotas.records.load()
+        journal = journal_id(self._hub.journal.folder) if self.ownership.several else None
         async with (
             aclosing(self.schemas.registry.records),
             aclosing(self.quotas.records),
-            self.ownership.opened(self._store, me, self._check_agreement, changed, seen),
+            self.ownership.opened(self._store, me, self._check_agreement, changed, seen, journal=journal),
         ):
             office = self.ownership.office
             decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), office.place)

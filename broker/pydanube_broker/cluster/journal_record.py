@@ -1,0 +1,117 @@
+"""The record of a broker's journal, `/journals/<broker>`, and the steps of a take-over. Pure.
+
+```text
+ open (term t) --a plan names topics--> closing (term t + 1) --the leader fences the chain--> closing, fenced
+      <-- the broker is back, and none of its topics is under way ----------------------------------+
+                                                                    closed <-- no topic is left ----+
+```
+
+A broker writes its record when it registers. A record of a broker that copies its journal (`copies`) has a chain in the
+object store (`chain`). A take-over raises the term in the transaction that names its first topics. The leader then fences
+the chain under that term, and records the number of the fence (`until`). Only pieces in [`from_piece`, `until`) are read,
+so every heir finds the same end of each topic, whatever the lost broker sends later. While a record is closing the chain
+is neither continued nor deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.records.json_record import JsonRecord
+
+
+class JournalState(StrEnum):
+    OPEN = "open"  # its broker may continue the chain
+    CLOSING = "closing"  # other brokers take topics over from the chain
+    CLOSED = "closed"  # no topic is left at its broker
+
+
+Journal = Annotated[int, BeforeValidator(int), PlainSerializer(str)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRecord(JsonRecord):
+    """See the module.
+
+    journal: random id, made with an empty journal folder.
+    from_piece: number of the first piece that a reader needs. It is raised before older pieces are deleted.
+    until: number of the fence in this term; 0: the chain is not fenced yet.
+    heirs: brokers that were chosen for topics, as decimal numbers.
+    topics: ids of the topics that are to be taken over, as decimal numbers.
+    copies: whether the broker copies its journal into a chain.
+    """
+
+    journal: Journal
+    term: int
+    from_piece: int = 1
+    state: JournalState = JournalState.OPEN
+    until: int = 0
+    heirs: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    copies: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.term >= 1
+        assert self.from_piece >= 1
+        assert self.state is JournalState.CLOSING or not self.topics, "only a take-over names topics"
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether its chain may be read: the predecessor is refused, and the end is known."""
+        return self.until > 0
+
+
+def registered(found: JournalRecord | None, journal: int, *, copies: bool) -> JournalRecord:
+    """Return the record of a broker that registers with this journal; the found one where nothing is to change.
+
+    While topics are taken over the record stays, because their heirs still read the chain. The leader opens it
+    afterwards.
+    """
+    if found is not None and found.state is JournalState.CLOSING:
+        return found
+    if found is None or found.journal != journal:
+        # A term is never used twice under a broker's id, whichever journal it had
+        return JournalRecord(journal=journal, term=1 if found is None else found.term + 1, copies=copies)
+    return replace(found, state=JournalState.OPEN, until=0, heirs=(), copies=copies)
+
+
+def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:
+    """Return the record after a plan to take over topics. The first raises the term; a later one adds its topics."""
+    assert found.copies, "without a chain there is nothing to take over from"
+    names = tuple(sorted({*found.topics, *map(str, topics)}, key=int))
+    if found.state is JournalState.CLOSING:
+        return replace(found, topics=names)
+    return replace(found, state=JournalState.CLOSING, term=found.term + 1, until=0, heirs=(), topics=names)
+
+
+def fenced(found: JournalRecord, until: int, heirs: Collection[BrokerId]) -> JournalRecord:
+    """Return the record once the chain is fenced at this number under the record's term."""
+    assert found.state is JournalState.CLOSING
+    assert until >= found.from_piece
+    return replace(found, until=until, heirs=tuple(sorted(map(str, heirs), key=int)))
+
+
+def settled(
+    found: JournalRecord, *, is_back: bool, under_way: Collection[TopicId], left: Mapping[TopicId, bool]
+) -> JournalRecord:
+    """Return the record once topics were taken over; the found one where nothing is to change.
+
+    Args:
+        is_back: whether the broker is registered again. Topics that were not given away by then stay with it.
+        under_way: topics of the broker that an heir has not opened yet.
+        left: topics whose assignment names the broker → whether that is its audit, which stays with it for good.
+    """
+    if found.state is not JournalState.CLOSING or under_way:
+        return found
+    if is_back:
+        return replace(found, state=JournalState.OPEN, until=0, heirs=(), topics=())
+    waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
+    if not waiting and all(left.values()):
+        return replace(found, state=JournalState.CLOSED, topics=())
+    return replace(found, topics=waiting)

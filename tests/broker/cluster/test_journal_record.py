@@ -1,0 +1,174 @@
+"""The record of a broker's journal: kept over restarts, raised by a take-over, opened again when its broker is back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.journal_record import (
+    JournalRecord,
+    JournalState,
+    fenced,
+    registered,
+    settled,
+    taken_over,
+)
+from pydanube_broker.cluster.membership import Membership
+from pydanube_core.facts import BrokerAddress
+from pydanube_storage.metadata import Put
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+
+JOURNAL = (1 << 64) - 1
+TOPICS = [TopicId(n) for n in (9, 10, 11)]
+
+
+def opened(**changes: object) -> JournalRecord:
+    return replace(JournalRecord(journal=JOURNAL, term=3, copies=True), **changes)
+
+
+def closing(until: int = 7) -> JournalRecord:
+    return (
+        fenced(taken_over(opened(), TOPICS), until, [BrokerId(2)]) if until else taken_over(opened(), TOPICS)
+    )
+
+
+def membership(store: MemoryStore, clock: ManualClock, journal: int | None) -> Membership:
+    me = BrokerAddress(broker_id="1", broker_url="http://b:1", admin_url="http://b:2")
+    ttl_ms = None if journal is None else 30_000
+    return Membership(store, me, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock, journal=journal)
+
+
+async def stored(store: MemoryStore) -> JournalRecord | None:
+    item = await store.get(keys.journal_key(BrokerId(1)))
+    return None if item is None else JournalRecord.from_json(item.value, key=item.key)
+
+
+@pytest.mark.anyio
+async def test_registration_writes_the_record_once(store: MemoryStore, clock: ManualClock) -> None:
+    async with membership(store, clock, JOURNAL):
+        first = await stored(store)
+    assert first == JournalRecord(journal=JOURNAL, term=1)
+    revision = (await store.get(keys.journal_key(BrokerId(1)))).mod_revision  # type: ignore[union-attr]
+    async with membership(store, clock, JOURNAL):
+        pass
+    again = await store.get(keys.journal_key(BrokerId(1)))
+    assert again is not None
+    assert again.mod_revision == revision
+    async with membership(store, clock, 5):
+        assert await stored(store) == JournalRecord(journal=5, term=2)
+
+
+@pytest.mark.anyio
+async def test_lone_broker_has_no_record(store: MemoryStore, clock: ManualClock) -> None:
+    async with membership(store, clock, None):
+        assert await stored(store) is None
+
+
+@pytest.mark.anyio
+async def test_registration_leaves_a_record_whose_topics_are_taken_over(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    there = closing()
+    await store.transact([Put(keys.journal_key(BrokerId(1)), there.to_json())])
+    for journal in (JOURNAL, 5):
+        async with membership(store, clock, journal):
+            assert await stored(store) == there
+
+
+@given(
+    st.builds(
+        JournalRecord,
+        journal=st.integers(1, JOURNAL),
+        term=st.integers(1, 1 << 60),
+        from_piece=st.integers(1, 1 << 60),
+        until=st.integers(0, 1 << 60),
+        state=st.just(JournalState.CLOSING),
+        heirs=st.lists(st.integers(1, 1 << 62).map(str)).map(tuple),
+        topics=st.lists(st.integers(1, 1 << 62).map(str)).map(tuple),
+        copies=st.booleans(),
+    )
+)
+def test_record_round_trips(record: JournalRecord) -> None:
+    assert JournalRecord.from_json(record.to_json(), key="/journals/1") == record
+
+
+def test_first_plan_raises_the_term_and_later_ones_add_topics() -> None:
+    first = taken_over(opened(until=0), TOPICS[:1])
+    assert (first.term, first.state, first.topics) == (4, JournalState.CLOSING, ("9",))
+    more = taken_over(fenced(first, 7, [BrokerId(2)]), TOPICS[1:])
+    assert (more.term, more.until, more.heirs, more.topics) == (4, 7, ("2",), ("9", "10", "11"))
+
+
+def test_record_is_settled_only_once_no_heir_is_at_work() -> None:
+    assert settled(closing(), is_back=True, under_way=TOPICS[:1], left={}) == closing()
+    back = settled(closing(), is_back=True, under_way=(), left={TOPICS[0]: False})
+    assert (back.state, back.term, back.until, back.topics) == (JournalState.OPEN, 4, 0, ())
+    partly = settled(closing(), is_back=False, under_way=(), left={TOPICS[1]: False})
+    assert (partly.state, partly.until, partly.topics) == (JournalState.CLOSING, 7, ("10",))
+    others_wait = settled(closing(), is_back=False, under_way=(), left={TopicId(99): False})
+    assert (others_wait.state, others_wait.topics) == (JournalState.CLOSING, ())
+    done = settled(closing(), is_back=False, under_way=(), left={TopicId(99): True})
+    assert (done.state, done.topics) == (JournalState.CLOSED, ())
+
+
+class Records(RuleBasedStateMachine):
+    """Any order of registrations, plans, fences and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = registered(None, JOURNAL, copies=True)
+        self.fences: dict[int, int] = {}  # term → number, as it was recorded
+        self.read: set[TopicId] = set()  # topics that heirs read now
+        self.at_broker = dict.fromkeys(TOPICS, False)
+
+    @rule(journal=st.sampled_from([JOURNAL, 5]))
+    def registers(self, journal: int) -> None:
+        before = self.record
+        self.record = registered(before, journal, copies=True)
+        if before.state is JournalState.CLOSING:
+            assert self.record == before, "heirs may be reading"
+        elif before.journal != journal:
+            assert self.record.term > before.term, "no term twice"
+
+    @rule(topics=st.lists(st.sampled_from(TOPICS), min_size=1))
+    def plan(self, topics: list[TopicId]) -> None:
+        self.record = taken_over(self.record, [each for each in topics if each in self.at_broker])
+
+    @precondition(lambda self: self.record.state is JournalState.CLOSING and not self.record.is_fenced)
+    @rule(more=st.integers(0, 9))
+    def fence(self, more: int) -> None:
+        self.record = fenced(self.record, self.record.from_piece + more, [BrokerId(2)])
+        assert self.record.term not in self.fences, "one recorded end a term"
+        self.fences[self.record.term] = self.record.until
+
+    @precondition(lambda self: self.record.is_fenced and self.record.topics)
+    @rule()
+    def take_away(self) -> None:
+        for name in self.record.topics:
+            if self.at_broker.pop(TopicId(int(name)), None) is not None:
+                self.read.add(TopicId(int(name)))
+
+    @rule()
+    def opens(self) -> None:
+        if self.read:
+            self.read.pop()
+
+    @rule(is_back=st.booleans())
+    def settle(self, is_back: bool) -> None:
+        self.record = settled(self.record, is_back=is_back, under_way=self.read, left=self.at_broker)
+
+    @invariant()
+    def what_heirs_read_stays(self) -> None:
+        if self.read:
+            assert self.record.state is JournalState.CLOSING
+            assert self.fences[self.record.term] == self.record.until
+
+
+TestRecords = Records.TestCase
