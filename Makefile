@@ -50,10 +50,12 @@ diagnosis: env-dev
 	@$(VENV)/python -m pytest tests/diagnosis -m "" -q $(ARGS)
 
 # Ten scenarios of one to three minutes; CLUSTER_SEED=N for the seed that a failure prints. ARGS go to pytest.
-# Real servers of other systems: PostgreSQL and mosquitto of the system (root, Debian).
+# Real servers of other systems: PostgreSQL and mosquitto of the system (root, Debian), Kafka from Maven Central.
 test-connect: env-dev
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || apt-get install -y -q postgresql
 	@command -v mosquitto >/dev/null || apt-get install -y -q --no-install-recommends mosquitto
+	@command -v mvn >/dev/null || apt-get install -y -q --no-install-recommends openjdk-17-jre-headless maven
+	@$(VENV)/python -m tests.connect.servers
 	@$(VENV)/python -m pytest tests/connect -q -rs $(ARGS)
 
 test-cluster: env-dev

@@ -140,10 +140,10 @@ class Source(Connector[S]):
 
     Attributes:
         deterministic: whether a second read from a position returns the same records in the same order. If so, the
-            connector is `exactly_once` with positions.
+            connector is `exactly_once` with positions. Read after `open`.
     """
 
-    deterministic: ClassVar[bool] = False
+    deterministic: bool = False
 
     async def start(self, positions: Mapping[str, str]) -> None:
         """Continue from these positions, by shard. Called once after each `open`. A shard without one is new."""

@@ -17,6 +17,7 @@ GROUP: Final = "pydanube.connectors"
 OURS: Final = {
     "delta-sink": "pydanube_connect.delta.sink:DeltaSink",
     "http-sink": "pydanube_connect.http.sink:HttpSink",
+    "kafka-source": "pydanube_connect.kafka.source:KafkaSource",
     "mqtt-source": "pydanube_connect.mqtt.source:MqttSource",
     "postgres-sink": "pydanube_connect.postgres.sink:PostgresSink",
     "postgres-source": "pydanube_connect.postgres.source:PostgresSource",

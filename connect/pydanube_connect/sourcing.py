@@ -8,10 +8,12 @@ the records that the session of the named producer already holds, and does not p
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Final
 from zlib import crc32
 
@@ -33,6 +35,9 @@ from pydanube_connect.values import Writer, json_payload, json_value, writer
 
 STATE_EVERY_S: Final = 1.0
 _MOST_LETTER_BYTES: Final = 1_000_000
+_NAMEABLE: Final = re.compile(
+    r"[\w.:-]{1,140}", re.ASCII
+)  # names have 256 characters, 100 are the connector's
 log = logging.getLogger("pydanube.connect")
 
 
@@ -76,17 +81,22 @@ class SourceRunner:
         self._once = once
         self.source: Source[Any] = declared.make()
         self._shape = shaper(declared.shape, path=declared.path)
-        # The user's function may return different records on a second read
-        self._exact = self.source.deterministic and declared.shape.function is None
         self._attempts = Attempts(declared.name, declared.delivery, stop, self._failed)
-        guarantee = Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee
         self.statistics = Statistics(
-            connector=declared.name, kind="source", type=declared.connector, guarantee=str(guarantee)
+            connector=declared.name, kind="source", type=declared.connector, guarantee=self._guarantee()
         )
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._positions: Positions | None = None
         self._unconfirmed: dict[str, Batch] = {}  # newest batch by shard, without a stored position
         self._saved_at = 0.0
+
+    @property
+    def _exact(self) -> bool:
+        # The user's function may return different records on a second read
+        return self.source.deterministic and self.declared.shape.function is None
+
+    def _guarantee(self) -> str:
+        return str(Guarantee.EXACTLY_ONCE if self._exact else self.source.guarantee)
 
     async def run(self) -> None:
         """Move records.
@@ -116,6 +126,7 @@ class SourceRunner:
             stack.push_async_callback(self._close)
             with anyio.fail_after(self.declared.delivery.attempt_timeout):
                 await self.source.open()
+            self.statistics.guarantee = self._guarantee()
             if self.source.deterministic:
                 self._positions = Positions(self._client, self._state_topic())
                 await self._positions.open()
@@ -132,7 +143,8 @@ class SourceRunner:
                     continue
                 await self._publish(batch, stack, letters)
                 self._attempts.succeeded()
-                if time.monotonic() - self._saved_at >= STATE_EVERY_S:
+                # An empty batch is the first position of a shard. It is stored before the shard's first record.
+                if not len(batch) or time.monotonic() - self._saved_at >= STATE_EVERY_S:
                     await self._confirm()
             await self._confirm()
 
@@ -224,7 +236,7 @@ class SourceRunner:
             several = (await self._described(topic) or options.partitions or 0) > 1
             options = replace(
                 options,
-                name=f"connect-{self.declared.name}-{self._positions.generation}{f'-{shard}' if shard else ''}",
+                name=f"connect-{self.declared.name}-{self._positions.generation}{_suffix(shard)}",
                 access_mode="named",
                 routing="explicit" if several else "key",
             )
@@ -290,6 +302,17 @@ class SourceRunner:
         reason = self.declared.references.clean(reason)
         self.statistics.failed(reason)
         log.warning("connector_attempt_failed", extra={"connector": self.declared.name, "error": reason})
+
+
+def _suffix(shard: str) -> str:
+    """Return the part of a producer's name for a shard. A shard that no name can hold is replaced by its digest."""
+    if not shard:
+        return ""
+    return (
+        f"-{shard}"
+        if _NAMEABLE.fullmatch(shard)
+        else f"-{blake2b(shard.encode(), digest_size=12).hexdigest()}"
+    )
 
 
 def _text_of(value: Any) -> bytes:

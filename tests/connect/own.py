@@ -70,11 +70,12 @@ class LinesSource(Source[NoSettings]):
     deterministic = True
     count: ClassVar[int] = 100
     keyed: ClassVar[bool] = True
+    shard: ClassVar[str] = ""
     stored_up_to: ClassVar[list[str]] = []
     begun_at: ClassVar[list[int]] = []
 
     async def start(self, positions: Mapping[str, str]) -> None:
-        self.next = int(positions.get("", "0"))
+        self.next = int(positions.get(self.shard, "0"))
         self.begun_at.append(self.next)
 
     async def read(self) -> Batch | None:
@@ -83,7 +84,7 @@ class LinesSource(Source[NoSettings]):
         end = min(self.next + 10, self.count)
         records = [Record(b"%d" % n, f"k{n % 7}" if self.keyed else None) for n in range(self.next, end)]
         self.next = end
-        return Batch(records, position=str(end))
+        return Batch(records, position=str(end), shard=self.shard)
 
     async def stored(self, batch: Batch) -> None:
         self.stored_up_to.append(batch.position or "")

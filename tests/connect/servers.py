@@ -1,4 +1,4 @@
-"""Servers of other systems, each in a folder of its own: PostgreSQL and mosquitto of the system."""
+"""Servers of other systems, each in a folder of its own: PostgreSQL and mosquitto of the system, Kafka from Maven Central."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 import psycopg
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.pinned_packages import ensure_package
+from tests.support.pinned_packages import TOOLS, ensure_package
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -127,3 +131,114 @@ class Mosquitto:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+KAFKA_VERSION = "3.9.1"
+KAFKA_JARS = TOOLS / f"kafka-{KAFKA_VERSION}"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>danube.tests</groupId><artifactId>kafka</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version></dependency>
+<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
+</dependencies></project>
+"""
+
+
+def kafka_jars() -> Path:
+    """Return the folder with Kafka and what it needs. Skips if `make test-connect` has not fetched it."""
+    if shutil.which("java") is None or not KAFKA_JARS.is_dir():
+        pytest.skip("NOT RUN: Java or Kafka is not here (make test-connect fetches them)")
+    return KAFKA_JARS
+
+
+def fetch_kafka() -> None:
+    """Fetch Kafka from Maven Central, with Maven."""
+    if KAFKA_JARS.is_dir():
+        return
+    TOOLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+        Path(scratch, "pom.xml").write_text(_POM, encoding="utf-8")
+        words = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        subprocess.run(words, cwd=scratch, check=True, timeout=600)
+        with contextlib.suppress(FileExistsError):
+            Path(scratch, "jars").rename(KAFKA_JARS)
+
+
+class Kafka:
+    """One broker of Kafka, its own controller, on free ports of 127.0.0.1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._jars = kafka_jars()
+        ports = []
+        for _ in range(2):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                ports.append(free.getsockname()[1])
+        self.bootstrap = f"127.0.0.1:{ports[0]}"
+        self._file = folder / "server.properties"
+        self._file.write_text(
+            "\n".join([
+                "process.roles=broker,controller", "node.id=1", f"controller.quorum.voters=1@127.0.0.1:{ports[1]}",
+                f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{ports[1]}",
+                f"advertised.listeners=PLAINTEXT://{self.bootstrap}", "controller.listener.names=CONTROLLER",
+                f"log.dirs={folder}/logs", "offsets.topic.replication.factor=1", "offsets.topic.num.partitions=2",
+                "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
+                "group.initial.rebalance.delay.ms=0", "auto.create.topics.enable=false", "log.cleaner.backoff.ms=200",
+                "log.retention.check.interval.ms=500", "log.segment.delete.delay.ms=100",
+            ]) + "\n",
+            encoding="utf-8",
+        )  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        self._java(
+            "kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(self._file)
+        ).wait(120)
+
+    def _java(self, *words: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", *words],
+                stdout=log, stderr=log, cwd=self.folder,
+            )  # fmt: skip
+
+    def start(self) -> None:
+        self._process = self._java("kafka.Kafka", str(self._file))
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-4000:]
+            with contextlib.suppress(KafkaException):
+                if admin.list_topics(timeout=2).brokers:
+                    return
+        raise AssertionError((self.folder / "log").read_text()[-4000:])
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(30)
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        terms = {name.replace("_", "."): value for name, value in config.items()}
+        made = admin.create_topics([NewTopic(topic, partitions, 1, config=terms)])
+        made[topic].result(30)
+
+    def send(
+        self, topic: str, records: Iterable[tuple[str | bytes | None, str | bytes | None]], **more: Any
+    ) -> None:
+        """Produce keys and values. Returns when Kafka has them."""
+        # Idempotent, because a plain producer that sends again changes the order
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        for key, value in records:
+            producer.produce(topic, value, key, **more)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+if __name__ == "__main__":  # make test-connect
+    fetch_kafka()

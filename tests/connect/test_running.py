@@ -177,6 +177,14 @@ async def test_one_connector_that_fails_leaves_the_others_running(
         assert runners[0].statistics.records == 10
 
 
+async def test_a_shard_may_have_any_name(memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinesSource, "shard", "folder/" + "é" * 300)
+    async with memory.connect() as client:
+        assert (await once(client, SOURCE)).records == 100
+        monkeypatch.setattr(LinesSource, "count", 120)
+        assert (await once(client, SOURCE)).records == 20
+
+
 @pytest.mark.parametrize(("partitions", "keyed"), [(None, True), (4, True), (4, False)])
 async def test_a_deterministic_source_is_exactly_once_wherever_it_stops(
     memory: InMemoryCluster, partitions: int | None, keyed: bool, monkeypatch: pytest.MonkeyPatch

@@ -111,6 +111,8 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
         f"pydanube_connect.postgres.{name}": {"psycopg"}
         for name in ("connecting", "replication", "sink", "source", "tables")
     },
+    "pydanube_connect.kafka.registry": {"fastavro"},
+    "pydanube_connect.kafka.source": {"confluent_kafka"},
     "pydanube_connect.mqtt.source": {"paho"},
     "pydanube_connect.vectors.pgvector": {"psycopg"},
     "pydanube_connect.vectors.qdrant": {"qdrant_client"},

@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -67,7 +67,7 @@ class PostgresSourceSettings(Settings):
 class PostgresSource(Source[PostgresSourceSettings]):
     """Reads rows and changes."""
 
-    deterministic: ClassVar[bool] = True
+    deterministic = True
 
     def __init__(self, settings: PostgresSourceSettings, *, name: str) -> None:
         super().__init__(settings, name=name)

@@ -1,0 +1,1 @@
+"""`kafka-source`: records of Kafka topics as messages."""
