@@ -317,7 +317,7 @@ class AdminCore:
             outcome: BaseModel | ClusterError = InvalidArgument("the request is not a danube.ops.CallRequest")
         else:
             try:
-                if (elsewhere := await self._of_others(call)) is not None:
+                if (elsewhere := await self.of_others(call)) is not None:
                     return CallResponse(result=elsewhere).SerializeToString()
             except ClusterError as refused:
                 return CallResponse(error=refused.to_json().encode()).SerializeToString()
@@ -344,7 +344,7 @@ class AdminCore:
             result = without_passwords(result)
         return CallResponse(result=result.encode()).SerializeToString()
 
-    async def _of_others(self, call: CallRequest) -> bytes | None:
+    async def of_others(self, call: CallRequest) -> bytes | None:
         """Carry out a call that is another broker's, or came from one; return None for a call of this broker."""
         if self._peers is None:
             return None

@@ -317,17 +317,19 @@ async def test_who_calls_is_what_the_metadata_claims(tool: Tool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "request_of"),
+    ("method", "request_of", "way"),
     [
-        ("ClusterAdmin/AddNode", pb.AddNodeRequest),
-        ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest),
-        ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest),
+        ("ClusterAdmin/AddNode", pb.AddNodeRequest, "metadata.url"),
+        ("ClusterAdmin/PromoteNode", pb.PromoteNodeRequest, "takes topics at once"),
+        ("ClusterAdmin/RemoveNode", pb.RemoveNodeRequest, "danube brokers remove"),
     ],
 )
-async def test_what_has_no_meaning_here_says_so(
-    tool: Tool, method: str, request_of: Callable[[], Any]
+async def test_what_has_no_meaning_here_names_our_way(
+    tool: Tool, method: str, request_of: Callable[[], Any], way: str
 ) -> None:
-    assert (await tool.refused(method, request_of()))[0] == "UNIMPLEMENTED"
+    status, text = await tool.refused(method, request_of())
+    assert status == "UNIMPLEMENTED"
+    assert way in text
 
 
 async def test_broker_alone_is_balanced_and_has_nothing_to_move(tool: Tool) -> None:

@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.grpc_wire import SDK_AGENT
+from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import Identity, current_identity
 
 from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.context import COMPAT
-from pydanube_admin.engine.models import MAX_LIMIT
+from pydanube_admin.engine.models import MAX_LIMIT, Place
+from pydanube_admin.engine.operation import DECLARED
 
 ANONYMOUS: Final = "anonymous"
 HEADER: Final = "danube-principal"
@@ -68,13 +70,18 @@ class Asking:
         self._metadata = metadata
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result's object. Raises the `ClusterError` that the operation answers."""
+        """Return the result's object. Raises the `ClusterError` that the operation answers.
+
+        A call about one broker, or for the leader, is carried out there. No such operation destroys, so it needs no plan.
+        """
+        principal = principal_of(self._metadata(), current_identity.get())
+        if DECLARED[operation].at in (Place.BROKER, Place.LEADER):
+            call = call_request(operation, arguments or {}, principal=principal, face=COMPAT)
+            if (elsewhere := await self._core.of_others(call)) is not None:
+                found: dict[str, Any] = json.loads(elsewhere)
+                return found
         outcome = await self._core.call(
-            operation,
-            arguments or {},
-            principal=principal_of(self._metadata(), current_identity.get()),
-            face=COMPAT,
-            one_step=True,
+            operation, arguments or {}, principal=principal, face=COMPAT, one_step=True
         )
         if isinstance(outcome, ClusterError):
             raise outcome

@@ -43,11 +43,31 @@ class Brokers(AskingService):
         return pb.NamespaceListResponse(namespaces=[item["namespace"] for item in items])
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest) -> pb.UnloadBrokerResponse:
-        await self._ask("brokers.unload", {"broker_id": request.broker_id})
-        return pb.UnloadBrokerResponse(started=True)
+        """Unload a broker, or move the topics of the namespaces that the filters leave; a dry run only counts."""
+        asked = {"broker_id": request.broker_id}
+        for name, given in (
+            ("namespaces", request.namespaces_include),
+            ("except_namespaces", request.namespaces_exclude),
+        ):
+            if given:
+                asked[name] = ",".join(given)
+        if request.dry_run:
+            plan = await self._ask("brokers.unload", {**asked, "plan_only": True})
+            total = plan["blast_radius"]["topics"]
+            return pb.UnloadBrokerResponse(total=total, pending=total)
+        done = await self._ask("brokers.unload", asked)
+        failed = [f"{topic}: {why}" for topic, why in done["not_begun"].items()]
+        return pb.UnloadBrokerResponse(
+            started=True,
+            total=done["topics"],
+            succeeded=done["topics"] - len(failed),
+            failed=len(failed),
+            failed_topics=failed,
+        )
 
     async def activate_broker(self, request: pb.ActivateBrokerRequest) -> pb.ActivateBrokerResponse:
-        await self._ask("brokers.activate", {"broker_id": request.broker_id})
+        why = {"why": request.reason} if request.reason else {}
+        await self._ask("brokers.activate", {"broker_id": request.broker_id, **why})
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
@@ -119,18 +139,25 @@ class Brokers(AskingService):
         )
 
     async def add_node(self, _: pb.AddNodeRequest) -> pb.AddNodeResponse:
-        raise _of_a_cluster("adding a node")
+        raise _of_raft(
+            "AddNode", "start the broker with the metadata.url of the cluster, and it joins by itself"
+        )
 
     async def promote_node(self, _: pb.PromoteNodeRequest) -> pb.PromoteNodeResponse:
-        raise _of_a_cluster("promoting a node")
+        raise _of_raft(
+            "PromoteNode", "a broker that has joined takes topics at once, and votes belong to etcd"
+        )
 
     async def remove_node(self, _: pb.RemoveNodeRequest) -> pb.RemoveNodeResponse:
-        raise _of_a_cluster("removing a node")
+        raise _of_raft(
+            "RemoveNode",
+            "`danube brokers unload BROKER_ID`, stop the broker when it is drained, then `danube brokers remove BROKER_ID`",
+        )
 
 
 def _host_and_port(url: str) -> str:
     return urlsplit(url).netloc or url
 
 
-def _of_a_cluster(what: str) -> NotImplementedYet:
-    return NotImplementedYet(f"{what} is for clusters of several brokers; this one stands alone")
+def _of_raft(method: str, instead: str) -> NotImplementedYet:
+    return NotImplementedYet(f"{method}: brokers here have no consensus group of their own: {instead}")

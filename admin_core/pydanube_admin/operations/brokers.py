@@ -8,13 +8,21 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import anyio
 from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import Conflict, Draining, InvalidArgument, LastBroker, Unavailable
+from pydanube_core.errors import (
+    ClusterError,
+    Conflict,
+    Draining,
+    InvalidArgument,
+    LastBroker,
+    Unavailable,
+)
 from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
+from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.units import counted, format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.following import LOOK_S
+from pydanube_admin.engine.following import LOOK_S, FollowedMoves
 from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import (
     SINCE_DESCRIPTION,
@@ -33,6 +41,7 @@ from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.peers import unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
+MAX_NAMES_CHARS: Final = 4096  # of namespaces with commas between
 
 
 class ReasonItem(Result):
@@ -145,13 +154,49 @@ class BrokerChangeRequest(Request):
     broker_id: Annotated[str, Field(min_length=1, max_length=32, description="Id of the broker")]
 
 
+class UnloadBrokerRequest(BrokerChangeRequest):
+    namespaces: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=MAX_NAMES_CHARS,
+            description="Only topics of these; the broker stays active",
+        ),
+    ] = None
+    except_namespaces: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=MAX_NAMES_CHARS,
+            description="No topics of these",
+        ),
+    ] = None
+
+    @property
+    def is_filtered(self) -> bool:
+        return self.namespaces is not None or self.except_namespaces is not None
+
+    def selects(self, topic: str) -> bool:
+        """Return whether the topic's namespace is one of those to unload; a broker keeps its own topics."""
+        namespace = topic.split("/")[1]
+        included = self.namespaces is None or namespace in _namespaces(self.namespaces)
+        excluded = _namespaces(self.except_namespaces or "") | {SYSTEM_NAMESPACE}
+        return included and namespace not in excluded
+
+
+def _namespaces(given: str) -> frozenset[str]:
+    return frozenset(each.strip().strip("/") for each in given.split(","))
+
+
 class ChangedBroker(Change):
     broker_id: str
     state: str
 
 
 class UnloadedBroker(ChangedBroker):
-    task_id: str | None = None  # of the task that follows the drain; None in the task's own result
+    topics: int  # that were to leave when the call was made
+    not_begun: dict[str, str] = Field(default_factory=dict)  # topic → why; of a call with namespaces
+    task_id: str | None = None  # of the task that follows the moves; None in the task's own result
 
 
 @operation(
@@ -333,7 +378,7 @@ async def broker_metrics(context: Context, request: BrokerRequest) -> BrokerMetr
     )
 
 
-async def forecast_unload(context: Context, request: BrokerChangeRequest) -> Forecast:
+async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> Forecast:
     facts = await this_broker(context, request.broker_id)
     if not set(await context.port.takers()) - {facts.broker_id}:
         raise LastBroker(
@@ -341,10 +386,27 @@ async def forecast_unload(context: Context, request: BrokerChangeRequest) -> For
             field="broker_id",
             value=facts.broker_id,
         )
+    if request.is_filtered:
+        selected = await _selected(context, facts, request)
+        return Forecast(
+            diff=[entry(f"topics{topic}/owner", facts.broker_id, "another broker") for topic in selected],
+            blast_radius=blast_radius(topics=len(selected)),
+        )
     return Forecast(
         diff=[entry(f"brokers/{facts.broker_id}/state", await _state_now(context, facts), "draining")],
         blast_radius=blast_radius(topics=facts.topics),
     )
+
+
+async def _selected(context: Context, facts: BrokerFacts, request: UnloadBrokerRequest) -> list[str]:
+    """Return the topics that this broker serves in the selected namespaces, each partition by its own name."""
+    names = [
+        key.topic
+        for key in await context.port.topic_index()
+        if facts.broker_id in key.owners and request.selects(key.topic)
+    ]
+    found = await context.port.this.topic_facts(names)
+    return sorted(log.topic for whole, *parts in found for log in parts or [whole])
 
 
 async def _state_now(context: Context, facts: BrokerFacts) -> str:
@@ -361,17 +423,51 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
     summary="Move all topics of a broker to others; a lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
     followed=True,
-    examples=(Example({"broker_id": "10203040506070809"}, "before maintenance"),),
+    examples=(
+        Example({"broker_id": "10203040506070809"}, "before maintenance"),
+        Example({"broker_id": "10203040506070809", "namespaces": "billing,audit"}, "of two namespaces alone"),
+    ),
 )
-async def unload_broker(context: Context, request: BrokerChangeRequest) -> UnloadedBroker:
-    """Begin to hand over a broker's topics; it gets no new ones until it is activated."""
+async def unload_broker(context: Context, request: UnloadBrokerRequest) -> UnloadedBroker:
+    """Begin to hand over a broker's topics; without namespaces it gets no new ones until it is activated."""
     facts, tasks = await this_broker(context, request.broker_id), context.desk.tasks
     tasks.check_follow()
+    if request.is_filtered:
+        return await _move_selected(context, facts, request)
     await context.port.unload()
     task_id = await tasks.follow(
         context, request.model_dump(exclude_none=True), _until_drained(context, facts)
     )
-    return UnloadedBroker(broker_id=facts.broker_id, state="draining", task_id=task_id)
+    return UnloadedBroker(broker_id=facts.broker_id, state="draining", topics=facts.topics, task_id=task_id)
+
+
+async def _move_selected(
+    context: Context, facts: BrokerFacts, request: UnloadBrokerRequest
+) -> UnloadedBroker:
+    """Begin to move the topics of some namespaces; a topic that cannot move is reported, and the others go on."""
+    selected, tasks = await _selected(context, facts, request), context.desk.tasks
+    followed, not_begun = await FollowedMoves.of(context.port), dict[str, str]()
+    for topic in selected:
+        try:
+            followed.add(await context.port.move_topic(topic))
+        except ClusterError as error:
+            not_begun[topic] = error.message
+    done = UnloadedBroker(
+        broker_id=facts.broker_id,
+        state=await _state_now(context, facts),
+        topics=len(selected),
+        not_begun=not_begun,
+    )
+
+    async def begin(one: str) -> str:
+        return (await context.port.move_topic(one))[one]
+
+    async def follow() -> UnloadedBroker:
+        await followed.until_over(begin, lambda work: tasks.tell(context.call_id, *work))
+        return done
+
+    task_id = await tasks.follow(context, request.model_dump(exclude_none=True), follow())
+    return done.model_copy(update={"task_id": task_id})
 
 
 async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroker:
@@ -382,7 +478,7 @@ async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroke
         state = await _state_now(context, facts)
         begun = begun or state == "draining"
         if state == "drained":
-            return UnloadedBroker(broker_id=facts.broker_id, state=state)
+            return UnloadedBroker(broker_id=facts.broker_id, state=state, topics=before.topics)
         if begun and state == "active":
             raise Conflict(
                 f"broker {facts.broker_id} takes topics again: it was activated when {counted(facts.topics, 'topic was', 'topics were')} "

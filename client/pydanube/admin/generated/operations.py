@@ -310,11 +310,20 @@ class BrokersOperations(KeywordsNamed):
         """Show the broker: readiness and reasons, version, uptime, durability, disk, journal, cold tier."""
         return await self._caller.call("brokers.status", locals(), BrokerStatus)
 
-    async def unload(self, broker_id: str, *, plan_token: str | None = None) -> UnloadedBroker:
+    async def unload(
+        self,
+        broker_id: str,
+        *,
+        namespaces: str | None = None,
+        except_namespaces: str | None = None,
+        plan_token: str | None = None,
+    ) -> UnloadedBroker:
         """Move all topics of a broker to others; a lone broker answers LAST_BROKER."""
         return await self._caller.call("brokers.unload", locals(), UnloadedBroker)
 
-    async def plan_unload(self, broker_id: str) -> Plan[UnloadedBroker]:
+    async def plan_unload(
+        self, broker_id: str, *, namespaces: str | None = None, except_namespaces: str | None = None
+    ) -> Plan[UnloadedBroker]:
         """What `unload` would change; nothing changes until it is applied."""
         return await planned(self._caller, "brokers.unload", locals(), UnloadedBroker)
 

@@ -247,6 +247,8 @@ class UnloadedBroker(Result):
     undo_until: str | None = None
     broker_id: str
     state: str
+    topics: int
+    not_begun: dict[str, str] = Field(default_factory=dict)
     task_id: str | None = None
 
 
