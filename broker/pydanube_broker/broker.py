@@ -349,12 +349,16 @@ class Broker(BrokerParts):
                     COPY: lambda reply: CopyStream(reply, self.relay, self.moves),
                 },
                 cold={
-                    **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
-                    STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
-                    STREAM["Match"].path: partial(match, self.access),
                     APPEND: self.letters.append,
-                    **registry,
-                    **self.official.cold,
+                    **self.budget.bound_all(
+                        {
+                            **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
+                            STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
+                            STREAM["Match"].path: partial(match, self.access),
+                            **registry,
+                            **self.official.cold,
+                        }
+                    ),
                 },
                 hot={**self.official.hot, **health.hot},
                 server_streams=self.official.server_streams,
@@ -372,10 +376,10 @@ class Broker(BrokerParts):
             Route(
                 streams={},
                 cold={
-                    OPS["Call"].path: self._call,
-                    CARRIED_CALL: CarriedCalls(self.relay, self.locks, self._call).call,
-                    **registry,
-                    **self._administration,
+                    CARRIED_CALL: CarriedCalls(self.relay, self.locks, self.budget.bound(self._call)).call,
+                    **self.budget.bound_all(
+                        {OPS["Call"].path: self._call, **registry, **self._administration}
+                    ),
                 },
                 hot=health.hot,
                 open=probes | {CARRIED_CALL},

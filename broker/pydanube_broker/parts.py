@@ -33,6 +33,7 @@ from pydanube_broker.status.health import Health
 from pydanube_broker.status.log import LogRing
 from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.telemetry import TelemetryWriter
+from pydanube_broker.tenants.processor import ProcessorBudget
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
@@ -66,6 +67,7 @@ class BrokerParts:
         self.durability = "memory" if settings.data.memory else "fsynced"
         self.metrics = BrokerMetrics(topic_series_limit=settings.metrics.topic_series_limit)
         self.peer_memory = PeerMemory(settings.server.peer_memory_bytes)
+        self.budget = ProcessorBudget()
         self.started_at = time.monotonic()
         self.broker_url = ""
         self.admin_url = ""

@@ -234,7 +234,7 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
         read_only=settings.mcp.read_only,
         toolsets=settings.mcp.toolsets,
         allowed_hosts=allowed,
-        entry=entry,
+        entry=broker.budget.bound(entry),
     ) as app:
         room = places(settings.server.connections_per_address)
         port = HttpPort(

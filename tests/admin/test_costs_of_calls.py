@@ -91,3 +91,38 @@ def test_rights_of_a_tokens_owner_are_checked_once_each() -> None:
             check_owner(context, stored, owner)
     finally:
         current_identity.reset(mark)
+
+
+def test_rights_on_thousands_of_resources_are_looked_up_one_by_one() -> None:
+    """The caller's bindings were gone through for each binding of the other: 4 000 × 4 000 took 8.5 s."""
+    owner, caller = Principal("owner"), Principal("caller")
+    bindings = [
+        Binding(
+            id=f"{who.name}{n}",
+            principal=who,
+            roles=("consumer",),
+            scope=Scope.TOPIC,
+            resource=f"/shop/t{n}{star}",
+        )
+        for who, star in ((owner, ""), (caller, "*"))
+        for n in range(4000)
+    ]
+    stored = StoredGrants(
+        roles={role.name: role for role in BUILT_IN},
+        bindings={each.id: each for each in bindings},
+        tokens={},
+        revocations={},
+    )
+    context = cast(Context, SimpleNamespace(port=SimpleNamespace(locks=SimpleNamespace(required=True))))
+    mark = current_identity.set(Identity(principal=caller, method="token"))
+    try:
+        with at_most(1):
+            check_owner(context, stored, owner)
+        lacking = Binding(
+            id="no", principal=owner, roles=("consumer",), scope=Scope.TOPIC, resource="/shop/x"
+        )
+        stored.bindings["last"] = lacking
+        with pytest.raises(PermissionDenied, match="does not hold all that consumer gives"):
+            check_owner(context, stored, owner)
+    finally:
+        current_identity.reset(mark)

@@ -10,6 +10,7 @@ Parsing, comparing and compiling happen in threads: a large schema takes longer 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -53,6 +54,7 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 32  # each attempt that fails means that another registration was made
+_THREADS: Final = 2  # that parse and compare at once: each takes turns with the loop for the interpreter
 _PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
@@ -64,6 +66,7 @@ class SchemaRegistry:
     Args:
         wall_ms: milliseconds since 1970.
         pending: entered while a thread works for the registry (`WorkerThreads.pending`).
+        charge: counts the processor seconds of such a thread, in the task that waited for it.
         aside: takes records that cannot be read.
     """
 
@@ -73,6 +76,7 @@ class SchemaRegistry:
         *,
         wall_ms: Callable[[], int],
         pending: Callable[[], AbstractContextManager[None]] = nullcontext,
+        charge: Callable[[float], None] = lambda seconds: None,
         aside: Aside | None = None,
     ) -> None:
         self.index = SchemaIndex()
@@ -81,6 +85,8 @@ class SchemaRegistry:
         self._ids = IdBlocks(store)
         self._wall_ms = wall_ms
         self._pending = pending
+        self._charge = charge
+        self._threads = anyio.CapacityLimiter(_THREADS)
         self.turns = Turns()
         self._parsed: RecentDict[tuple[int, int], ParsedSchema] = RecentDict(_PARSED)
         self._checks: RecentDict[tuple[int, int], PayloadCheck] = RecentDict(_PARSED)
@@ -429,8 +435,20 @@ class SchemaRegistry:
             ) from error
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
+        spent_s: list[float] = []
+
+        def timed() -> T:
+            began = time.thread_time()
+            try:
+                return work()
+            finally:
+                spent_s.append(time.thread_time() - began)
+
         with self._pending():
-            return await anyio.to_thread.run_sync(work)
+            try:
+                return await anyio.to_thread.run_sync(timed, limiter=self._threads)
+            finally:
+                self._charge(sum(spent_s))
 
 
 def _facts(schema_id: int, spec: VersionSpec, *, is_new: bool) -> RegistrationFacts:

@@ -91,7 +91,8 @@ class ConsumeStream:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
             self._opening = True
             self._reply.pause_reading()  # what comes before the answer waits with the client, not here
-            self._plane.spawn(self._open(request.open))
+            budget = self._plane.budget
+            self._plane.spawn(budget.within(self._open(request.open), budget.account(self._reply)))
         elif not self._opening:
             raise InvalidArgument(
                 "a consume stream begins with its open message", field="kind", value=str(kind)

@@ -12,6 +12,7 @@ from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.topic_access import TopicAccess
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
+from pydanube_broker.tenants.processor import ProcessorBudget
 
 
 class DataPlane(Protocol):
@@ -21,6 +22,7 @@ class DataPlane(Protocol):
     health: Health
     engine: DeliveryEngine
     settings: Settings
+    budget: ProcessorBudget
 
     @property
     def ownership(self) -> Ownership: ...

@@ -47,6 +47,7 @@ from pydanube_broker.serving.unknown_topic import unknown_topic
 from pydanube_broker.serving.unused_holds import UnusedHolds
 from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.tenants.processor import charge_caller
 from pydanube_broker.tenants.quotas import Quotas
 from pydanube_broker.topics.agreement import (
     LossAccepted,
@@ -73,7 +74,11 @@ class Registry:
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
             SchemaRegistry(
-                store, wall_ms=now_ms, pending=engine.worker_threads.pending, aside=self.catalog.aside
+                store,
+                wall_ms=now_ms,
+                pending=engine.worker_threads.pending,
+                charge=charge_caller,
+                aside=self.catalog.aside,
             ),
             self.catalog,
         )

@@ -10,7 +10,7 @@ binding gives a principal roles on a scope: the cluster, a namespace, or a topic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -145,6 +145,8 @@ class Grants:
     by_principal: Mapping[Principal, tuple[Binding, ...]] = field(default_factory=dict)
     _expanded: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _decided: dict[tuple[Principal, str, Resource], Decision] = field(default_factory=dict, compare=False)
+    #: roles of a principal by scope and resource of its bindings, as `held` looks for them
+    _indexed: dict[Principal, dict[tuple[Scope, str], set[str]]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, roles: Iterable[Role], bindings: Iterable[Binding]) -> Grants:
@@ -199,10 +201,11 @@ class Grants:
 
     def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
         """Return whether the principal has everything that a role gives on a scope: nobody may grant more than that."""
-        mine = [each for each in self.by_principal.get(principal, ()) if _within(scope, resource, each)]
-        have = frozenset(
-            permission for each in mine for name in each.roles for permission in self._expanded.get(name, ())
-        )
+        index = self._indexed.get(principal)
+        if index is None:
+            index = self._indexed[principal] = _indexed(self.by_principal.get(principal, ()))
+        roles = {name for place in _places(scope, resource) for name in index.get(place, ())}
+        have = frozenset(permission for name in roles for permission in self._expanded.get(name, ()))
         return all(not have.isdisjoint(_ways_to_hold(each)) for each in self._expanded.get(role, ()))
 
     def admins(self) -> frozenset[Principal]:
@@ -244,21 +247,31 @@ def _by_scope(binding: Binding) -> int:
     return list(Scope).index(binding.scope)
 
 
-def _within(scope: Scope, resource: str, binding: Binding) -> bool:
-    """Return whether a binding covers everything in a scope and resource."""
-    if binding.scope is Scope.CLUSTER:
-        return True
+def _indexed(bindings: Iterable[Binding]) -> dict[tuple[Scope, str], set[str]]:
+    found: dict[tuple[Scope, str], set[str]] = {}
+    for binding in bindings:
+        name = binding.resource.lstrip("/") if binding.scope is Scope.NAMESPACE else binding.resource
+        place = (binding.scope, "" if binding.scope is Scope.CLUSTER else name)
+        found.setdefault(place, set()).update(binding.roles)
+    return found
+
+
+def _places(scope: Scope, resource: str) -> Iterator[tuple[Scope, str]]:
+    """Yield the scope and resource of every binding that covers everything in a scope and resource. O(its characters)."""
+    yield Scope.CLUSTER, ""
     if scope is Scope.CLUSTER:
-        return False
-    if binding.scope is Scope.NAMESPACE:
-        namespace = resource.lstrip("/").partition("/")[0] if scope is Scope.TOPIC else resource.lstrip("/")
-        if scope is Scope.TOPIC and "/" not in resource.lstrip("/"):
-            return False  # a beginning of names that does not end with its namespace
-        return _pattern_within(namespace, binding.resource.lstrip("/"))
-    return scope is Scope.TOPIC and _pattern_within(resource, binding.resource)
+        return
+    bare = resource.lstrip("/")
+    # A beginning of topic names that does not end with its namespace is in no namespace
+    if scope is Scope.NAMESPACE or "/" in bare:
+        namespace = bare.partition("/")[0] if scope is Scope.TOPIC else bare
+        yield from ((Scope.NAMESPACE, pattern) for pattern in _patterns_around(namespace))
+    if scope is Scope.TOPIC:
+        yield from ((Scope.TOPIC, pattern) for pattern in _patterns_around(resource))
 
 
-def _pattern_within(inner: str, outer: str) -> bool:
-    if outer.endswith("*"):
-        return inner.removesuffix("*").startswith(outer[:-1])
-    return inner == outer
+def _patterns_around(inner: str) -> Iterator[str]:
+    """Yield the name itself and each beginning of it with a star."""
+    yield inner
+    begin = inner.removesuffix("*")
+    yield from (f"{begin[:length]}*" for length in range(len(begin) + 1))
