@@ -13,6 +13,7 @@ from pydanube_connect.postgres.pgoutput import (
     Begin,
     Change,
     Commit,
+    Message,
     Relation,
     Truncate,
     Values,
@@ -53,7 +54,7 @@ def test_a_message_that_is_cut_off_is_refused(values: Values, cut: int) -> None:
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_an_event_or_refused(data: bytes) -> None:
     with suppress(ValueError):
-        assert isinstance(decode(data), Begin | Commit | Relation | Change | Truncate | None)
+        assert isinstance(decode(data), Begin | Commit | Relation | Change | Truncate | Message | None)
 
 
 @given(lsn=st.integers(min_value=0, max_value=(1 << 64) - 1))

@@ -118,6 +118,80 @@ async def test_runs_that_are_cut_lose_and_double_nothing(postgres: Postgres, mem
         assert ids == list(range(3_000))
 
 
+async def test_a_signal_reads_a_table_anew_between_the_changes(
+    postgres: Postgres, memory: InMemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres.sql("INSERT INTO orders (id, price) SELECT n, n FROM generate_series(1, 2500) n")
+    async with memory.connect() as client:
+        assert (await once(client, file(postgres, snapshot=False))).records == 0
+        postgres.sql("UPDATE orders SET ok = true WHERE id = 1")
+        postgres.sql("SELECT pg_logical_emit_message(true, 'danube', 'snapshot orders')")
+        postgres.sql("SELECT pg_logical_emit_message(true, 'danube', 'snapshot unknown')")
+        postgres.sql("SELECT pg_logical_emit_message(true, 'another', 'snapshot orders')")
+        postgres.sql("UPDATE orders SET ok = false WHERE id = 1")
+        found = await once(client, file(postgres, snapshot=False))
+        changes = [change for _, change in await values(client)]
+        assert found.records == 2_502
+        assert [changes[0]["op"], changes[-1]["op"]] == ["update", "update"]
+        assert sorted(change["after"]["id"] for change in changes[1:-1]) == list(range(1, 2_501))
+        assert {change["op"] for change in changes[1:-1]} == {"read"}
+        assert "connector_signal_refused" in caplog.text
+        assert (await once(client, file(postgres, snapshot=False))).records == 0, "a signal is obeyed once"
+
+
+async def test_a_signal_whose_reading_was_cut_is_obeyed_again(
+    postgres: Postgres, memory: InMemoryCluster
+) -> None:
+    postgres.sql("INSERT INTO orders (id) SELECT n FROM generate_series(1, 30000) n")
+    async with memory.connect() as client:
+        await once(client, file(postgres, snapshot=False))
+        postgres.sql("SELECT pg_logical_emit_message(true, 'danube', 'snapshot orders')")
+        runner = runner_of(declared(file(postgres, snapshot=False), path="x"), client, stop=anyio.Event())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runner.run)
+            while not 0 < runner.statistics.records < 29_000:  # noqa: ASYNC110
+                await anyio.sleep(0.005)
+            tasks.cancel_scope.cancel()
+        assert (await once(client, file(postgres, snapshot=False))).records == 30_000
+        ids = {change["after"]["id"] for _, change in await values(client)}
+        assert ids == set(range(1, 30_001))
+
+
+async def test_a_quiet_database_does_not_keep_its_log(postgres: Postgres, memory: InMemoryCluster) -> None:
+    """Only tables that are not published change: the slot moves on, and keeps no log on the disk."""
+    async with memory.connect() as client:
+        await once(client, file(postgres))
+        postgres.sql("CREATE TABLE other (t text)")
+        for _ in range(3):
+            postgres.sql("INSERT INTO other SELECT repeat('x', 100) FROM generate_series(1, 20000)")
+        stop = anyio.Event()
+        runner = runner_of(declared(file(postgres), path="x"), client, stop=stop)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runner.run)
+            kept = "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots"
+            with anyio.fail_after(60):
+                while postgres.sql(kept)[0][0] > 100_000:  # noqa: ASYNC110
+                    await anyio.sleep(0.2)
+            stop.set()
+
+
+async def test_a_slot_that_another_connector_reads_is_waited_for(
+    postgres: Postgres, memory: InMemoryCluster
+) -> None:
+    async with memory.connect() as client:
+        await once(client, file(postgres))
+        stop = anyio.Event()
+        first = runner_of(declared(file(postgres), path="x"), client, stop=stop)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.run)
+            while not postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+            busy = {**file(postgres), "delivery": {"backoff_s": 0.01, "retries": 2}}
+            with pytest.raises(ClusterError, match=r"slot danube_pg cannot be read.*active"):
+                await once(client, busy)
+            stop.set()
+
+
 async def test_what_is_wrong_is_a_sentence(postgres: Postgres, memory: InMemoryCluster) -> None:
     async with memory.connect() as client:
         with pytest.raises(InvalidArgument, match=r"table public.nothing does not exist.*settings.tables"):

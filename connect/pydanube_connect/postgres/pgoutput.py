@@ -68,7 +68,16 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Event = Begin | Commit | Relation | Change | Truncate
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message that an application wrote into the log with `pg_logical_emit_message`."""
+
+    lsn: int
+    prefix: str
+    content: bytes
+
+
+Event = Begin | Commit | Relation | Change | Truncate | Message
 _KINDS: Final = {"I": "insert", "U": "update", "D": "delete"}
 
 
@@ -92,6 +101,12 @@ class _Reader:
         self._at = end + 1
         return found
 
+    def bytes(self, size: int) -> bytes:
+        if self._at + size > len(self._data):
+            raise ValueError("a value reaches beyond its message")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
     def values(self) -> Values:
         found: Values = []
         for _ in range(self.numbers("H")[0]):
@@ -101,18 +116,14 @@ class _Reader:
                 case "u":
                     found.append(UNCHANGED)
                 case "t":
-                    (size,) = self.numbers("I")
-                    if self._at + size > len(self._data):
-                        raise ValueError("a value reaches beyond its message")
-                    found.append(self._data[self._at : self._at + size].decode())
-                    self._at += size
+                    found.append(self.bytes(self.numbers("I")[0]).decode())
                 case other:
                     raise ValueError(f"pgoutput has no value of kind {other!r}")
         return found
 
 
 def decode(data: bytes) -> Event | None:
-    """Return the event of a message, or None for origins, types and messages of applications.
+    """Return the event of a message, or None for origins and types.
 
     Raises:
         ValueError: the message violates the protocol.
@@ -154,7 +165,12 @@ def _decode(read: _Reader) -> Event | None:
         case "T":
             count, _ = read.numbers("IB")
             return Truncate(relations=read.numbers(f"{min(count, 100_000)}I"))
-        case "O" | "Y" | "M":
+        case "M":
+            _, lsn = read.numbers("BQ")
+            prefix = read.text()
+            (size,) = read.numbers("I")
+            return Message(lsn=lsn, prefix=prefix, content=read.bytes(size))
+        case "O" | "Y":
             return None
         case _:
             raise ValueError(f"pgoutput has no message of kind {kind!r}")

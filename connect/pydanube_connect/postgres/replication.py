@@ -18,6 +18,7 @@ from psycopg import pq, sql
 from pydanube_connect.postgres.connecting import connected
 from pydanube_connect.records import RetryLater
 
+_WITH_MESSAGES: Final = 140_000  # the version of PostgreSQL that sends messages of applications
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -73,9 +74,10 @@ class Replication:
 
     async def start(self, slot: str, lsn: int, publication: str) -> None:
         """Start the stream after `lsn`. Raises `RetryLater`, for example while another process uses the slot."""
+        signals = sql.SQL(", messages 'true'" if self._pg.server_version >= _WITH_MESSAGES else "")
         text = (
-            sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {})")
-            .format(sql.Identifier(slot), sql.SQL(lsn_text(lsn)), sql.Literal(f'"{publication}"'))
+            sql.SQL("START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_names {}{})")
+            .format(sql.Identifier(slot), sql.SQL(lsn_text(lsn)), sql.Literal(f'"{publication}"'), signals)
             .as_string()
         )
         result = self._pg.exec_(text.encode())

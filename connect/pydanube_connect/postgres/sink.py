@@ -39,12 +39,12 @@ class PostgresSinkSettings(Settings):
     """Settings of `postgres-sink`."""
 
     dsn: str = Field(description="postgresql://user:${env:PG_PASSWORD}@host/database")
-    table: str = Field(description="table or schema.table; made from the first batch where it does not exist")
+    table: str = Field(description="table or schema.table, made from the first batch where it does not exist")
     mode: Literal["insert", "upsert"] = Field(
-        default="insert", description="a row for each record; or the newest row of each key, and deletions"
+        default="insert", description="a row for each record, or the newest row of each key, and deletions"
     )
     key: list[str] = Field(
-        default=[], description="key columns of upsert; unset: the primary key of the table"
+        default=[], description="key columns of upsert. Unset: the primary key of the table"
     )
     evolve: bool = Field(default=True, description="make the table, and add columns for new fields")
 

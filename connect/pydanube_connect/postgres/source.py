@@ -1,14 +1,17 @@
 """`postgres-source`: publish the rows of tables, then every change of them in commit order.
 
 The snapshot is at least once, because an interrupted snapshot starts from the beginning. The changes after it are
-exactly once. A position is the end of the last whole transaction and the number of records of the next one. The slot
-keeps the changes that are not stored yet.
+exactly once. An application can have the rows of a table read again between two changes. It writes a message into the log:
+`pg_logical_emit_message(true, 'danube', 'snapshot public.orders')`. A position is the end of the last whole transaction and
+the number of records of the next one. The slot keeps the changes that are not stored yet.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
@@ -26,6 +29,7 @@ from pydanube_connect.postgres.pgoutput import (
     Change,
     Column,
     Commit,
+    Message,
     Relation,
     Truncate,
     Values,
@@ -44,22 +48,23 @@ _INTEGERS: Final = frozenset({20, 21, 23, 26})
 _FLOATS: Final = frozenset({700, 701})
 _JSON: Final = frozenset({114, 3802})
 _STREAM: Final = ""  # the shard of the changes
+log = logging.getLogger("pydanube.connect")
 
 
 class PostgresSourceSettings(Settings):
     """Settings of `postgres-source`."""
 
-    dsn: str = Field(description="postgresql://user:${env:PG_PASSWORD}@host/database; the user may replicate")
+    dsn: str = Field(description="postgresql://user:${env:PG_PASSWORD}@host/database. The user may replicate")
     tables: list[str] = Field(min_length=1, max_length=1_000, description="table or schema.table, each")
     slot: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9_]{1,63}$",
-        description="replication slot; unset: danube_ and the connector's name",
+        description="replication slot. Unset: danube_ and the connector's name",
     )
     publication: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9_]{1,63}$",
-        description="made where it does not exist; unset: named like the slot",
+        description="made where it does not exist. Unset: named like the slot",
     )
     snapshot: bool = Field(default=True, description="read the rows that are there before the first change")
 
@@ -88,6 +93,8 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._skip = 0  # of these, the number that was stored before
         self._target = 0  # the server's LSN when the stream began. `--once` reads up to it
         self._emitted: str | None = None
+        self._streaming = False
+        self._held: list[bytes] = []  # messages after a signal, until its rows are read
 
     async def open(self) -> None:
         self._connection = connection = await connected(self.settings.dsn, autocommit=True)
@@ -158,6 +165,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
                 f"all rows anew, delete the topic connect-{self.name}-positions and start the connector.",
                 field="settings.slot", value=self._slot,
             )  # fmt: skip
+        self._streaming, self._held = False, []
         self._replication = Replication(self.settings.dsn)
         await self._replication.open()
         if position is None:
@@ -178,31 +186,41 @@ class PostgresSource(Source[PostgresSourceSettings]):
         assert self._connection is not None
         ((now,),) = await (await self._connection.execute("SELECT pg_current_wal_lsn()::text")).fetchall()
         self._target = lsn_of(now)
+        self._streaming = True
 
     # -- the snapshot ----------------------------------------------------------------------------------------
 
     async def _rows(self, lsn: int, snapshot: str) -> AsyncIterator[Batch]:
         """Yield the rows as of the start of the slot, then the position of the first change."""
-        assert self._connection is not None
-        connection = self._connection
-        shard = f"snapshot-{lsn:x}"  # each attempt has its own producer, so its rows never count as repeated
         for table in self._tables if self.settings.snapshot else ():
-            async with connection.transaction():
-                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-                columns = await self._columns(connection, table)
-                texts = sql.SQL(", ").join(
-                    sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in columns
-                )
-                async with connection.cursor(name="danube_snapshot") as cursor:
-                    await cursor.execute(sql.SQL("SELECT {} FROM {}").format(texts, name_of(table)))
-                    while rows := await cursor.fetchmany(_SNAPSHOT_ROWS):
-                        records = [
-                            self._record("read", table, columns, None, list(row), lsn, None) for row in rows
-                        ]
-                        yield Batch(records, position=table, shard=shard)
+            async for batch in self._rows_of(table, lsn, snapshot):
+                yield batch
         yield Batch([], position=f"{lsn_text(lsn)} 0", shard=_STREAM)
         await self._stream(lsn, 0)
+
+    async def _rows_of(self, table: str, lsn: int, snapshot: str | None) -> AsyncIterator[Batch]:
+        """Yield the rows of a table as of a snapshot, or as of now."""
+        assert self._connection is not None
+        connection = self._connection
+        # Each attempt has its own producer, so its rows never count as repeated
+        shard = f"snapshot-{lsn:x}-{secrets.token_hex(3)}"
+        async with connection.transaction():
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            if snapshot is not None:
+                await connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            columns = await self._columns(connection, table)
+            texts = sql.SQL(", ").join(
+                sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in columns
+            )
+            async with connection.cursor(name="danube_snapshot") as cursor:
+                await cursor.execute(sql.SQL("SELECT {} FROM {}").format(texts, name_of(table)))
+                while rows := await cursor.fetchmany(_SNAPSHOT_ROWS):
+                    records = [
+                        self._record("read", table, columns, None, list(row), lsn, None) for row in rows
+                    ]
+                    yield Batch(records, position=table, shard=shard)
+                    if self._streaming and self._replication is not None:
+                        self._replication.report()  # the server ends a stream that is silent for a minute
 
     async def _columns(self, connection: psycopg.AsyncConnection[Any], table: str) -> list[Column]:
         cursor = await connection.execute(
@@ -225,19 +243,46 @@ class PostgresSource(Source[PostgresSourceSettings]):
         assert self._replication is not None
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            messages = await self._replication.messages(_WAIT_S, _BATCH_BYTES)
-            records = [record for message in messages if (record := self._of(message)) is not None]
+            messages = self._held or await self._replication.messages(_WAIT_S, _BATCH_BYTES)
+            self._held = []
+            records = self._records(messages)
             if records:
                 self._emitted = f"{lsn_text(self._whole)} {self._count}"
                 return Batch(records, position=self._emitted, shard=_STREAM)
+            if self._snapshot is not None:
+                return await self.read()
             self._idle(self._replication, quiet=not messages)
             behind = self._replication.seen_lsn < self._target
             if time.monotonic() >= until or not (messages or behind):
                 return None
 
+    def _records(self, messages: list[bytes]) -> list[Record]:
+        """Return the records of messages, up to a signal. Messages after it wait until its rows are read."""
+        records = []
+        for at, message in enumerate(messages):
+            if (record := self._of(message)) is not None:
+                records.append(record)
+            if self._snapshot is not None:
+                self._held = messages[at + 1 :]
+                break
+        return records
+
+    def _signalled(self, message: Message) -> None:
+        if message.prefix != "danube":
+            return
+        word, _, table = message.content.decode(errors="replace").strip().partition(" ")
+        table = table if "." in table else f"public.{table}"
+        if word == "snapshot" and table in self._tables:
+            self._snapshot = self._rows_of(table, message.lsn, None)
+        else:
+            log.warning(
+                "connector_signal_refused",
+                extra={"connector": self.name, "signal": f"{word} {table}"[:200], "tables": self._tables},
+            )
+
     def _idle(self, replication: Replication, *, quiet: bool) -> None:
         """Let the server discard changes of other tables, so that they do not fill the disk of a quiet database."""
-        if not self._count and self._emitted is None:
+        if not self._count and self._emitted is None and self._snapshot is None:
             seen = replication.seen_lsn if quiet and self._begin is None else 0
             replication.stored_lsn = max(replication.stored_lsn, self._whole, seen)
         replication.report()
@@ -247,7 +292,7 @@ class PostgresSource(Source[PostgresSourceSettings]):
             return
         if batch.position == self._emitted:
             self._emitted = None
-        if self._snapshot is None:
+        if self._streaming:
             self._replication.stored_lsn = lsn_of(batch.position.partition(" ")[0])
             self._replication.report()
 
@@ -268,6 +313,8 @@ class PostgresSource(Source[PostgresSourceSettings]):
                     f"{self._relations[oid].schema}.{self._relations[oid].name}" for oid in event.relations
                 ]
                 return self._counted(Record(self._value("truncate", ", ".join(names), None, None, [], None)))
+            case Message():
+                self._signalled(event)
             case None:
                 pass
         return None
