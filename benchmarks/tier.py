@@ -1,19 +1,16 @@
 """What the cold tier does in a second, beside what the machine does for the same rows without us.
 
     python benchmarks/tier.py                                  # every scenario at a tenth of the size of issue 6
-    python benchmarks/tier.py backlog --megabytes 2000         # as issue 6 has it
-    python benchmarks/tier.py replay analytics --messages 5000000 --json
+    python benchmarks/tier.py analytics --messages 5000000 --json
+
+Reading from objects and writing them: `danube bench replay` and `danube bench tier`.
 
 Each scenario starts brokers of its own (data on disk, fsynced, default settings but for those it names) and its load in
 processes of their own, on this machine. Megabytes are 10⁶ bytes of payload; payloads are lines of a log from a seeded
 generator. Scenarios, and the goals of issue 6:
 
-* `backlog`: 1 KiB messages wait, published while its store was away; the broker starts again with one: MB/s from
-  its readiness until everything is in the catalog. Goal 150. Beside: pyarrow writing the same rows, one thread, one file.
 * `beside`: a producer of 1 KiB messages as fast as it can, by turns against a broker that tiers and one that is held
   back. Goals: 60 MB/s tiered while it publishes, and 70 % of the rate kept.
-* `replay`: one consumer of the SDK reads 128 B messages that only objects hold, from a folder and from an S3 server
-  (`rclone serve s3`). Goal 300 000/s each. Beside: pyarrow reading the same files.
 * `analytics`: `count(*), min, max` in DuckDB over the topic's objects and over the same rows in one file that pyarrow
   wrote. Goal: at most 1.25 ×, which DuckDB 2 gives up at the second file: of several it reads the columns. So also beside
   the same rows in as many files that pyarrow wrote.
@@ -27,7 +24,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import platform
@@ -46,14 +42,11 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.measuring import danube, parser_of, processor_s, resident_bytes
-from benchmarks.tier_load import DEADLINE_S, POOL, SEED, TOPIC, Load, load, log_lines
+from benchmarks.tier_load import DEADLINE_S, SEED, TOPIC, Load, load
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.pinned_packages import ensure_package
-from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
 HELD: Final = {"DANUBE_TIER__FLUSH_BYTES": "100GiB", "DANUBE_TIER__FLUSH_AGE": "10h"}
-# Nobody listens on port 1.
-NO_STORE: Final = {"DANUBE_TIER__URL": "s3://away", "DANUBE_TIER__ENDPOINT": "http://127.0.0.1:1"}
 CATALOG_OBJECTS: Final = 100_000
 _DUCKDB: Final = "duckdb==2.0.0"
 
@@ -94,88 +87,7 @@ def objects(broker: BrokerProcess) -> list[dict[str, Any]]:
     return items
 
 
-def raw_write(folder: Path, size: int, megabytes: float = 100) -> dict[str, float]:
-    """pyarrow writing rows like ours: one thread, zstd 1, page checksums; and a plain file, synced."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    lines = log_lines(POOL, size)
-    count = int(megabytes * 1e6 / size)
-    payload = pa.array(itertools.islice(itertools.cycle(lines), count), pa.binary(), size=count)
-    table = pa.table({"offset": pa.array(range(count), pa.int64()), "payload": payload})
-    path = folder / "raw.parquet"
-    begun, busy = time.perf_counter(), time.process_time()
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=False,
-        row_group_size=max(1, (12 << 20) // size),
-        write_page_checksum=True,
-    )
-    busy = time.process_time() - busy
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    encode = time.perf_counter() - begun
-    piece = b"".join(lines)[: 8 << 20]
-    begun = time.perf_counter()
-    with (folder / "raw.bytes").open("wb") as file:
-        for _ in range(max(1, int(megabytes * 1e6) // len(piece))):
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-        written = file.tell()
-    write = time.perf_counter() - begun
-    path.unlink()
-    (folder / "raw.bytes").unlink()
-    return {
-        "pyarrow_mb_per_s": round(count * size / 1e6 / encode, 1),
-        "pyarrow_mb_per_cpu_s": round(count * size / 1e6 / busy, 1),
-        "file_write_mb_per_s": round(written / 1e6 / write, 1),
-    }
-
-
-def raw_read(paths: list[str], messages: int) -> int:
-    """Messages a second of pyarrow reading the files, page checksums and all, in one thread."""
-    import pyarrow.parquet as pq
-
-    begun = time.perf_counter()
-    for path in paths:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-        for index in range(file.num_row_groups):
-            file.read_row_group(index, use_threads=False)
-    return round(messages / (time.perf_counter() - begun))
-
-
 # -- scenarios ----------------------------------------------------------------------------------------------------
-
-
-def backlog(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    messages = int(options.megabytes * 1e6 / 1024)
-    # Not `HELD`: beyond half a gigabyte the journal's segments are flushed whatever `flush_bytes` says.
-    with BrokerProcess(folder, environment=NO_STORE) as broker:
-        load("produce", broker, size=1024, messages=messages)
-    raw = raw_write(folder, 1024)
-    with BrokerProcess(folder, data_dir=folder / "data") as broker:
-        begun = time.monotonic()
-        ended = until(lambda: tiered(broker, messages * 1024))
-        tier, cost = broker.status()["tier"], processes(broker)
-        items = objects(broker)
-    assert sum(item["messages"] for item in items) == messages, "objects hold every message once"
-    rate = messages * 1024 / 1e6 / (ended - begun)
-    child_s = cost["child"]["cpu_s"]
-    return {
-        "megabytes": round(messages * 1024 / 1e6, 1),
-        "mb_per_s": round(rate, 1),
-        "goal_mb_per_s": 150,
-        "mb_per_cpu_s": round(messages * 1024 / 1e6 / child_s, 1),
-        "compression": round(tier["bytes_in"] / tier["bytes_out"], 2),
-        "objects": len(items),
-        **cost,
-        "raw": raw,
-        "ratio_to_pyarrow": round(rate / raw["pyarrow_mb_per_s"], 2),
-    }
 
 
 def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -211,50 +123,6 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "tiered_mb_per_s": median(run["tiered_mb_per_s"] for run in runs if not run["held"]),
         "goal_mb_per_s": 60,
         "runs": runs,
-    }
-
-
-def replay(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = {"messages": options.messages, "goal_per_s": 300_000}
-    found["local"] = _replay(folder / "local", {}, options.messages)
-    with running_s3_server(folder / "s3") as server:
-        environment = {
-            **s3_environment(),
-            "DANUBE_TIER__URL": f"s3://{BUCKET}/cold",
-            "DANUBE_TIER__ENDPOINT": server.endpoint,
-            "DANUBE_TIER__REGION": "us-east-1",
-            "DANUBE_TIER__PATH_STYLE": "true",
-        }
-        found["s3"] = _replay(folder / "on-s3", environment, options.messages)
-    return found
-
-
-def _replay(folder: Path, environment: dict[str, str], messages: int) -> dict[str, Any]:
-    # A small tail: nearly everything is in objects only. The cache is empty after the restart.
-    settings = {
-        **environment,
-        "DANUBE_TIER__FLUSH_AGE": "500ms",
-        "DANUBE_JOURNAL__SEGMENT_BYTES": "4MiB",
-    }
-    with BrokerProcess(folder, environment=settings) as broker:
-        load("produce", broker, size=128, messages=messages)
-        until(lambda: tiered(broker, messages * 128))
-    runs, raw = [], None
-    for number in range(3):  # each against a broker that has nothing of it in memory
-        with BrokerProcess(folder, environment=settings, data_dir=folder / "data") as broker:
-            runs.append(load("consume", broker, subscription=f"s{number}", messages=messages))
-            status, cost = broker.status(), processes(broker)
-            if not environment:
-                raw = raw_read([item["path"] for item in objects(broker)], messages)
-    rate = median(run["messages"] / (run["ended"] - run["first"]) for run in runs)
-    return {
-        "per_s": round(rate),
-        "from_connecting_on_per_s": [run["per_s"] for run in runs],
-        "first_ms": round(median(run["first"] - run["begun"] for run in runs) * 1000, 1),
-        "cold_reads": status["tier"]["cold_reads"],
-        "cold_cache_mb": round(status["tier"]["cold_cache_bytes"] / 1e6, 1),
-        **cost,
-        **({} if raw is None else {"pyarrow_read_per_s": raw, "ratio_to_pyarrow": round(rate / raw, 2)}),
     }
 
 
@@ -424,9 +292,7 @@ def idle(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 SCENARIOS: Final[dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]]] = {
-    "backlog": backlog,
     "beside": beside,
-    "replay": replay,
     "analytics": analytics,
     "catalog": catalog,
     "idle": idle,
@@ -445,8 +311,7 @@ def main() -> None:
     parser.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(SCENARIOS)}; all without"
     )
-    parser.add_argument("--megabytes", type=float, default=200, help="backlog: payload (issue 6: 2000)")
-    parser.add_argument("--messages", type=int, default=500_000, help="replay, analytics (issue 6: 5000000)")
+    parser.add_argument("--messages", type=int, default=500_000, help="analytics (issue 6: 5000000)")
     parser.add_argument("--seconds", type=float, default=8, help="beside: of each run")
     parser.add_argument("--rounds", type=int, default=2, help="beside, idle: how often by turns")
     parser.add_argument("--data-dir", type=Path, help="where the brokers get their folders (default: here)")

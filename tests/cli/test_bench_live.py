@@ -91,6 +91,25 @@ def test_many_topics_survive_a_stop_and_a_kill(bench: Bench) -> None:
     assert min(many["rss_bytes"].values()) > 0
 
 
+def test_what_only_objects_hold_is_replayed_whole(bench: Bench) -> None:
+    result = bench("replay", "--messages", "2000")
+    assert result["verified"] == {
+        "sent": 2000, "received": 2000, "missing": 0, "duplicates": 0, "out_of_order": 0,
+    }  # fmt: skip
+    cold = result["median"]["tier"]
+    assert cold["objects"] >= 1
+    assert cold["share_of_pyarrow"] > 0
+
+
+@pytest.mark.long
+def test_a_backlog_is_written_to_the_store_that_was_away(bench: Bench) -> None:
+    result = bench("tier", "--messages", "2000", "--size", "1024")
+    assert result["verified"]["received"] == 2000
+    assert result["verified"]["missing"] == result["verified"]["duplicates"] == 0
+    assert result["median"]["tier"]["objects"] >= 1
+    assert result["median"]["tier"]["pyarrow_megabytes_per_s"] > 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "words", "ratios"),

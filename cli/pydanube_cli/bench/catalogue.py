@@ -18,16 +18,21 @@ DEFAULT_MESSAGES: Final = {
     "unary": 20_000,
     "backlog": 5_000_000,
     "topics": 1_000_000,
+    "replay": 1_000_000,
+    "tier": 1_000_000,
     "move": 0,
     "failover": 0,
     "cluster": 1_000_000,
 }
 OF_A_CLUSTER: Final = ("move", "failover", "cluster")  # these start three brokers and etcd
+OF_THE_TIER: Final = ("replay", "tier")
 DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
-DEFAULT_RUNS: Final = {"backlog": 3, "unary": 3, "topics": 1, "move": 50, "failover": 3, "cluster": 3}
+DEFAULT_RUNS: Final = {
+    **{"backlog": 3, "unary": 3, "topics": 1, "replay": 3, "tier": 3},
+    **{"move": 50, "failover": 3, "cluster": 3},
+}
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
-LATER: Final = {"replay": "tier", "tier": "tier"}
 SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
 MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s): what expires is delivered again

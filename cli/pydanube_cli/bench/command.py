@@ -16,7 +16,6 @@ from pydanube_core.errors import (
     ConditionNotMet,
     CorruptJournal,
     InvalidArgument,
-    NotImplementedYet,
 )
 from pydanube_core.units import parse_duration_s
 
@@ -44,7 +43,8 @@ class BenchOptions:
         str,
         argument(
             metavar="SCENARIO",
-            help="e2e, publish, consume, latency, await, unary, backlog, topics; of three brokers: move, failover, cluster",
+            help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier; of three brokers: move, failover, "
+            "cluster",
         ),
     ]
     size: Annotated[int, option("--size", "BYTES", "Of a payload.", min=8, max=3_000_000)] = 128
@@ -112,6 +112,8 @@ class BenchOptions:
         "danube bench e2e --ack-delay 10ms --assert 'ratio.messages_per_s_to_exclusive >= 0.5'",
         "danube bench backlog --sub-type key-shared --keys 1000 --consumers 4 --messages 1000000",
         "danube bench topics --topics 10000 --assert 'median.topics.ready_s.after_kill <= 15'",
+        "danube bench replay --assert 'median.tier.share_of_pyarrow >= 0.05'",
+        "danube bench tier --size 1024 --messages 200000",
         "danube bench move --assert 'ratio.pause_p99_to_bound <= 1' --assert 'ratio.drain_s_to_bound <= 1'",
         "danube bench failover --assert 'ratio.leader_to_bound <= 1'",
         "danube bench cluster --assert 'ratio.relayed_batched >= 0.6' --assert 'ratio.relayed_single >= 0.4'",
@@ -124,7 +126,8 @@ def bench(*, common: Common, options: BenchOptions) -> int:
         Expression(text) for text in options.assertions or []
     ]  # a typing mistake must not cost the measurement
     several = plan.scenario in catalogue.OF_A_CLUSTER
-    require(*(("broker", "tier") if several else ("broker",)), what="danube bench")
+    tier = ("tier",) if several or plan.scenario in catalogue.OF_THE_TIER else ()
+    require("broker", *tier, what="danube bench")
     runs = options.runs or catalogue.DEFAULT_RUNS.get(plan.scenario, 5)
     with terminate_like_interrupt():  # the broker of its own must not outlive it
         result = (
@@ -143,16 +146,11 @@ def bench(*, common: Common, options: BenchOptions) -> int:
 
 def _plan(options: BenchOptions, common: Common) -> Plan:
     scenario, size = options.scenario, options.size
-    if scenario in catalogue.LATER:
-        work = catalogue.LATER[scenario]
-        raise NotImplementedYet(
-            f"bench {scenario} is not built yet; it comes with the work on {work}", work=work
-        )
     if scenario not in catalogue.DEFAULT_MESSAGES:
         raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
     if scenario in ("latency", "await", "backlog", "unary") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
-    if scenario in ("topics", *catalogue.OF_A_CLUSTER) and common.broker is not None:
+    if scenario in ("topics", *catalogue.OF_THE_TIER, *catalogue.OF_A_CLUSTER) and common.broker is not None:
         raise InvalidArgument(
             f"bench {scenario} stops, kills and starts brokers: leave --broker (DANUBE_BROKER_URL) out, and it has its own",
             field="broker",
@@ -326,6 +324,8 @@ def _print(result: dict[str, Any]) -> None:
         ]
         print(f"{many['count']:,.0f} topics:")
         print_table(rows)
+    if (cold := middle.get("tier")) is not None:
+        print(", ".join(f"{name.replace('_', ' ')} {cell(name, value)}" for name, value in cold.items()))
     checked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in result["verified"].items())
     print(f"verified: {checked}; durability {result['durability']}")
     server = result["server"]

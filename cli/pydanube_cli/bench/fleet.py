@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,24 @@ class OwnBroker:
         self._home = home
         self._face = face
         self._process: subprocess.Popen[bytes] | None = None
+        self._running: RunningBroker | None = None
 
-    def start(self) -> RunningBroker:
+    @property
+    def running(self) -> RunningBroker:
+        """Its addresses and process of the last start."""
+        assert self._running is not None, "it was not started yet"
+        return self._running
+
+    def restart(self, environment: Mapping[str, str] | None = None) -> RunningBroker:
+        """Stop it and start it again, as `start`."""
+        self.stop()
+        return self.start(environment)
+
+    def start(self, environment: Mapping[str, str] | None = None) -> RunningBroker:
         """Start it and wait until it is ready.
+
+        Args:
+            environment: variables for it, beside those of this process.
 
         Raises:
             ClusterError: it did not start; the message has what it said.
@@ -71,15 +87,17 @@ class OwnBroker:
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 start_new_session=True,  # Ctrl-C is ours; it is stopped in order
+                env={**os.environ, **(environment or {})},
             )
         info = _wait_ready(process, ready, log)
-        return RunningBroker(
+        self._running = RunningBroker(
             url=info["grpc"],
             admin_url=info["admin"],
             pid=process.pid,
             data_dir=self._home / "data",
             owned=self,
         )
+        return self._running
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop it by SIGTERM; by SIGKILL if that takes too long, or with `kill`."""

@@ -14,14 +14,18 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+
+from pydanube_cli.bench.payloads import make_payloads
 
 FILE_BYTES: Final = 16 << 20
 WRITE_BYTES: Final = 512  # a lone message with its headers
 SECONDS: Final = 1.0
 IN_FLIGHT: Final = 32
+PARQUET_BYTES: Final = 64 << 20
 SERVE_WORD: Final = "serve"
 
 
@@ -68,6 +72,43 @@ def crc32_mb_per_s(*, seconds: float = 0.2) -> float:
         zlib.crc32(block)
         count += 1
     return round(count * len(block) / 1e6 / elapsed, 1)
+
+
+def parquet_write_mb_per_s(directory: Path | None, size: int) -> float:
+    """Measure pyarrow writing payloads of `size` bytes as the tier does: one thread, zstd level 1, page checksums, synced."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = max(1, PARQUET_BYTES // size)
+    payloads = make_payloads(producer=0, first=0, count=count, size=size, now_ns=time.time_ns())
+    table = pa.table(
+        {"offset": pa.array(range(count), pa.int64()), "payload": pa.array(payloads, pa.binary())}
+    )
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="danube-parquet-") as file:
+        begun = time.perf_counter()
+        pq.write_table(
+            table,
+            file.name,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            row_group_size=max(1, (12 << 20) // size),
+            write_page_checksum=True,
+        )
+        os.fsync(file.fileno())
+        return round(count * size / 1e6 / (time.perf_counter() - begun), 1)
+
+
+def parquet_read_per_s(paths: Sequence[Path]) -> float:
+    """Measure pyarrow reading rows of these files, in one thread and with their checksums."""
+    import pyarrow.parquet as pq
+
+    rows, begun = 0, time.perf_counter()
+    for path in paths:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        for index in range(file.num_row_groups):
+            rows += file.read_row_group(index, use_threads=False).num_rows
+    return round(rows / (time.perf_counter() - begun), 1)
 
 
 def grpc_reference(*, seconds: float = SECONDS) -> dict[str, Any]:

@@ -8,6 +8,8 @@
     backlog  a reader that is far behind; beside it lone sends, then 8 producers that await each send
     unary    the official clients' path: `producers` that each have one call in flight
     topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
+    replay   consumers of messages that only objects hold, against a broker that was started again
+    tier     a broker starts with its store, which was away while the topic was filled, and writes the objects
 
 An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is checked
 alone and the slowest one counts. Consumers of another type share one subscription and are checked together.
@@ -26,15 +28,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from pydanube_admin.remote import call_sync
+from pydanube_core.errors import DeadlineExceeded
+
 from pydanube_cli.bench.catalogue import WRITERS, Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 from pydanube_cli.bench.payloads import Part, make_tally, merge, percentiles_ms
+from pydanube_cli.bench.raw import parquet_read_per_s, parquet_write_mb_per_s
 from pydanube_cli.bench.result import sum_verified
 
 WARM_UP_SENDS: Final = 200
 # Processes; the client is busier than the broker, and one alone would be measured
 UNARY_WORKERS: Final = 4
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
+FLUSHED_SOON: Final = {"DANUBE_TIER__FLUSH_AGE": "500ms"}
+# Small segments are deleted as soon as they are tiered, so that nearly everything is in objects only.
+SMALL_TAIL: Final = {**FLUSHED_SOON, "DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}
+# Port 1 refuses. Beyond half a gigabyte segments are flushed whatever the tier's settings are, so it must be away.
+STORE_AWAY: Final = {"DANUBE_TIER__URL": "s3://away", "DANUBE_TIER__ENDPOINT": "http://127.0.0.1:1"}
+TIER_QUIET_S: Final = 60.0
 
 Run = dict[str, Any]
 
@@ -253,7 +265,7 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
         rss[name] = ServerCost(running.pid).rss_bytes()
         return running
 
-    made = at_work(broker, "fill_topics")
+    made = at_work(broker.owned.running, "fill_topics")
     restart("after_stop", kill=False)
     rest = at_work(restart("after_kill", kill=True), "drain_topics")
     verified = merge([Part(**result["part"]) for result in (made, rest)], sent)
@@ -270,6 +282,61 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
             else round(sum(filter(None, cpu)) * 1e6 / plan.messages, 3),
             "rss_peak_bytes": max((cost.rss_peak_bytes or 0 for cost in costs), default=0) or None,
         },
+    }
+
+
+def replay(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """Fill a topic, tier it, start the broker again, and consume it from the objects."""
+    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    filled = broker.owned.restart(SMALL_TAIL)
+    made = _fill(plan, filled, topic)
+    _wait_tiered(plan, filled)
+    cold = broker.owned.restart(SMALL_TAIL)
+    with _consumers(plan, cold, topic) as consumers, ServerCost(cold.pid) as cost:
+        consumers.go()
+        got = consumers.results()
+    rates = _rates(plan.messages, plan.size, _seconds(got))
+    paths = [Path(item["path"]) for item in _objects(plan, cold, topic)]
+    read_per_s = parquet_read_per_s(paths) if all(path.is_file() for path in paths) else None
+    return {
+        **rates,
+        **_no_latency("the messages were there before"),
+        **_checked(plan, got),
+        "durability": made[0]["durability"],
+        "tier": {
+            "objects": len(paths),
+            "cold_reads": _tier_status(plan, cold)["cold_reads"],
+            "pyarrow_messages_per_s": read_per_s,
+            "share_of_pyarrow": None
+            if read_per_s is None
+            else round(rates["messages_per_s"] / read_per_s, 4),
+        },
+        **_server(cost, plan.messages * plan.consumers),
+    }
+
+
+def tier(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """Fill a topic while the object store is away, start the broker with its store, and wait for the objects."""
+    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    made = _fill(plan, broker.owned.restart(STORE_AWAY), topic)
+    tiering = broker.owned.restart(FLUSHED_SOON)
+    begun = time.monotonic()
+    with ServerCost(tiering.pid) as cost:
+        status = _wait_tiered(plan, tiering)
+    rates = _rates(plan.messages, plan.size, time.monotonic() - begun)
+    written = parquet_write_mb_per_s(tiering.data_dir, plan.size)
+    return {
+        **rates,
+        **_no_latency("tier measures throughput"),
+        "verified": sum_verified(_read_back(plan, tiering, topic)),
+        "durability": made[0]["durability"],
+        "tier": {
+            "objects": len(_objects(plan, tiering, topic)),
+            "bytes_in_per_byte_out": round(status["bytes_in"] / status["bytes_out"], 2),
+            "pyarrow_megabytes_per_s": written,
+            "share_of_pyarrow": round(rates["megabytes_per_s"] / written, 4),
+        },
+        **_server(cost, plan.messages),
     }
 
 
@@ -298,6 +365,8 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
     "unary": unary,
     "backlog": backlog,
     "topics": topics,
+    "replay": replay,
+    "tier": tier,
 }
 
 
@@ -335,6 +404,43 @@ def _read_back(
         plan, broker, topic, "consume_batches", subscription="", sent=sent or plan.shares, stop_at_head=True
     )
     return _worked([spec], broker)[0]
+
+
+def _tier_status(plan: Plan, broker: RunningBroker) -> dict[str, Any]:
+    found: dict[str, Any] = call_sync(broker.admin_url, "brokers.status", {}, timeout_s=plan.timeout_s)[
+        "tier"
+    ]
+    return found
+
+
+def _wait_tiered(plan: Plan, broker: RunningBroker) -> dict[str, Any]:
+    """Wait until all that the plan sends is in the object store, and return the broker's `tier` status.
+
+    Raises `DeadlineExceeded`: nothing more was written for `TIER_QUIET_S`.
+    """
+    before, moved_s = -1, time.monotonic()
+    while True:
+        status = _tier_status(plan, broker)
+        if status["bytes_in"] >= plan.messages * plan.size and not status["backlog_bytes"]:
+            return status
+        if status["bytes_in"] != before:
+            before, moved_s = status["bytes_in"], time.monotonic()
+        elif time.monotonic() - moved_s > TIER_QUIET_S:
+            raise DeadlineExceeded(
+                f"the object store got nothing for {TIER_QUIET_S:g} s, and {status['backlog_bytes']} bytes wait"
+            )
+        time.sleep(0.02)
+
+
+def _objects(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    arguments: dict[str, Any] = {"topic": topic, "limit": 1000}
+    while True:
+        page = call_sync(broker.admin_url, "objects.list", arguments, timeout_s=plan.timeout_s)
+        found += page["items"]
+        if page["next_page"] is None:
+            return found
+        arguments["page"] = page["next_page"]
 
 
 def _create(plan: Plan, broker: RunningBroker, topic: str) -> None:
