@@ -114,6 +114,17 @@ def test_topic_that_moved_a_moment_ago_stays_and_moves_again_after_the_cool_down
     assert not rhythm.cooling("/default/other", 0)
 
 
+def test_no_wait_gets_longer_when_the_clock_is_set_back() -> None:
+    hour, rhythm = 3_600_000, Rhythm(OPTIONS)
+    rhythm.moved(["/default/t"], hour)
+    settling_s = SETTLING * OPTIONS.interval_s
+    assert rhythm.waits(0) == settling_s
+    assert rhythm.waits(int(settling_s * 1000)) is None
+    assert rhythm.cooling("/default/t", 0)
+    assert rhythm.cooling("/default/t", 599_999)
+    assert not rhythm.cooling("/default/t", 600_000)
+
+
 def left_after(intervals: int, *, by_topics: float, besides: float) -> int:
     """Topics of twenty that stay at one of three brokers: processors per topic, and what else that broker has to do."""
     kib, evidence = 1024, Evidence()

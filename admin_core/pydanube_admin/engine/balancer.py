@@ -57,7 +57,8 @@ class BalanceOptions:
 class Rhythm:
     """When to move again: not a topic that moved recently, and nothing before the rates show the effect of the last moves.
 
-    Pure. Times are milliseconds of one clock. Bounded by the moves of one cool-down.
+    Pure. Times are milliseconds of one clock, which may step: then what waits is timed anew, and no wait gets longer than it
+    is from now on. Bounded by the moves of one cool-down.
     """
 
     def __init__(self, options: BalanceOptions) -> None:
@@ -68,11 +69,17 @@ class Rhythm:
     def moved(self, topics: Iterable[str], now_ms: int) -> None:
         """Note that these topics are moved now."""
         self._moved |= dict.fromkeys(topics, now_ms)
-        self._settled_ms = now_ms + int(SETTLING * self._options.interval_s * 1000)
+        self._settled_ms = now_ms + self._settling_ms
+
+    @property
+    def _settling_ms(self) -> int:
+        return int(SETTLING * self._options.interval_s * 1000)
 
     def cooling(self, topic: str, now_ms: int) -> bool:
         """Return whether a topic moved recently."""
         at_ms = self._moved.get(topic)
+        if at_ms is not None and now_ms < at_ms:
+            at_ms = self._moved[topic] = now_ms
         if at_ms is None or now_ms - at_ms < self._options.cooldown_s * 1000:
             return at_ms is not None
         del self._moved[topic]
@@ -80,6 +87,7 @@ class Rhythm:
 
     def waits(self, now_ms: int) -> float | None:
         """Return the seconds until the rates show the effect of the last moves; None: they do."""
+        self._settled_ms = min(self._settled_ms, now_ms + self._settling_ms)
         return (self._settled_ms - now_ms) / 1000 if now_ms < self._settled_ms else None
 
 
@@ -235,7 +243,7 @@ class Balancer:
         return self._kept
 
     async def _stands(self, kept: Judged) -> bool:
-        if self._now_ms() - kept.at_ms > KEPT * self.options.interval_s * 1000:
+        if abs(self._now_ms() - kept.at_ms) > KEPT * self.options.interval_s * 1000:
             return False
         takers = set(await self._port.takers())
         for move in kept.assessment.moves:

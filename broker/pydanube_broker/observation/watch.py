@@ -38,6 +38,7 @@ BUDGET_SHARE: Final = 0.01  # of a core, for judging
 LEAST_BUDGET_S: Final = 0.005
 LATER_ROUNDS: Final = 12  # what does not change is looked at again after so many
 NEVER_MS: Final = 1 << 62
+STEP_S: Final = 1.0  # by which a clock is set back, and not merely slowed by NTP
 
 BROKER: Final = "broker"
 _Scope = tuple[str, str]  # (log, subscription or "")
@@ -65,6 +66,7 @@ class Observation:
         self._topics_with_news: set[str] = set()  # logs of which there is a finding, or an alert may turn
         self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged; ordered, each once
         self._looking = asyncio.Lock()
+        self._ahead_s = now_ms() / 1000 - time.monotonic()  # the broker's clock
         self.sampler.gone = self._gone
         self.sampler.gone_subscription = self._gone_subscription
 
@@ -86,9 +88,20 @@ class Observation:
     async def look_once(self) -> None:
         """Run one round: sample, then judge. A caller during a round waits, and gets the next."""
         async with self._looking:
+            self._time_anew()
             await self.sampler.round(self._consider)
             await self._judge_waiting()
             self._judge_broker()
+
+    def _time_anew(self) -> None:
+        """Look at everything again if the broker's clock went back: what waits for a time would wait for as long again."""
+        ahead_s = now_ms() / 1000 - time.monotonic()
+        if ahead_s < self._ahead_s - STEP_S:
+            for track in self.sampler.tracks.values():
+                track.look_at_ms = 0
+                for cursor in track.cursors.values():
+                    cursor.look_at_ms = 0
+        self._ahead_s = ahead_s
 
     @property
     def waiting(self) -> int:

@@ -41,7 +41,8 @@ class FailedLogins:
     """Wrong credentials by address: how long the next refusal is delayed, and which are logged.
 
     Nobody guesses a token of 256 random bits; but who tries should cost the broker little, and should be seen. Whoever
-    shows something good is not slowed, from the same address neither. `longest_s`: the longest wait.
+    shows something good is not slowed, from the same address neither. `longest_s`: the longest wait. Times are those of a
+    clock that does not step.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -111,12 +112,12 @@ class Authenticator:
 
     def wait_s(self, peer: Peer) -> float:
         """Return the seconds by which a refusal to that peer is delayed: more, the more wrong credentials came from its address."""
-        return self._failed.wait_s(peer.host, time.time())
+        return self._failed.wait_s(peer.host, time.monotonic())
 
     def note_failure(self, what: str, peer: Peer) -> None:
         """Count wrong credentials from the peer's address."""
         self.refused[what] += 1
-        count = self._failed.note(peer.host, time.time())
+        count = self._failed.note(peer.host, time.monotonic())
         if count is not None:
             log.warning("login_failed", extra={"address": peer.host, "failures": count})
             self.on_failed(peer.host, count)

@@ -48,12 +48,15 @@ class LastUsed:
             self._book.used.discard(token_id)
 
     def _due(self, now_ms: int) -> list[str]:
-        """Return the used tokens whose record is due; those recorded recently are forgotten until they are used again."""
+        """Return the used tokens whose record is due; those recorded recently are forgotten until they are used again.
+
+        A record of the future is due: a clock was wrong when it was made, or is wrong now.
+        """
         known = self._book.tokens
         due = [
             token_id
             for token_id in self._book.used
-            if token_id in known and now_ms - (known[token_id].used_ms or 0) >= WITHIN_S * 1000
+            if token_id in known and abs(now_ms - (known[token_id].used_ms or 0)) >= WITHIN_S * 1000
         ]
         self._book.used.intersection_update(due)
         return due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -12,7 +13,9 @@ import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.topics import topic as topic_module
 from pydanube_broker.topics.topic import Topic
+from pydanube_broker.wall_clock import WallClock
 from pydanube_core.diagnosis import LagStatus
 from pydanube_core.diagnosis.findings import Verdict
 from pydanube_core.names import TopicName
@@ -302,3 +305,23 @@ async def test_what_nobody_ever_read_is_not_called_caught_up_until_it_is_stuck(o
         assert facts.status is not LagStatus.CAUGHT_UP
         pump = topic.subscriptions["s"]
         assert broker.observation.status_of(topic, pump)[0] is not LagStatus.CAUGHT_UP
+
+
+async def test_a_subscription_is_judged_again_when_the_clock_was_set_back(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at by a clock an hour ahead, and then not for an hour."""
+    hour_ms = 3_600_000
+    monkeypatch.setattr(
+        topic_module, "CLOCK", WallClock(wall_ms=lambda: time.time_ns() // 1_000_000 + hour_ms)
+    )
+    await make(broker, 1)
+    await publish(client, "t0", 5)
+    for _ in range(3):
+        await look_again(broker)
+    (track,) = broker.observation.sampler.tracks.values()
+    cursor = track.cursors["s"]
+    assert cursor.look_at_ms > time.time() * 1000 + hour_ms, "it waits for a time of the wrong clock"
+    monkeypatch.setattr(topic_module, "CLOCK", WallClock())  # it has followed the machine's clock back
+    await look_again(broker)
+    assert cursor.look_at_ms < time.time() * 1000 + hour_ms / 2

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from typing import cast
+
+import pytest
+from pydanube_broker.rpc.caller import Peer
 from pydanube_broker.security.authenticator import (
     FORGOTTEN_AFTER_S,
     FREE,
     MOST_ADDRESSES,
+    Authenticator,
     FailedLogins,
 )
+from pydanube_broker.security.book import SecurityBook
 
 
 def test_the_wait_doubles_up_to_the_longest_and_is_forgotten() -> None:
@@ -34,3 +42,25 @@ def test_the_number_of_remembered_addresses_is_bounded() -> None:
         for _ in range(FREE + 1):
             logins.note(str(number), 0.0)
     assert [logins.wait_s(each, 0.0) > 0 for each in ("0", "9", "10")] == [False, False, True]
+
+
+def test_refusals_are_delayed_for_no_longer_because_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were timed by the wall clock: set back by an hour, an address was slowed for that hour."""
+    wall, monotonic = time.time, time.monotonic
+    peer = Peer(address="ipv4:10.0.0.1:5")
+    keeper = Authenticator(
+        cast(SecurityBook, None),
+        None,
+        required=True,
+        refused=Counter(),
+        failed=FailedLogins(2.0),
+        connections=lambda identity: lambda: None,
+    )
+    for _ in range(FREE + 1):
+        keeper.note_failure("credential", peer)
+    assert keeper.wait_s(peer) > 0
+    monkeypatch.setattr("time.time", lambda: wall() - 3600)
+    monkeypatch.setattr("time.monotonic", lambda: monotonic() + FORGOTTEN_AFTER_S + 1)
+    assert keeper.wait_s(peer) == 0

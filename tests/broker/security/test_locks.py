@@ -389,6 +389,13 @@ async def test_the_last_use_of_a_token_is_written_down_and_brings_no_revoked_tok
     again = await broker.state.read(key)
     assert again is not None
     assert again.revision == found.revision
+    wrong = replace(decode_token(found.value), used_ms=first + 3_600_000)  # by a clock that was an hour ahead
+    broker.locks.book.tokens[wrong.token_id] = wrong
+    broker.locks.book.used.add(wrong.token_id)
+    await noting.write()
+    mended = await broker.state.read(key)
+    assert mended is not None
+    assert mended.revision > found.revision
     late = replace(decode_token(found.value), used_ms=first - int(WITHIN_S * 1000) - 1)
     broker.locks.book.tokens[late.token_id] = late
     broker.locks.book.used.add(late.token_id)
