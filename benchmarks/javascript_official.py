@@ -53,10 +53,11 @@ async def main(url: str, topic: str, count: int) -> None:
                 await asyncio.wait(acks, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*acks)
 
-    await send(200)
-    one = await measured(count // 10, send(count // 10))
-    many = await measured(count, asyncio.gather(*(send(count // 64) for _ in range(64))))
-    deliveries = 200 + count // 10 + count // 64 * 64
+    single, each = count // 10, count // 64
+    await asyncio.gather(*(send(each) for _ in range(64)))
+    one = await measured(single, send(single))
+    many = await measured(each * 64, asyncio.gather(*(send(each) for _ in range(64))))
+    deliveries = single + 2 * each * 64
     received = await measured(deliveries, receive(deliveries))
     await consumer.close()
     await producer.close()

@@ -8,9 +8,9 @@ import { HealthCheckRequest_ClientType as ClientType, HealthCheckDefinition } fr
 import { checkSignal, object, whole, type CloseOptions, type ConnectOptions, type ProducerOptions, type SubscribeOptions } from "./options";
 import { Producer } from "./producer";
 import { Schemas } from "./schemas";
-import { retrying } from "./waiting";
 
 const MAX_MS = 86_400_000;
+const FIRST_TRY_MS = 5_000; // another address may answer
 
 /** A client of a Danube cluster. */
 export class DanubeClient {
@@ -24,7 +24,7 @@ export class DanubeClient {
 
   private constructor(connections: Connections) {
     this.#connections = connections;
-    this.schemas = Schemas.of(connections);
+    this.schemas = new Schemas(connections);
   }
 
   /**
@@ -105,18 +105,12 @@ export class DanubeClient {
 
 /** Wait for any broker to answer: that it is there, and that it takes the credential. */
 async function firstAnswer(connections: Connections, timeoutMs: number, signal: AbortSignal | undefined): Promise<void> {
-  const deadline = Date.now() + timeoutMs;
-  let turn = 0;
-  const ask = async (): Promise<void> => {
-    const address = connections.services[turn++ % connections.services.length] as string;
-    const request = { requestId: 0n, client: ClientType.Producer, id: 0n };
-    const options = { timeoutMs: Math.min(5_000, deadline - Date.now()), signal };
-    try {
-      await connections.call(HealthCheckDefinition, HealthCheckDefinition.methods.healthCheck, request, { address, brokerUrl: undefined }, options);
-    } catch (error) {
-      // a broker that has no health check is there nevertheless
-      if (!(error instanceof DanubeError) || error.code !== "UNIMPLEMENTED") throw error;
-    }
-  };
-  await retrying(ask, deadline, signal);
+  const request = { requestId: 0n, client: ClientType.Producer, id: 0n };
+  const { healthCheck } = HealthCheckDefinition.methods;
+  try {
+    await connections.anywhere(HealthCheckDefinition, healthCheck, request, Date.now() + timeoutMs, signal, Math.min(FIRST_TRY_MS, timeoutMs));
+  } catch (error) {
+    // a broker that has no health check is there nevertheless
+    if (!(error instanceof DanubeError) || error.code !== "UNIMPLEMENTED") throw error;
+  }
 }

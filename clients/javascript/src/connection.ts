@@ -8,11 +8,10 @@
 import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors";
 import { AuthServiceDefinition, type MessageFns } from "./generated/danube";
 import type { ConnectOptions, Token, TlsOptions } from "./options";
-import { Channel, unavailable, type Call } from "./transport";
-import { watch } from "./waiting";
+import { Channel, type Call, type Receiver } from "./transport";
+import { retrying, watch } from "./waiting";
 
 const TOKEN_LIFE_MS = 3_000_000; // of one that was exchanged for an API key: they live for an hour
-const MAX_CHANNELS = 64; // addresses that brokers name: a cluster has fewer, a liar may have more
 
 /** A generated service, and one of its methods. */
 export interface Service {
@@ -36,13 +35,6 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Gets the answers to a call, decoded. See `Receiver`. */
-export interface Listener<T> {
-  begun?(): void;
-  message(message: T, call: Call): void;
-  ended(error: DanubeError | undefined): void;
-}
-
 export class Connections {
   /** The addresses that the program gave. */
   readonly services: readonly string[];
@@ -54,14 +46,20 @@ export class Connections {
   #closed = false;
 
   constructor(urls: unknown, options: ConnectOptions, requestTimeoutMs: number) {
-    const given = (Array.isArray(urls) ? urls : [urls]).flatMap(addresses);
+    const given = (Array.isArray(urls) ? urls : [urls]).flatMap((url) => {
+      const found = addresses(url);
+      if (found === undefined) throw invalid("url", url, "write http://host:port, or https:// for TLS");
+      return found;
+    });
     if (given.length === 0) throw invalid("url", urls, "give an address such as http://127.0.0.1:6650");
     this.#tls = given[0]?.tls ?? false;
     if (given.some((each) => each.tls !== this.#tls)) throw invalid("url", urls, "all with TLS, or none");
     this.services = [...new Set(given.map((each) => each.address))];
     this.#options = checkedTls(options.tls, this.#tls);
     this.#requestTimeoutMs = requestTimeoutMs;
-    this.#token = options.apiKey === undefined ? checkedToken(options.token) : this.#exchanging(options);
+    const { token } = options;
+    if (options.apiKey !== undefined) this.#token = this.#exchanging(options);
+    else this.#token = token === undefined || typeof token === "function" ? token : printable(token);
     for (const address of this.services) this.#checkSecrecy(address);
   }
 
@@ -77,6 +75,19 @@ export class Connections {
     });
   }
 
+  /** A unary call to one service address after another, repeated while it fails in a way that may pass. */
+  async anywhere<Q, A>(
+    service: Service, method: Method<Q, A>, request: Q, deadline: number, signal: AbortSignal | undefined, timeoutMs = Infinity,
+  ): Promise<A> {
+    let turn = 0;
+    const ask = (): Promise<A> => {
+      const address = this.services[turn++ % this.services.length] as string;
+      const options = { timeoutMs: Math.min(timeoutMs, this.#requestTimeoutMs, deadline - Date.now()), signal };
+      return this.call(service, method, request, { address, brokerUrl: undefined }, options);
+    };
+    return await retrying(ask, deadline, signal);
+  }
+
   #once<Q, A>(
     service: Service, method: Method<Q, A>, request: Q, target: Target, options: CallOptions, token: string | undefined,
   ): Promise<A> {
@@ -85,7 +96,8 @@ export class Connections {
       if (signal?.aborted) throw cancelled(signal);
       let answer: A | undefined;
       let unwatch = (): void => undefined; // a call may end while it is begun
-      const listener: Listener<A> = {
+      const receiver: Receiver<A> = {
+        decode: (bytes) => method.responseType.decode(bytes),
         message: (message) => (answer = message),
         ended: (error) => {
           unwatch();
@@ -94,24 +106,20 @@ export class Connections {
           else resolve(answer);
         },
       };
-      const call = this.#open(service, method, request, target, token, Math.max(1, timeoutMs ?? this.#requestTimeoutMs), listener);
+      const call = this.#open(service, method, request, target, token, Math.max(1, timeoutMs ?? this.#requestTimeoutMs), receiver);
       unwatch = watch(signal, () => call.cancel(cancelled(signal as AbortSignal, call.outcome)));
     });
   }
 
-  /** A call whose answers are a stream. Rejects if it cannot begin. What happens later is the listener's. */
-  async stream<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, listener: Listener<A>): Promise<Call> {
+  /** A call whose answers are a stream. Rejects if it cannot begin. What happens later is the receiver's. */
+  async stream<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, receiver: Receiver<A>): Promise<Call> {
     const token = typeof this.#token === "function" ? await tokenOf(this.#token) : this.#token;
-    return this.#open(service, method, request, target, token, Infinity, listener);
+    return this.#open(service, method, request, target, token, Infinity, receiver);
   }
 
   /** The address of a URL that a broker gave; undefined where it is none. */
   addressOf(url: string): string | undefined {
-    try {
-      return addresses(url)[0]?.address;
-    } catch {
-      return undefined;
-    }
+    return addresses(url)?.[0]?.address;
   }
 
   /** End every call and connection. */
@@ -124,49 +132,25 @@ export class Connections {
 
   #open<Q, A>(
     service: Service, method: Method<Q, A>, request: Q, target: Target, token: string | undefined, timeoutMs: number,
-    listener: Listener<A>,
+    receiver: Receiver<A>,
   ): Call {
     const headers: Record<string, string> = {
       ":method": "POST", ":path": `/${service.fullName}/${method.name}`, "content-type": "application/grpc", te: "trailers",
     };
     if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
     if (target.brokerUrl !== undefined) headers["x-danube-broker-url"] = target.brokerUrl;
-    const call: Call = this.#channel(target.address).open(headers, method.requestType.encode(request).finish(), timeoutMs, {
-      begun: () => listener.begun?.(),
-      message: (bytes) => {
-        let message: A;
-        try {
-          message = method.responseType.decode(bytes);
-        } catch (failure) {
-          const why = (failure as Error).message;
-          return call.cancel(protocolError(`the answer of ${target.address} to ${method.name} cannot be read: ${why}`));
-        }
-        listener.message(message, call);
-      },
-      ended: (error) => listener.ended(error),
-    });
-    return call;
+    const body = method.requestType.encode(request).finish();
+    return this.#channel(target.address).open(headers, body, timeoutMs, receiver);
   }
 
   #channel(address: string): Channel {
     if (this.#closed) throw closed("the client");
     const known = this.#channels.get(address);
     if (known !== undefined) return known;
-    if (this.#channels.size >= MAX_CHANNELS) this.#forgetOne();
     this.#checkSecrecy(address);
-    const made = new Channel(address, this.#tls ? this.#options : undefined);
+    const made = new Channel(address, this.#tls ? this.#options : undefined, () => this.#channels.delete(address));
     this.#channels.set(address, made);
     return made;
-  }
-
-  /** Close the oldest channel that is no service address. A producer or consumer that still uses it comes back with a new one. */
-  #forgetOne(): void {
-    for (const [address, channel] of this.#channels) {
-      if (this.services.includes(address)) continue;
-      this.#channels.delete(address);
-      channel.close(unavailable(`the brokers name more than ${MAX_CHANNELS} addresses`, "unknown"));
-      return;
-    }
   }
 
   /** Refuse to show a token unencrypted over a network. */
@@ -176,11 +160,12 @@ export class Connections {
   }
 
   /** A token function that asks the broker for the token of an API key. */
-  #exchanging(options: ConnectOptions): Token {
+  #exchanging(options: ConnectOptions): (fresh?: boolean) => Promise<string> {
     const apiKey = options.apiKey;
     if (options.token !== undefined) throw invalid("apiKey", "…", "give a token or an API key, not both");
     if (typeof apiKey !== "string" || apiKey === "") throw invalid("apiKey", typeof apiKey, "give the key as text");
-    let current: { token: Promise<string>; until: number } | undefined;
+    let current: Promise<string> | undefined;
+    let until = 0;
     const exchange = async (): Promise<string> => {
       let failure: unknown;
       for (const address of this.services) {
@@ -193,17 +178,15 @@ export class Connections {
       }
       throw failure;
     };
-    const source = (fresh = false): Promise<string> => {
-      if (current === undefined || fresh || Date.now() > current.until) {
-        const mine = { token: exchange(), until: Date.now() + TOKEN_LIFE_MS };
-        current = mine;
-        mine.token.catch(() => {
-          if (current === mine) current = undefined;
-        });
-      }
-      return current.token;
+    return (fresh = false) => {
+      if (current !== undefined && !fresh && Date.now() <= until) return current;
+      const mine = (current = exchange());
+      until = Date.now() + TOKEN_LIFE_MS;
+      mine.catch(() => {
+        if (current === mine) current = undefined;
+      });
+      return mine;
     };
-    return source;
   }
 }
 
@@ -224,17 +207,12 @@ function printable(token: unknown): string {
   throw new DanubeError("UNAUTHENTICATED", "the token is no text of printable ASCII characters");
 }
 
-function checkedToken(token: unknown): Token | undefined {
-  if (token === undefined || typeof token === "function") return token as Token | undefined;
-  return printable(token);
-}
-
 function checkedTls(tls: TlsOptions | undefined, on: boolean): TlsOptions {
   if (tls === undefined) return {};
   if (!on) throw invalid("tls", "…", "write https:// as the scheme of the address");
   for (const field of ["ca", "cert", "key"] as const) {
     const pem = tls[field];
-    if (pem !== undefined && !buffer(pem)?.includes("-----BEGIN ")) {
+    if (pem !== undefined && !((typeof pem === "string" || pem instanceof Uint8Array) && Buffer.from(pem).includes("-----BEGIN "))) {
       throw invalid(`tls.${field}`, typeof pem, `give the text of the PEM file: readFileSync("…")`);
     }
   }
@@ -242,24 +220,15 @@ function checkedTls(tls: TlsOptions | undefined, on: boolean): TlsOptions {
   return tls;
 }
 
-function buffer(pem: string | Uint8Array | undefined): Buffer | null {
-  if (typeof pem === "string") return Buffer.from(pem);
-  return pem instanceof Uint8Array ? Buffer.from(pem) : null;
-}
-
-/** Addresses of a URL; `danube://a:1,b:2` has several. */
-function addresses(url: unknown): { address: string; tls: boolean }[] {
-  const wrong = (): DanubeError => invalid("url", url, "write http://host:port, or https:// for TLS");
+/** Addresses of a URL; `danube://a:1,b:2` has several. Undefined where it is none. */
+function addresses(url: unknown): { address: string; tls: boolean }[] | undefined {
   const found = typeof url === "string" && /^(?:(https?|danubes?):\/\/)?([^/\s@?#]+)\/?$/i.exec(url);
-  if (!found) throw wrong();
-  const scheme = (found[1] ?? "http").toLowerCase();
-  const tls = scheme === "https" || scheme === "danubes";
-  return (found[2] ?? "").split(",").map((each) => {
-    const parts = /^(\[[0-9a-f:.]+\]|[^:[\]]+)(?::(\d{1,5}))?$/i.exec(each);
-    const port = Number(parts?.[2] ?? 6650);
-    if (!parts || port < 1 || port > 65_535 || !URL.canParse(`http://${parts[1]}`)) throw wrong();
-    return { address: `${parts[1]}:${port}`, tls };
-  });
+  if (!found) return undefined;
+  const tls = /^(https|danubes)$/i.test(found[1] ?? "");
+  const parts = (found[2] ?? "").split(",").map((each) => /^(\[[0-9a-f:.]+\]|[^:[\]]+)(?::(\d{1,5}))?$/i.exec(each));
+  const made = parts.map((each) => ({ host: each?.[1] ?? "", port: Number(each?.[2] ?? 6650) }));
+  if (made.some(({ host, port }) => port < 1 || port > 65_535 || !URL.canParse(`http://${host}`))) return undefined;
+  return made.map(({ host, port }) => ({ address: `${host}:${port}`, tls }));
 }
 
 function isHere(address: string): boolean {

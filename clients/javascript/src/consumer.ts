@@ -1,7 +1,7 @@
 /** Consumers: what a program receives with. */
 
 import type { Connections } from "./connection";
-import { cancelled, closed, DanubeError, invalid } from "./errors";
+import { closed, DanubeError, invalid } from "./errors";
 import type { Events } from "./events";
 import { ConsumerRequest_SubscriptionType as WireType, type StreamMessage } from "./generated/danube";
 import { Message } from "./message";
@@ -11,7 +11,7 @@ import {
 } from "./options";
 import { concreteTopics, randomName } from "./producer";
 import { TopicStream, type Sink, type StreamOptions } from "./stream";
-import { settledWithin, watch } from "./waiting";
+import { check, settledWithin, watch } from "./waiting";
 
 const OPEN_TIMEOUT_MS = 30_000;
 const HEALTH_MS = 5_000; // as the official clients ask
@@ -30,11 +30,6 @@ export interface ConsumerStatistics {
   readonly received: number;
 }
 
-interface Waiter {
-  readonly resolve: (message: Message | undefined) => void;
-  readonly reject: (error: DanubeError) => void;
-}
-
 /** Receives the messages of one subscription. Made by `client.subscribe`. */
 export class Consumer implements AsyncIterable<Message> {
   /** The topic, as the broker names it. */
@@ -48,7 +43,7 @@ export class Consumer implements AsyncIterable<Message> {
   readonly #forget: (consumer: Consumer) => void;
   readonly #streams: TopicStream[] = [];
   readonly #running: Promise<void>[] = [];
-  readonly #waiters: Waiter[] = [];
+  readonly #waiters = new Set<() => void>(); // of `next`: they look again
   readonly #answers = new Set<Promise<void>>();
   readonly #sink: Sink;
   #buffer: { readonly message: StreamMessage; readonly from: TopicStream }[] = [];
@@ -120,42 +115,31 @@ export class Consumer implements AsyncIterable<Message> {
    * The next message. Undefined when the consumer is closed; rejects when it has failed, and for a signal with `CANCELLED`,
    * which takes no message.
    */
-  next(options: Cancellable = {}): Promise<Message | undefined> {
+  async next(options: Cancellable = {}): Promise<Message | undefined> {
     const { signal } = options;
-    return new Promise((resolve, reject) => {
-      checkSignal(signal);
-      if (signal?.aborted) throw cancelled(signal);
+    checkSignal(signal);
+    for (;;) {
+      check(signal);
       const found = this.#shift();
-      if (found !== undefined) return resolve(found);
+      if (found !== undefined) return found;
       if (this.#failure !== undefined) throw this.#failure;
-      if (this.#ended || this.#closing !== undefined) return resolve(undefined);
-      const waiter: Waiter = {
-        resolve: (message) => {
+      if (this.#ended || this.#closing !== undefined) return undefined;
+      await new Promise<void>((resolve) => {
+        const unwatch = watch(signal, () => wake());
+        const wake = (): void => {
           unwatch();
-          resolve(message);
-        },
-        reject: (error) => {
-          unwatch();
-          reject(error);
-        },
-      };
-      const unwatch = watch(signal, () => {
-        this.#waiters.splice(this.#waiters.indexOf(waiter), 1);
-        reject(cancelled(signal as AbortSignal));
+          this.#waiters.delete(wake);
+          resolve();
+        };
+        this.#waiters.add(wake);
       });
-      this.#waiters.push(waiter);
-    });
+    }
   }
 
   /** Messages until the consumer is closed. Leaving the loop leaves the consumer open. */
-  [Symbol.asyncIterator](): AsyncIterator<Message, undefined> {
-    return {
-      next: async () => {
-        const value = await this.next();
-        return value === undefined ? { done: true, value } : { done: false, value };
-      },
-      return: async () => ({ done: true, value: undefined }),
-    };
+  async *[Symbol.asyncIterator](): AsyncGenerator<Message, undefined> {
+    for (let message; (message = await this.next()) !== undefined; ) yield message;
+    return undefined;
   }
 
   /**
@@ -230,7 +214,7 @@ export class Consumer implements AsyncIterable<Message> {
 
   async #close(options: CloseOptions): Promise<void> {
     const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
-    for (const waiter of this.#waiters.splice(0)) waiter.resolve(undefined);
+    this.#wake();
     this.#buffer = [];
     this.#bytes = 0;
     await settledWithin(Promise.allSettled(this.#answers), timeoutMs);
@@ -262,7 +246,7 @@ export class Consumer implements AsyncIterable<Message> {
   /** Receive from partitions that were added since. */
   async #lookForPartitions(): Promise<void> {
     try {
-      const topics = await concreteTopics(this.#connections, this.topic, Date.now(), undefined);
+      const topics = await concreteTopics(this.#connections, this.topic, Date.now() + OPEN_TIMEOUT_MS, undefined);
       const known = new Set(this.#streams.map((each) => each.topic));
       const added = topics.filter((each) => !known.has(each));
       await Promise.all(added.map((each) => this.#add(each, Date.now() + OPEN_TIMEOUT_MS, undefined)));
@@ -274,12 +258,9 @@ export class Consumer implements AsyncIterable<Message> {
   #take(message: StreamMessage, from: TopicStream): void {
     if (this.#closing !== undefined) return from.pause();
     this.#received++;
-    const waiter = this.#waiters.shift();
-    if (waiter !== undefined) {
-      return waiter.resolve(this.#message(message, from));
-    }
     this.#buffer.push({ message, from });
     this.#bytes += message.payload.length;
+    this.#wake();
     if (this.#buffer.length >= this.#limits.messages || this.#bytes >= this.#limits.bytes) {
       this.#paused = true;
       for (const stream of this.#streams) stream.pause();
@@ -307,30 +288,30 @@ export class Consumer implements AsyncIterable<Message> {
     this.#resume();
   }
 
+  /** An answer is waited for at `close`, and its promise need not be awaited: the event `ackFailed` tells of a failure. */
   #message(message: StreamMessage, from: TopicStream): Message {
-    return Message.of(message, {
-      ack: (wire, options) => this.#answer(() => from.ack(wire, options)),
-      nack: (wire, options) => this.#answer(() => {
+    return Message.of(message, (kind, wire, options) => {
+      const promise = (async () => {
         whole("delayMs", options.delayMs, 0, Number.MAX_SAFE_INTEGER, 0);
-        return from.nack(wire, options);
-      }),
+        if (this.#ended) throw closed("the consumer");
+        await from.answer(kind, wire, options);
+      })();
+      this.#answers.add(promise);
+      const done = (): void => void this.#answers.delete(promise);
+      promise.then(done, done);
+      return promise;
     });
   }
 
-  /** An answer is waited for at `close`, and its promise need not be awaited: the event `ackFailed` tells of a failure. */
-  #answer(send: () => Promise<void>): Promise<void> {
-    const promise = this.#ended ? Promise.reject(closed("the consumer")) : (async () => await send())();
-    this.#answers.add(promise);
-    const done = (): void => void this.#answers.delete(promise);
-    promise.then(done, done);
-    return promise;
+  #wake(): void {
+    for (const wake of [...this.#waiters]) wake();
   }
 
   #fail(error: DanubeError): void {
     if (this.#failure !== undefined) return;
     this.#failure = error;
     this.#end();
-    for (const waiter of this.#waiters.splice(0)) waiter.reject(error);
+    this.#wake();
   }
 }
 

@@ -7,13 +7,7 @@
 export type Outcome = "refused" | "unknown";
 
 /** What a `DanubeError` is made of. */
-export interface DanubeErrorOptions {
-  readonly retryable?: boolean;
-  readonly outcome?: Outcome;
-  readonly retryAfterMs?: number;
-  readonly details?: Readonly<Record<string, unknown>>;
-  readonly cause?: unknown;
-}
+export type DanubeErrorOptions = Partial<Pick<DanubeError, "retryable" | "outcome" | "retryAfterMs" | "details" | "cause">>;
 
 /**
  * The one error of this client.
@@ -101,7 +95,7 @@ export function fromStatus(status: number, encoded: string, binary: string): Dan
   return new DanubeError(code, coded?.[2] ?? (text || `the call ended with ${name}`), {
     retryable: typeof whole?.["retryable"] === "boolean" ? whole["retryable"] : RETRYABLE.has(name),
     outcome: unknown || details["outcome"] === "unknown" ? "unknown" : "refused",
-    ...(typeof retryAfterMs === "number" && Number.isFinite(retryAfterMs) ? { retryAfterMs } : {}),
+    retryAfterMs: typeof retryAfterMs === "number" && Number.isFinite(retryAfterMs) ? retryAfterMs : undefined,
     details,
   });
 }

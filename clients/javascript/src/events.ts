@@ -1,5 +1,7 @@
 /** Events: what a client says about its connections. */
 
+import { EventEmitter } from "node:events";
+
 import type { DanubeError } from "./errors";
 
 /** Whose state changed: a producer or consumer of a client, on one concrete topic. */
@@ -29,31 +31,19 @@ type Listener<K extends keyof ClientEvents> = (event: ClientEvents[K]) => void;
 
 /** Listeners by event. No event needs a listener. */
 export class Events {
-  readonly #listeners = new Map<keyof ClientEvents, Set<(event: never) => void>>();
+  readonly #emitter = new EventEmitter().setMaxListeners(0);
 
-  /** Call `listener` at each such event. Returns a function that ends that. */
   on<K extends keyof ClientEvents>(event: K, listener: Listener<K>): () => void {
-    const found = this.#listeners.get(event) ?? new Set();
-    this.#listeners.set(event, found);
-    found.add(listener);
-    return () => void found.delete(listener);
+    this.#emitter.on(event, listener);
+    return () => this.off(event, listener);
   }
 
-  /** Do not call `listener` any more. */
   off<K extends keyof ClientEvents>(event: K, listener: Listener<K>): void {
-    this.#listeners.get(event)?.delete(listener);
+    this.#emitter.off(event, listener);
   }
 
-  /** @internal What a listener throws is its program's uncaught exception; the client goes on. */
+  /** @internal In a microtask: what a listener throws is its program's uncaught exception, and the client goes on. */
   emit<K extends keyof ClientEvents>(event: K, argument: ClientEvents[K]): void {
-    for (const listener of [...(this.#listeners.get(event) ?? [])] as Listener<K>[]) {
-      try {
-        listener(argument);
-      } catch (error) {
-        queueMicrotask(() => {
-          throw error;
-        });
-      }
-    }
+    queueMicrotask(() => this.#emitter.emit(event, argument));
   }
 }

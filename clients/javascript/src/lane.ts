@@ -8,17 +8,15 @@
 
 import type { Connections } from "./connection";
 import { asDanubeError, cancelled, DanubeError, protocolError, type Outcome } from "./errors";
-import type { Events, Subject } from "./events";
+import type { Events } from "./events";
 import {
   DispatchStrategy, ProducerAccessMode, ProducerServiceDefinition, type SchemaReference, type StreamMessage,
 } from "./generated/danube";
-import { Route } from "./route";
-import { backoff, check, retrying, sleep, watch, withOutcome } from "./waiting";
+import { Seat } from "./seat";
+import { check, watch, withOutcome } from "./waiting";
 
 /** One message between `send` and its settlement. */
 export class Sending {
-  /** Where it stands among the sends of its lane. */
-  sequence = 0;
   settled = false;
   /** A try ended without an answer: the message may be stored. */
   maybeStored = false;
@@ -26,6 +24,9 @@ export class Sending {
   admitted = false;
   /** Tries that ended because the broker did not know the session. */
   strangers = 0;
+  /** Whether a try is under way. */
+  flying = false;
+  timer: NodeJS.Timeout | undefined;
   readonly unwatch: () => void;
 
   constructor(
@@ -41,23 +42,18 @@ export class Sending {
     this.unwatch = watch(signal, () => this.reject(cancelled(signal as AbortSignal), this.flying));
   }
 
-  /** Whether a try is under way. */
-  flying = false;
-
-  resolve(): void {
-    this.#settle(undefined);
-  }
-
   /** @param unknown whether the try under way may still have an effect. */
   reject(error: DanubeError, unknown = false): void {
     const outcome: Outcome = unknown || this.maybeStored ? "unknown" : error.outcome;
-    this.#settle(outcome === error.outcome ? error : withOutcome(error, outcome));
+    this.settle(outcome === error.outcome ? error : withOutcome(error, outcome));
   }
 
-  #settle(error: DanubeError | undefined): void {
+  /** Without an error it is acknowledged. */
+  settle(error?: DanubeError): void {
     if (this.settled) return;
     this.settled = true;
     this.unwatch();
+    clearTimeout(this.timer);
     this.done(error, this);
   }
 }
@@ -67,6 +63,7 @@ export interface LaneOptions {
   readonly name: string;
   readonly reliable: boolean;
   readonly schemaRef: SchemaReference | undefined;
+  readonly schema: SchemaIds | undefined;
   readonly maxInFlight: number;
   readonly resend: boolean;
 }
@@ -80,63 +77,46 @@ export interface SchemaIds {
 const THROTTLED = new Set(["OVERLOADED", "RATE_LIMITED", "QUOTA_EXCEEDED", "LIMIT_REACHED", "RESOURCE_EXHAUSTED"]);
 const MAX_STRANGERS = 3;
 
-export class Lane {
-  readonly #route: Route;
-  readonly #subject: Subject;
-  readonly #ended = new AbortController();
+export class Lane extends Seat {
   #queue: Sending[] = [];
-  #failed: Sending[] = [];
   readonly #flying = new Set<Sending>();
-  #sequence = 0;
   #producerId: bigint | undefined;
   #recovering = false;
   // After a failure the first message goes alone: were it refused again, those behind it would be stored before it.
   #probing = false;
   #failure: DanubeError | undefined;
   #attempts = 0;
-  #timer: NodeJS.Timeout | undefined;
-  #timerAt = 0;
-  schema: SchemaIds | undefined;
 
   constructor(
-    private readonly connections: Connections,
-    private readonly events: Events,
+    connections: Connections,
+    events: Events,
     private readonly options: LaneOptions,
     private readonly admit: (lane: Lane) => boolean,
   ) {
-    this.#route = new Route(connections, options.topic);
-    this.#subject = { role: "producer", name: options.name, topic: options.topic };
+    super(connections, events, { role: "producer", name: options.name, topic: options.topic });
   }
 
   get inFlight(): number {
     return this.#flying.size;
   }
 
-  /** Enter the producer at the topic's owner; the topic is made if need be. */
-  async open(deadline: number, signal: AbortSignal | undefined): Promise<void> {
-    await retrying(() => this.#create(signal), deadline, signal, (error, attempt, delayMs) =>
-      this.events.emit("reconnecting", { ...this.#subject, attempt, delayMs, error }));
-  }
-
   send(sending: Sending): void {
-    sending.sequence = this.#sequence++;
     this.#queue.push(sending);
     this.pump();
-    this.#watchDeadlines();
+    if (!sending.flying) this.#watchDeadline(sending);
   }
 
   /** Reject what is not settled, and end. */
   close(error: DanubeError): void {
-    this.#ended.abort();
-    clearTimeout(this.#timer);
-    for (const sending of [...this.#queue, ...this.#failed, ...this.#flying]) sending.reject(error, sending.flying);
+    this.ended.abort();
+    for (const sending of [...this.#queue, ...this.#flying]) sending.reject(error, sending.flying);
     this.#queue = [];
-    this.#failed = [];
   }
 
-  async #create(signal: AbortSignal | undefined): Promise<void> {
-    await this.#route.locate(signal);
-    const answer = await this.connections.call(
+  /** Enter the producer; the topic is made if need be. */
+  protected override async enter(signal: AbortSignal | undefined): Promise<void> {
+    await this.locate(signal);
+    const answer = await this.call(
       ProducerServiceDefinition, ProducerServiceDefinition.methods.createProducer,
       {
         requestId: 0n,
@@ -146,17 +126,16 @@ export class Lane {
         producerAccessMode: ProducerAccessMode.Shared,
         dispatchStrategy: this.options.reliable ? DispatchStrategy.Reliable : DispatchStrategy.NonReliable,
       },
-      this.#route.target,
       { signal },
     );
     check(signal);
     this.#producerId = answer.producerId;
-    this.events.emit("connected", { ...this.#subject, address: this.#route.target.address });
+    this.connected();
   }
 
   /** Let messages leave, as far as there is room. */
   pump(): void {
-    if (this.#recovering || this.#failure !== undefined || this.#ended.signal.aborted) return;
+    if (this.#recovering || this.#failure !== undefined || this.ended.signal.aborted) return;
     if (this.#producerId === undefined) return this.#recover();
     let next = 0;
     const most = this.#probing ? 1 : this.options.maxInFlight;
@@ -176,14 +155,14 @@ export class Lane {
   #try(sending: Sending, producerId: bigint): void {
     const message: StreamMessage = {
       requestId: sending.requestId,
-      msgId: { producerId, topicName: this.options.topic, brokerAddr: this.#route.brokerUrl, topicOffset: 0n },
+      msgId: { producerId, topicName: this.options.topic, brokerAddr: this.brokerUrl, topicOffset: 0n },
       payload: sending.payload,
       publishTime: sending.publishTime,
       producerName: this.options.name,
       subscriptionName: "",
       attributes: sending.attributes,
-      schemaId: this.schema?.schemaId,
-      schemaVersion: this.schema?.schemaVersion,
+      schemaId: this.options.schema?.schemaId,
+      schemaVersion: this.options.schema?.schemaVersion,
       routingKey: sending.key,
     };
     const timeoutMs = Math.min(30_000, sending.deadline - Date.now());
@@ -200,10 +179,10 @@ export class Lane {
       }
     };
     const options = { timeoutMs, signal: sending.signal };
-    this.connections.call(ProducerServiceDefinition, ProducerServiceDefinition.methods.sendMessage, message, this.#route.target, options).then(
+    this.call(ProducerServiceDefinition, ProducerServiceDefinition.methods.sendMessage, message, options).then(
       (answer) => {
         this.#probing = false;
-        if (answer.requestId === sending.requestId) sending.resolve();
+        if (answer.requestId === sending.requestId) sending.settle();
         else sending.reject(protocolError(`the answer is that of message ${answer.requestId}, not ${sending.requestId}`));
         landed();
       },
@@ -221,7 +200,7 @@ export class Lane {
     const stranger = error.code === "PRODUCER_UNKNOWN" || error.code === "NOT_FOUND";
     if (stranger) sending.strangers++;
     const passes = stranger ? sending.strangers < MAX_STRANGERS : error.retryable && error.code !== "PROTOCOL_ERROR";
-    if (sending.settled || this.#ended.signal.aborted) {
+    if (sending.settled || this.ended.signal.aborted) {
       if (passes && !THROTTLED.has(error.code)) this.#failure ??= error;
       return;
     }
@@ -229,21 +208,17 @@ export class Lane {
       sending.reject(error);
       if (!passes) return;
     } else {
-      this.#failed.push(sending);
-      this.#watchDeadlines();
+      this.#queue.push(sending);
+      this.#watchDeadline(sending);
     }
     if (this.#failure === undefined || THROTTLED.has(this.#failure.code)) this.#failure = error;
   }
 
   /** Send again what failed, over a new session unless the broker is only busy. */
   #recover(): void {
-    if (this.#recovering || this.#ended.signal.aborted) return;
+    if (this.#recovering || this.ended.signal.aborted) return;
     this.#recovering = this.#probing = true;
-    this.#queue = [...this.#failed, ...this.#queue]
-      .filter((each) => !each.settled)
-      .sort((one, other) => one.sequence - other.sequence);
-    this.#failed = [];
-    this.#watchDeadlines();
+    this.#queue.sort((one, other) => Number(one.requestId - other.requestId));
     void this.#again().then(() => {
       this.#recovering = false;
       this.#failure = undefined;
@@ -252,19 +227,18 @@ export class Lane {
   }
 
   async #again(): Promise<void> {
-    const signal = this.#ended.signal;
+    const signal = this.ended.signal;
     try {
       for (let error = this.#failure; ; ) {
         if (error !== undefined) {
-          const delayMs = backoff(++this.#attempts, error);
-          this.events.emit("reconnecting", { ...this.#subject, attempt: this.#attempts, delayMs, error });
-          await sleep(delayMs, signal);
+          await this.delay(++this.#attempts, error);
           if (THROTTLED.has(error.code) && this.#producerId !== undefined) return;
         }
         this.#producerId = undefined;
-        if (!this.#queue.some((each) => !each.settled)) return; // the next send tries again
+        this.#queue = this.#queue.filter((each) => !each.settled);
+        if (this.#queue.length === 0) return; // the next send tries again
         try {
-          return await this.#create(signal);
+          return await this.enter(signal);
         } catch (failure) {
           error = asDanubeError(failure);
           if (!error.retryable) throw error;
@@ -273,34 +247,18 @@ export class Lane {
     } catch (failure) {
       const error = asDanubeError(failure);
       if (signal.aborted) return;
-      this.events.emit("failed", { ...this.#subject, error });
+      this.events.emit("failed", { ...this.subject, error });
       for (const sending of this.#queue) sending.reject(error);
       this.#queue = [];
     }
   }
 
-  /** Reject what waits longer than its time. What is under way has the deadline of its call. */
-  #watchDeadlines(): void {
-    const first = this.#failed[0] ?? this.#queue[0];
-    if (first === undefined || this.#ended.signal.aborted) return;
-    if (this.#timer !== undefined) {
-      if (first.deadline >= this.#timerAt) return;
-      clearTimeout(this.#timer);
-    }
-    this.#timerAt = first.deadline;
-    this.#timer = setTimeout(() => {
-      this.#timer = undefined;
-      const now = Date.now();
-      for (const sending of [...this.#queue, ...this.#failed]) {
-        if (sending.deadline > now) continue;
-        const why = this.#failure === undefined ? "" : `; last: ${this.#failure.code}: ${this.#failure.message}`;
-        sending.reject(new DanubeError("DEADLINE_EXCEEDED", `no broker took the message in time${why}`, {
-          retryable: true, cause: this.#failure,
-        }));
-      }
-      this.#queue = this.#queue.filter((each) => !each.settled);
-      this.#failed = this.#failed.filter((each) => !each.settled);
-      this.#watchDeadlines();
-    }, Math.max(1, first.deadline - Date.now() + 1));
+  /** Reject what waits longer than its time. A try has the deadline of its call. */
+  #watchDeadline(sending: Sending): void {
+    sending.timer ??= setTimeout(() => {
+      const why = this.#failure === undefined ? "" : `; last: ${this.#failure.code}: ${this.#failure.message}`;
+      const message = `no broker took the message in time${why}`;
+      sending.reject(new DanubeError("DEADLINE_EXCEEDED", message, { retryable: true, cause: this.#failure }), sending.flying);
+    }, sending.deadline - Date.now());
   }
 }

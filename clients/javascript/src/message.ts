@@ -6,25 +6,22 @@ import { partitionIndex } from "./names";
 import type { Cancellable, NackOptions } from "./options";
 
 /** @internal Sends the answer to a message. */
-export interface Answerer {
-  ack(message: StreamMessage, options: Cancellable): Promise<void>;
-  nack(message: StreamMessage, options: NackOptions): Promise<void>;
-}
+export type Answer = (kind: "ack" | "nack", message: StreamMessage, options: NackOptions) => Promise<void>;
 
 /** One delivered message. It comes again, to this consumer or another, unless it is acknowledged. */
 export class Message {
   readonly #wire: StreamMessage;
-  readonly #answerer: Answerer;
+  readonly #send: Answer;
   #answer: { readonly kind: "ack" | "nack"; readonly promise: Promise<void> } | undefined;
 
-  private constructor(wire: StreamMessage, answerer: Answerer) {
+  private constructor(wire: StreamMessage, send: Answer) {
     this.#wire = wire;
-    this.#answerer = answerer;
+    this.#send = send;
   }
 
   /** @internal */
-  static of(wire: StreamMessage, answerer: Answerer): Message {
-    return new Message(wire, answerer);
+  static of(wire: StreamMessage, send: Answer): Message {
+    return new Message(wire, send);
   }
 
   /** The concrete topic: that of a partition where there are partitions. */
@@ -93,12 +90,12 @@ export class Message {
    * failure is then the event `ackFailed`, and the message comes again.
    */
   ack(options: Cancellable = {}): Promise<void> {
-    return this.#once("ack", () => this.#answerer.ack(this.#wire, options));
+    return this.#once("ack", options);
   }
 
   /** Give back: it is delivered again, after a delay, and at last becomes a dead letter where the subscription says so. */
   nack(options: NackOptions = {}): Promise<void> {
-    return this.#once("nack", () => this.#answerer.nack(this.#wire, options));
+    return this.#once("nack", options);
   }
 
   /** @internal */
@@ -107,13 +104,13 @@ export class Message {
   }
 
   // One answer: the same again is the first one's promise, unless that failed.
-  #once(kind: "ack" | "nack", send: () => Promise<void>): Promise<void> {
+  #once(kind: "ack" | "nack", options: NackOptions): Promise<void> {
     if (this.#answer !== undefined) {
       if (this.#answer.kind === kind) return this.#answer.promise;
       const message = `message ${this.offset} of ${this.topic} has its answer: ${this.#answer.kind}`;
       return Promise.reject(new DanubeError("MISUSE", message));
     }
-    const promise = send();
+    const promise = this.#send(kind, this.#wire, options);
     const mine = { kind, promise };
     this.#answer = mine;
     promise.catch(() => {

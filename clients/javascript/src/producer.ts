@@ -10,7 +10,7 @@ import {
   checkSignal, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
 } from "./options";
 import type { Schemas } from "./schemas";
-import { deferred, retrying, settledWithin } from "./waiting";
+import { settledWithin } from "./waiting";
 
 const OPEN_TIMEOUT_MS = 30_000;
 const MAX_PARTITIONS = 10_000;
@@ -29,17 +29,13 @@ export interface ProducerStatistics {
   readonly failed: number;
 }
 
-interface Limits {
-  readonly waiting: number;
-  readonly timeoutMs: number;
-}
-
 /** The `maxPending` places of a producer, which its lanes share. */
 class Places {
   readonly #blocked = new Set<Lane>();
   #taken = 0;
 
-  constructor(readonly count: number) {}
+  /** @param waiting how many sends may wait for a place. */
+  constructor(readonly count: number, readonly waiting: number) {}
 
   /** Whether there is a place. Where there is none, the lane goes on when there is. */
   readonly take = (lane: Lane): boolean => {
@@ -58,38 +54,30 @@ class Places {
   }
 }
 
-/** A `flush` that waits for the sends up to `newest`. */
-interface Flush {
-  readonly newest: bigint;
-  left: number;
-  readonly resolve: () => void;
-}
-
 /** Sends messages to one topic. Made by `client.createProducer`. */
 export class Producer {
   /** The topic, as the broker names it. */
   readonly topic: string;
   readonly name: string;
   readonly #lanes: Lane[];
-  readonly #limits: Limits;
+  readonly #timeoutMs: number;
   readonly #forget: (producer: Producer) => void;
   readonly #places: Places;
-  readonly #flushes = new Set<Flush>();
-  #unsettled = 0;
+  readonly #unsettled = new Set<Promise<bigint>>();
   #acknowledged = 0;
   #failed = 0;
   #requests = 0n;
-  #next = 0;
+  #keyless = 0;
   #closing: Promise<void> | undefined;
 
   private constructor(
-    topic: string, name: string, lanes: Lane[], places: Places, limits: Limits, forget: (producer: Producer) => void,
+    topic: string, name: string, lanes: Lane[], places: Places, timeoutMs: number, forget: (producer: Producer) => void,
   ) {
     this.topic = topic;
     this.name = name;
     this.#lanes = lanes;
     this.#places = places;
-    this.#limits = limits;
+    this.#timeoutMs = timeoutMs;
     this.#forget = forget;
   }
 
@@ -103,35 +91,30 @@ export class Producer {
     const name = options.name === undefined ? `js-${randomName()}` : text("name", options.name);
     const asked = options.partitions === undefined ? undefined : whole("partitions", options.partitions, 1, MAX_PARTITIONS, 1);
     const schemaRef = reference(options.schema);
-    const common = {
+    const given = {
       reliable: flag("reliable", options.reliable, true),
-      schemaRef,
       maxInFlight: whole("maxInFlight", options.maxInFlight, 1, 10_000, 128),
       resend: flag("resend", options.resend, true),
     };
-    const limits = {
-      waiting: whole("maxWaiting", options.maxWaiting, 0, 10_000_000, 100_000),
-      timeoutMs: whole("sendTimeoutMs", options.sendTimeoutMs, 1, 86_400_000, 60_000),
-    };
-    const places = new Places(whole("maxPending", options.maxPending, 1, 1_000_000, 1_000));
+    const timeoutMs = whole("sendTimeoutMs", options.sendTimeoutMs, 1, 86_400_000, 60_000);
+    const waiting = whole("maxWaiting", options.maxWaiting, 0, 10_000_000, 100_000);
+    const places = new Places(whole("maxPending", options.maxPending, 1, 1_000_000, 1_000), waiting);
     const deadline = Date.now() + OPEN_TIMEOUT_MS;
     const { signal } = options;
     const count = asked ?? (await partitionsOf(connections, topic, deadline, signal));
+    const schema = schemaRef === undefined ? undefined : await schemaIds(schemas, schemaRef, signal);
+    const common = { ...given, schemaRef, schema };
     const lanes = count === undefined
       ? [new Lane(connections, events, { ...common, topic, name }, places.take)]
       : Array.from({ length: count }, (_, index) =>
           new Lane(connections, events, { ...common, topic: `${topic}-part-${index}`, name: `${name}-${index}` }, places.take));
     try {
       await Promise.all(lanes.map((lane) => lane.open(deadline, signal)));
-      if (schemaRef !== undefined) {
-        const schema = await schemaIds(schemas, schemaRef, signal);
-        for (const lane of lanes) lane.schema = schema;
-      }
     } catch (error) {
       for (const lane of lanes) lane.close(closed("the producer"));
       throw error;
     }
-    return new Producer(topic, name, lanes, places, limits, forget);
+    return new Producer(topic, name, lanes, places, timeoutMs, forget);
   }
 
   /**
@@ -141,7 +124,7 @@ export class Producer {
    * this producer. Rejects once, with `outcome: "refused"` if it is not stored, `"unknown"` if it may be.
    */
   send(payload: Uint8Array | string | null, options: SendOptions = {}): Promise<bigint> {
-    return new Promise((resolve, reject) => {
+    const promise = new Promise<bigint>((resolve, reject) => {
       if (this.#closing !== undefined) throw closed("the producer");
       const body = bytes(payload);
       const { key, signal } = options;
@@ -149,12 +132,11 @@ export class Producer {
       const attributes = attributesOf(options.attributes, payload === null);
       checkSignal(signal);
       if (signal?.aborted) throw cancelled(signal);
-      if (this.#unsettled >= this.#places.count + this.#limits.waiting) {
-        const message = `${this.#limits.waiting} sends wait already: await them, or raise maxWaiting`;
+      if (this.#unsettled.size >= this.#places.count + this.#places.waiting) {
+        const message = `${this.#places.waiting} sends wait already: await them, or raise maxWaiting`;
         throw new DanubeError("OVERLOADED", message, { retryable: true });
       }
       const done = (error: DanubeError | undefined, sending: Sending): void => {
-        this.#unsettled--;
         if (error === undefined) {
           this.#acknowledged++;
           resolve(sending.requestId);
@@ -163,26 +145,22 @@ export class Producer {
           reject(error);
         }
         if (sending.admitted) this.#places.leave();
-        for (const flush of this.#flushes) {
-          if (sending.requestId <= flush.newest && --flush.left === 0) flush.resolve();
-        }
       };
-      this.#unsettled++;
       const now = Date.now();
-      const deadline = now + this.#limits.timeoutMs;
-      const lane = this.#lanes[this.#pick(key)] as Lane;
+      const deadline = now + this.#timeoutMs;
+      const count = this.#lanes.length;
+      const lane = this.#lanes[key === undefined ? this.#keyless++ % count : partitionOf(key, count)] as Lane;
       lane.send(new Sending(++this.#requests, body, key, attributes, BigInt(now), deadline, signal, done));
     });
+    this.#unsettled.add(promise);
+    const settled = (): void => void this.#unsettled.delete(promise);
+    promise.then(settled, settled);
+    return promise;
   }
 
   /** Wait until every send so far is settled, whichever way. */
   async flush(): Promise<void> {
-    if (this.#unsettled === 0) return;
-    const { promise, resolve } = deferred<void>();
-    const flush = { newest: this.#requests, left: this.#unsettled, resolve };
-    this.#flushes.add(flush);
-    await promise;
-    this.#flushes.delete(flush);
+    await Promise.allSettled(this.#unsettled);
   }
 
   /** Take no more, wait for what is under way, and end. What is left then is rejected with `CLOSED`. */
@@ -197,9 +175,9 @@ export class Producer {
 
   statistics(): ProducerStatistics {
     return {
-      pending: Math.min(this.#unsettled, this.#places.count),
+      pending: Math.min(this.#unsettled.size, this.#places.count),
       inFlight: this.#lanes.reduce((sum, lane) => sum + lane.inFlight, 0),
-      waiting: Math.max(0, this.#unsettled - this.#places.count),
+      waiting: Math.max(0, this.#unsettled.size - this.#places.count),
       acknowledged: this.#acknowledged,
       failed: this.#failed,
     };
@@ -211,13 +189,6 @@ export class Producer {
     const error = closed("the producer");
     for (const lane of this.#lanes) lane.close(error);
     this.#forget(this);
-  }
-
-  #pick(key: string | undefined): number {
-    if (key !== undefined) return partitionOf(key, this.#lanes.length);
-    const index = this.#next;
-    this.#next = (index + 1) % this.#lanes.length;
-    return index;
   }
 }
 
@@ -243,17 +214,12 @@ async function partitionsOf(
 export async function concreteTopics(
   connections: Connections, topic: string, deadline: number, signal: AbortSignal | undefined,
 ): Promise<string[]> {
-  let turn = 0;
-  const ask = async (): Promise<string[]> => {
-    const address = connections.services[turn++ % connections.services.length] as string;
-    const request = { requestId: 0n, topic };
-    const answer = await connections.call(DiscoveryDefinition, DiscoveryDefinition.methods.topicPartitions, request, { address, brokerUrl: undefined }, { signal });
-    const wrong = answer.partitions.find((each) => each !== topic && !each.startsWith(`${topic}-part-`));
-    if (wrong !== undefined) throw protocolError(`asked for the partitions of ${topic}, the broker names ${wrong}`);
-    if (answer.partitions.length > MAX_PARTITIONS) throw protocolError(`${topic} cannot have ${answer.partitions.length} partitions`);
-    return [...new Set(answer.partitions)];
-  };
-  return await retrying(ask, deadline, signal);
+  const request = { requestId: 0n, topic };
+  const { partitions } = await connections.anywhere(DiscoveryDefinition, DiscoveryDefinition.methods.topicPartitions, request, deadline, signal);
+  const wrong = partitions.find((each) => each !== topic && !each.startsWith(`${topic}-part-`));
+  if (wrong !== undefined) throw protocolError(`asked for the partitions of ${topic}, the broker names ${wrong}`);
+  if (partitions.length > MAX_PARTITIONS) throw protocolError(`${topic} cannot have ${partitions.length} partitions`);
+  return [...new Set(partitions)];
 }
 
 function bytes(payload: unknown): Buffer {

@@ -4,7 +4,6 @@ import type { Connections, Method } from "./connection";
 import { DanubeError, invalid } from "./errors";
 import { SchemaRegistryDefinition, type GetSchemaResponse } from "./generated/danube_schema";
 import { object, text, type Cancellable } from "./options";
-import { retrying } from "./waiting";
 
 export type SchemaType = "bytes" | "string" | "number" | "avro" | "json_schema" | "protobuf";
 export type Compatibility = "none" | "backward" | "forward" | "full";
@@ -65,13 +64,9 @@ const registry = SchemaRegistryDefinition.methods;
 export class Schemas {
   readonly #connections: Connections;
 
-  private constructor(connections: Connections) {
-    this.#connections = connections;
-  }
-
   /** @internal */
-  static of(connections: Connections): Schemas {
-    return new Schemas(connections);
+  constructor(connections: Connections) {
+    this.#connections = connections;
   }
 
   /** Register a schema, a new version of its subject unless the text is there already. */
@@ -161,22 +156,12 @@ export class Schemas {
   /** What a topic does about schemas. */
   async ofTopic(topic: string, options: Cancellable = {}): Promise<TopicSchema> {
     const found = await this.#call(registry.getTopicSchemaConfig, { topicName: text("topic", topic) }, options.signal);
-    return {
-      subject: found.schemaSubject,
-      policy: found.validationPolicy,
-      validatePayloads: found.enablePayloadValidation,
-      schemaId: found.schemaId,
-    };
+    const { schemaSubject: subject, validationPolicy: policy, enablePayloadValidation: validatePayloads, schemaId } = found;
+    return { subject, policy, validatePayloads, schemaId };
   }
 
-  async #call<Q, A>(method: Method<Q, A>, request: Q, signal: AbortSignal | undefined): Promise<A> {
-    const { services } = this.#connections;
-    let turn = 0;
-    const ask = (): Promise<A> => {
-      const address = services[turn++ % services.length] as string;
-      return this.#connections.call(SchemaRegistryDefinition, method, request, { address, brokerUrl: undefined }, { signal });
-    };
-    return await retrying(ask, Date.now() + TIMEOUT_MS, signal);
+  #call<Q, A>(method: Method<Q, A>, request: Q, signal: AbortSignal | undefined): Promise<A> {
+    return this.#connections.anywhere(SchemaRegistryDefinition, method, request, Date.now() + TIMEOUT_MS, signal);
   }
 }
 
@@ -192,17 +177,6 @@ function done(answer: { success: boolean; message: string }): void {
 }
 
 function shown(found: GetSchemaResponse): Schema {
-  return {
-    subject: found.subject,
-    schemaId: found.schemaId,
-    version: found.version,
-    type: found.schemaType,
-    definition: found.schemaDefinition,
-    description: found.description,
-    createdAt: new Date(Number(found.createdAt) * 1000),
-    createdBy: found.createdBy,
-    tags: found.tags,
-    fingerprint: found.fingerprint,
-    compatibility: found.compatibilityMode,
-  };
+  const { schemaType: type, schemaDefinition, compatibilityMode: compatibility, createdAt, ...same } = found;
+  return { ...same, type, definition: schemaDefinition, createdAt: new Date(Number(createdAt) * 1000), compatibility };
 }

@@ -8,15 +8,15 @@
 
 import type { Connections } from "./connection";
 import { asDanubeError, closed, DanubeError, protocolError } from "./errors";
-import type { Events, Subject } from "./events";
+import type { Events } from "./events";
 import {
   ConsumerRequest_SubscriptionType as WireType, ConsumerServiceDefinition, HealthCheckRequest_ClientType as ClientType,
-  HealthCheckResponse_ClientStatus as ClientStatus, HealthCheckDefinition, type MsgID, type StreamMessage,
+  HealthCheckResponse_ClientStatus as ClientStatus, HealthCheckDefinition, type StreamMessage,
 } from "./generated/danube";
-import type { Cancellable, NackOptions } from "./options";
-import { Route } from "./route";
+import type { NackOptions } from "./options";
+import { Seat } from "./seat";
 import { unavailable, type Call } from "./transport";
-import { backoff, deferred, retrying, sleep } from "./waiting";
+import { retrying } from "./waiting";
 
 const ACK_TIMEOUT_MS = 30_000; // the default after which a broker delivers again
 const HEALTH_TIMEOUT_MS = 4_000;
@@ -42,41 +42,31 @@ export interface Sink {
   failed(error: DanubeError): void;
 }
 
-export class TopicStream {
+export class TopicStream extends Seat {
   readonly topic: string;
-  readonly #route: Route;
-  readonly #subject: Subject;
-  readonly #ended = new AbortController();
   #consumerId = 0n;
   #call: Call | undefined;
   #missingSince: number | undefined;
 
   constructor(
-    private readonly connections: Connections,
-    private readonly events: Events,
+    connections: Connections,
+    events: Events,
     private readonly options: StreamOptions,
     private readonly sink: Sink,
   ) {
+    super(connections, events, { role: "consumer", name: options.name, topic: options.topic });
     this.topic = options.topic;
-    this.#route = new Route(connections, options.topic);
-    this.#subject = { role: "consumer", name: options.name, topic: options.topic };
-  }
-
-  /** Subscribe, for the first time. */
-  async open(deadline: number, signal: AbortSignal | undefined): Promise<void> {
-    await retrying(() => this.#subscribe(signal), deadline, signal, (error, attempt, delayMs) =>
-      this.events.emit("reconnecting", { ...this.#subject, attempt, delayMs, error }));
   }
 
   /** Receive until `close`, or until there is no way on. Never rejects. */
   async run(): Promise<void> {
-    const signal = this.#ended.signal;
+    const signal = this.ended.signal;
     let subscribed = true;
     for (let attempt = 0; !signal.aborted; ) {
       const begun = Date.now();
       let error: DanubeError;
       try {
-        if (!subscribed) await this.#subscribe(signal);
+        if (!subscribed) await this.enter(signal);
         subscribed = false;
         error = await this.#receive();
       } catch (failure) {
@@ -86,12 +76,10 @@ export class TopicStream {
       this.sink.lost(this);
       if (Date.now() - begun >= STEADY_MS) attempt = 0;
       if (!this.#mayPass(error)) {
-        this.events.emit("failed", { ...this.#subject, error });
+        this.events.emit("failed", { ...this.subject, error });
         return this.sink.failed(error);
       }
-      const delayMs = backoff(++attempt, error);
-      this.events.emit("reconnecting", { ...this.#subject, attempt, delayMs, error });
-      await sleep(delayMs, signal).catch(() => undefined);
+      await this.delay(++attempt, error).catch(() => undefined);
     }
   }
 
@@ -104,7 +92,7 @@ export class TopicStream {
   }
 
   close(): void {
-    this.#ended.abort();
+    this.ended.abort();
     this.#call?.cancel(closed("the consumer"));
   }
 
@@ -113,46 +101,37 @@ export class TopicStream {
     const call = this.#call;
     if (call === undefined) return;
     const request = { requestId: 0n, client: ClientType.Consumer, id: this.#consumerId };
-    const options = { timeoutMs: HEALTH_TIMEOUT_MS, signal: this.#ended.signal };
+    const options = { timeoutMs: HEALTH_TIMEOUT_MS, signal: this.ended.signal };
     try {
-      const answer = await this.connections.call(HealthCheckDefinition, HealthCheckDefinition.methods.healthCheck, request, this.#route.target, options);
+      const answer = await this.call(HealthCheckDefinition, HealthCheckDefinition.methods.healthCheck, request, options);
       if (answer.status === ClientStatus.CLOSE) call.cancel(unavailable("the broker serves this consumer no more", "refused"));
     } catch {
       // No answer is no reason: where the connection is gone the stream ends by itself.
     }
   }
 
-  async ack(message: StreamMessage, options: Cancellable): Promise<void> {
-    const request = { requestId: message.requestId, msgId: message.msgId, subscriptionName: this.options.subscription };
-    await this.#answer(message.msgId, options.signal, () =>
-      this.connections.call(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.ack, request, this.#route.target, options));
-  }
-
-  async nack(message: StreamMessage, options: NackOptions): Promise<void> {
-    const request = {
-      requestId: message.requestId,
-      msgId: message.msgId,
-      subscriptionName: this.options.subscription,
-      delayMs: options.delayMs === undefined ? undefined : BigInt(options.delayMs),
-      reason: options.reason,
-    };
-    await this.#answer(message.msgId, options.signal, () =>
-      this.connections.call(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.nack, request, this.#route.target, options));
-  }
-
-  async #answer(id: MsgID | undefined, signal: AbortSignal | undefined, send: () => Promise<unknown>): Promise<void> {
+  /** Send the answer to a message, again for a while if the connection is lost. */
+  async answer(kind: "ack" | "nack", message: StreamMessage, options: NackOptions): Promise<void> {
+    const { delayMs, reason, signal } = options;
+    const { requestId, msgId } = message;
+    const ack = { requestId, msgId, subscriptionName: this.options.subscription };
+    const nack = { ...ack, delayMs: delayMs === undefined ? undefined : BigInt(delayMs), reason };
+    const methods = ConsumerServiceDefinition.methods;
+    const send = (): Promise<unknown> => kind === "ack"
+      ? this.call(ConsumerServiceDefinition, methods.ack, ack, { signal })
+      : this.call(ConsumerServiceDefinition, methods.nack, nack, { signal });
     try {
       await retrying(send, Date.now() + ACK_TIMEOUT_MS, signal);
     } catch (failure) {
       const error = asDanubeError(failure);
-      this.events.emit("ackFailed", { ...this.#subject, offset: id?.topicOffset ?? 0n, error });
+      this.events.emit("ackFailed", { ...this.subject, offset: msgId?.topicOffset ?? 0n, error });
       throw error;
     }
   }
 
-  async #subscribe(signal: AbortSignal | undefined): Promise<void> {
-    await this.#route.locate(signal);
-    const answer = await this.connections.call(
+  protected override async enter(signal: AbortSignal | undefined): Promise<void> {
+    await this.locate(signal);
+    const answer = await this.call(
       ConsumerServiceDefinition, ConsumerServiceDefinition.methods.subscribe,
       {
         requestId: 0n,
@@ -162,7 +141,6 @@ export class TopicStream {
         subscriptionType: this.options.type,
         keyFilters: this.options.keyFilters,
       },
-      this.#route.target,
       { signal },
     );
     this.#consumerId = answer.consumerId;
@@ -171,21 +149,25 @@ export class TopicStream {
   /** Read one stream to its end; resolves with its reason. */
   async #receive(): Promise<DanubeError> {
     const request = { requestId: 0n, consumerId: this.#consumerId };
-    const { promise, resolve } = deferred<DanubeError>();
-    const call = await this.connections.stream(ConsumerServiceDefinition, ConsumerServiceDefinition.methods.receiveMessages, request, this.#route.target, {
-      begun: () => {
-        this.#missingSince = undefined;
-        this.events.emit("connected", { ...this.#subject, address: this.#route.target.address });
-      },
-      message: (message, from) => {
-        if (message.msgId === undefined) from.cancel(protocolError(`a message of ${this.topic} came without its id`));
-        else this.sink.take(message, this);
-      },
-      ended: (error) => resolve(error ?? unavailable("the broker ended the stream", "refused")),
-    });
-    if (this.#ended.signal.aborted) call.cancel(closed("the consumer"));
-    else this.#call = call;
-    return await promise.finally(() => (this.#call = undefined));
+    const { receiveMessages } = ConsumerServiceDefinition.methods;
+    return await new Promise<DanubeError>((resolve, reject) => {
+      const begun = this.connections.stream(ConsumerServiceDefinition, receiveMessages, request, this.target, {
+        decode: (bytes) => receiveMessages.responseType.decode(bytes),
+        begun: () => {
+          this.#missingSince = undefined;
+          this.connected();
+        },
+        message: (message, from) => {
+          if (message.msgId === undefined) from.cancel(protocolError(`a message of ${this.topic} came without its id`));
+          else this.sink.take(message, this);
+        },
+        ended: (error) => resolve(error ?? unavailable("the broker ended the stream", "refused")),
+      });
+      begun.then((call) => {
+        if (this.ended.signal.aborted) call.cancel(closed("the consumer"));
+        else this.#call = call;
+      }, reject);
+    }).finally(() => (this.#call = undefined));
   }
 
   #mayPass(error: DanubeError): boolean {

@@ -1,20 +1,15 @@
 /** Waiting: delays with jitter, deadlines, and what an `AbortSignal` does to them. */
 
-import { cancelled, DanubeError } from "./errors";
+import { setMaxListeners } from "node:events";
+import { setTimeout } from "node:timers/promises";
 
-// One listener for each signal, however many calls it is given to: Node warns of more than ten.
-const watched = new WeakMap<AbortSignal, Set<() => void>>();
+import { cancelled, DanubeError } from "./errors";
 
 /** @internal Call `onAbort` when the signal is aborted. Returns a function that ends that. */
 export function watch(signal: AbortSignal | undefined, onAbort: () => void): () => void {
-  if (signal === undefined) return () => undefined;
-  const waiting = watched.get(signal) ?? new Set();
-  if (!watched.has(signal)) {
-    watched.set(signal, waiting);
-    signal.addEventListener("abort", () => [...waiting].forEach((each) => each()), { once: true });
-  }
-  waiting.add(onAbort);
-  return () => void waiting.delete(onAbort);
+  if (signal !== undefined) setMaxListeners(0, signal); // Node warns of more than ten, but one signal may end any number of calls
+  signal?.addEventListener("abort", onAbort, { once: true });
+  return () => signal?.removeEventListener("abort", onAbort);
 }
 
 /** @internal Throw if the signal is aborted already. */
@@ -23,32 +18,15 @@ export function check(signal: AbortSignal | undefined): void {
 }
 
 /** @internal Wait. Rejects with `CANCELLED` when the signal is aborted. */
-export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    if (signal?.aborted) return reject(cancelled(signal));
-    const timer = setTimeout(() => {
-      unwatch();
-      resolve();
-    }, ms);
-    const unwatch = watch(signal, () => {
-      clearTimeout(timer);
-      reject(cancelled(signal as AbortSignal));
-    });
-  });
+export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  await setTimeout(ms, undefined, { signal }).catch(() => check(signal));
 }
 
-/** @internal Whether the promise settled within the time, whichever way. */
-export async function settledWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<boolean>((resolve) => {
-    timer = setTimeout(resolve, ms, false);
-  });
-  const done = promise.then(() => true, () => true);
-  try {
-    return await Promise.race([done, late]);
-  } finally {
-    clearTimeout(timer);
-  }
+/** @internal Wait until the promise settles, whichever way, but no longer than that. */
+export async function settledWithin(promise: Promise<unknown>, ms: number): Promise<void> {
+  const settled = new AbortController();
+  await Promise.race([promise.catch(() => undefined), sleep(ms, settled.signal).catch(() => undefined)]);
+  settled.abort();
 }
 
 // Milliseconds: the first delay's bound, doubled each time, and the largest. A broker that starts again takes some seconds.
@@ -60,24 +38,6 @@ export function backoff(attempt: number, error?: DanubeError): number {
   const bound = Math.min(LARGEST_MS, FIRST_MS * 2 ** Math.min(attempt - 1, 16));
   const wish = Math.min(error?.retryAfterMs ?? 0, 60_000);
   return Math.max(bound / 2 + (Math.random() * bound) / 2, wish);
-}
-
-/** @internal A promise and the functions that settle it. */
-export interface Deferred<T> {
-  readonly promise: Promise<T>;
-  readonly resolve: (value: T) => void;
-  readonly reject: (error: unknown) => void;
-}
-
-/** @internal */
-export function deferred<T>(): Deferred<T> {
-  let resolve!: (value: T) => void;
-  let reject!: (error: unknown) => void;
-  const promise = new Promise<T>((yes, no) => {
-    resolve = yes;
-    reject = no;
-  });
-  return { promise, resolve, reject };
 }
 
 /**
@@ -109,7 +69,5 @@ export async function retrying<T>(
 /** @internal The same error, of a call that was tried several times: one of the tries may have had an effect. */
 export function withOutcome(error: DanubeError, outcome: "unknown" | "refused"): DanubeError {
   const { code, message, retryable, retryAfterMs, details, cause } = error;
-  return new DanubeError(code, message, {
-    retryable, outcome, details, cause: cause ?? error, ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
-  });
+  return new DanubeError(code, message, { retryable, outcome, retryAfterMs, details, cause: cause ?? error });
 }

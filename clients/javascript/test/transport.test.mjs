@@ -53,6 +53,7 @@ function called(channel, timeoutMs = 30_000) {
   const found = { messages: [] };
   found.ended = new Promise((resolve) => {
     found.call = channel.open({ ":method": "POST", ":path": "/a.B/C", te: "trailers", "content-type": "application/grpc" }, Buffer.from("x"), timeoutMs, {
+      decode: (bytes) => bytes,
       message: (bytes) => found.messages.push(Buffer.from(bytes).toString("latin1")),
       ended: resolve,
     });
