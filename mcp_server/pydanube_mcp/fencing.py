@@ -6,7 +6,8 @@ one of our sentences, nor in a call that we propose. What decides is who wrote a
     we                               sentences and codes under keys of ours: they stay
     a program that connects          its own name (`_CLIENTS`): moves, whatever its form; no call needs it
     whoever made a topic, a role …   a name that a call needs: it stays where it is short and of few words (`is_plain`)
-    anybody                          everything else: stays by the same rule, which no sentence passes
+    the caller of this very call     an argument: its error quotes it as it was sent if it is of few words (`_is_brief`)
+    anybody                          everything else: stays by the rule of names, which no sentence passes
 
 What moves stands in `untrusted` of the object it was in; where one of our sentences quotes it, it is taken out; and a
 proposed call that would have to repeat it has the argument under `untrusted` too, or is made without it. What is under
@@ -20,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Final
 
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
@@ -34,6 +35,7 @@ _MOST_OF_HEAD: Final = (
     8  # texts that begin alike: of more, the longest are told apart, and after others the sentence is cut
 )
 _ELSEWHERE: Final = "[text of others, see untrusted]"
+_SENT_ELSEWHERE: Final = "[the argument that was sent, see untrusted]"
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+,*=?&%~#()\[\]-]*")
 
@@ -73,6 +75,11 @@ def is_plain(text: str) -> bool:
     )
 
 
+def _is_brief(text: str) -> bool:
+    """Return whether a text, of any signs on one line, has too few words for a sentence: `10 minutes`, `{"a": 1}`."""
+    return len(text) <= MAX_PLAIN_CHARS and text.isprintable() and len(_WORD.findall(text)) < MOST_WORDS
+
+
 def all_plain(value: Any) -> bool:
     """Return whether every text in a value is plain, keys included."""
     return all(is_plain(text) for text in _texts(value))
@@ -92,27 +99,45 @@ def fenced(body: Mapping[str, Any], *, given: Mapping[str, Any] | None = None) -
 
     Args:
         body: a result, or an error's object.
-        given: the call's own arguments, which errors quote.
+        given: the call's own arguments. An error quotes a brief one without a secret as it was sent.
     """
+    sent = set(_texts(given or {}))
+    quoted = {text for text in _texts(_kept(given or {})) if text in sent and _is_brief(text)}
     foreign = {
-        text for text in (*_foreign(body), *_texts(given or {})) if len(text) > 3 and not is_plain(text)
+        text
+        for text in (*_foreign(body), *sent)
+        if len(text) > 3 and not is_plain(text) and text not in quoted
     }
     clients = {name for name in _clients(body) if is_plain(name)}
-    moved = _fence(body, _Sentences(foreign, clients), ours=True)
+    moved = _fence(body, _Sentences(foreign, clients, sent=sent, quoted=quoted), ours=True)
     assert isinstance(moved, dict)
     return moved
 
 
 class _Sentences:
-    """Our sentences without what they quote."""
+    """Our sentences without what they quote.
 
-    def __init__(self, foreign: Iterable[str], clients: Iterable[str]) -> None:
+    Args:
+        foreign: texts to take out.
+        clients: names to take out where they are quoted.
+        sent: the caller's arguments, which have a mark of their own.
+        quoted: those of them that stay wherever they stand.
+    """
+
+    def __init__(
+        self, foreign: Iterable[str], clients: Iterable[str], *, sent: Set[str], quoted: Set[str]
+    ) -> None:
+        self.quoted = quoted
+        self._sent_heads: set[str] = set()
         # A word is also a word of ours: a client's is taken out only where it is quoted.
         spellings = [f"{mark}{name}{mark}" for name in clients for mark in "'\""]
         for text in foreign:
-            spellings += (
+            spelled = (
                 text, repr(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], shlex.quote(text)[1:-1]
             )  # fmt: skip
+            spellings += spelled
+            if text in sent:
+                self._sent_heads |= {each[:_HEAD_CHARS] for each in spelled}
         # key → lengths of heads that begin so, longest first; head → the texts that begin so, a few of them
         self._lengths: dict[str, list[int]] = {}
         self._heads: dict[str, list[str]] = {}
@@ -138,7 +163,7 @@ class _Sentences:
             if head is None:
                 at += 1
                 continue
-            out += (sentence[kept:at], _ELSEWHERE)
+            out += (sentence[kept:at], _SENT_ELSEWHERE if head in self._sent_heads else _ELSEWHERE)
             whole = next((text for text in self._heads[head] if sentence.startswith(text, at)), None)
             if whole is None:
                 return "".join(out)
@@ -217,7 +242,7 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
             out[key] = _cleaned(inner, sentences)
         elif isinstance(inner, str):
             out[key] = inner
-            if not is_plain(inner) or (ours and _is_a_clients(key, value)):
+            if not (is_plain(inner) or inner in sentences.quoted) or (ours and _is_a_clients(key, value)):
                 out[key], moved[key] = SEE, _kept(inner)
         elif isinstance(inner, list) and any(isinstance(one, str) and not is_plain(one) for one in inner):
             out[key] = [one for one in inner if not isinstance(one, str) or is_plain(one)]

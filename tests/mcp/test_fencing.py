@@ -56,7 +56,23 @@ def test_what_a_caller_passed_is_fenced_under_every_key_and_quoted_nowhere() -> 
     )
     assert body["arguments"] == {"why": SEE, UNTRUSTED: {"why": HOSTILE}}
     assert body["before"] == {"summary": SEE, UNTRUSTED: {"summary": HOSTILE}}
-    assert body["message"] == f"{MARK}: unknown"
+    assert body["message"] == "[the argument that was sent, see untrusted]: unknown"
+
+
+@pytest.mark.parametrize("sent", ["two words", "10 minutes", '{"a": 1}', "/default/été", "5 000", "a b c d"])
+def test_an_error_quotes_a_brief_argument_as_it_was_sent(sent: str) -> None:
+    error = {"message": f"limit {sent!r} is no number", "details": {"field": "limit", "value": sent}}
+    assert fenced(error, given={"limit": sent}) == error
+    as_of_others = fenced(error)
+    assert as_of_others["details"]["value"] == SEE
+    assert MARK in as_of_others["message"]
+
+
+@pytest.mark.parametrize("sent", ["a b c d e", "x " * 32 + "y", "one\ntwo", "password=hunter2 x"])
+def test_an_argument_that_may_be_a_sentence_or_a_secret_is_not_quoted(sent: str) -> None:
+    body = fenced({"message": f"no topic {sent}", "details": {"value": sent}}, given={"topic": sent})
+    assert body["message"] == "no topic [the argument that was sent, see untrusted]"
+    assert body["details"]["value"] == SEE
 
 
 def test_a_proposed_call_with_text_of_others_shows_it_under_untrusted_only() -> None:

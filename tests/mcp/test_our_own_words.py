@@ -205,6 +205,7 @@ _OTHERS = {
     "refused",
     "before",  # by paths that hold names of topics
     "after",
+    "why",  # of a call, by its caller
 }
 
 
