@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -26,6 +27,11 @@ _ENDPOINT: Final = re.compile(
 _REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores have names of their own
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 wants three at least, others do not
+_GCS_BUCKET: Final = re.compile(r"[a-z0-9._-]{3,222}")
+_CONNECTION: Final = re.compile(
+    r"(?:^|;)(AccountName|BlobEndpoint|UseDevelopmentStorage)=[^;]", re.IGNORECASE
+)
+_CONTAINER: Final = re.compile(r"(?=.{3,63}$)(\$(root|web|logs)|[a-z0-9](-?[a-z0-9])*)")
 #: fields of `StoreOptions` that a kind of store may have or not
 _OPTIONS: Final = (
     "endpoint", "region", "path_style", "profile", "role", "anonymous", "encryption", "kms_key",
@@ -65,46 +71,78 @@ class StoreOptions:
                 "tier.kms_key is for tier.encryption = aws:kms", field="tier.kms_key", value=self.kms_key
             )
         cloud = CLOUDS.get(urlsplit(self.url).scheme)
-        if cloud is not None and cloud.protocol == "s3":
-            self._check_s3()
+        if cloud is None:
+            return
         for field in _OPTIONS:
             value = getattr(self, field)
-            if cloud is not None and value not in (None, False) and field not in cloud.takes:
+            if value not in (None, False) and field not in cloud.takes:
                 raise InvalidArgument(
                     f"tier.{field} is not for {cloud.place}, whose account and keys are in the environment: leave it out",
                     field=f"tier.{field}",
                     value=value,
                 )
 
-    def _check_s3(self) -> None:
-        """Raise `InvalidArgument` for a setting that no store of S3 could take, whatever the network is."""
+        self._check_forms(cloud)
+        cloud.check(self)
+
+    def _check_forms(self, cloud: Cloud) -> None:
+        """Raise `InvalidArgument` for a setting that no store of this kind could take, whatever the network is."""
         bucket = urlsplit(self.url).netloc
         for field, value, form, wanted in (
             ("endpoint", self.endpoint, _ENDPOINT, "http://host:port or https://host"),
             ("region", self.region, _REGION, "a region such as eu-central-1"),
             ("role", self.role, _ROLE, "arn:aws:iam::<12 digits>:role/<name>"),
-            (
-                "url",
-                bucket
-                if bucket and "@" not in bucket
-                else None,  # `check_url` refuses a password and does not show it
-                _BUCKET,
-                "a bucket of at most 63 letters, digits, dots, dashes and underscores",
-            ),
+            # `check_url` refuses a password and does not show it
+            ("url", None if "@" in bucket else bucket or None, cloud.bucket, cloud.bucket_rule),
         ):
             if value is not None and form.fullmatch(value) is None:
                 raise InvalidArgument(
                     f"tier.{field} {value!r} cannot work: write {wanted}", field=f"tier.{field}", value=value
                 )
-        known = _profiles() if self.profile is not None else None
-        if known is not None and self.profile not in known:
-            raise InvalidArgument(
-                f"tier.profile {self.profile!r} is in neither file of AWS's profiles: write one of "
-                f"{', '.join(sorted(known)) or 'none'}, or add it",
-                field="tier.profile",
-                value=self.profile,
-                allowed=sorted(known),
-            )
+
+
+def _check_profile(options: StoreOptions) -> None:
+    known = _profiles() if options.profile is not None else None
+    if known is not None and options.profile not in known:
+        raise InvalidArgument(
+            f"tier.profile {options.profile!r} is in neither file of AWS's profiles: write one of "
+            f"{', '.join(sorted(known)) or 'none'}, or add it",
+            field="tier.profile",
+            value=options.profile,
+            allowed=sorted(known),
+        )
+
+
+def _check_google(options: StoreOptions) -> None:
+    """Refuse a key file that cannot be read: gcsfs would go on without it, as somebody else."""
+    path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if not path or options.anonymous:
+        return
+    try:
+        kind = json.loads(Path(path).read_bytes())["type"]
+        assert isinstance(kind, str)
+    except (OSError, ValueError, LookupError, TypeError, AssertionError) as error:
+        raise InvalidArgument(
+            f"tier.url {options.url!r} cannot work: GOOGLE_APPLICATION_CREDENTIALS is {path!r}, which is no key file of "
+            f"Google ({type(error).__name__}): write the path of one, or unset it",
+            field="tier.url",
+            value=options.url,
+        ) from error
+
+
+def _check_azure(options: StoreOptions) -> None:
+    connection = os.environ.get("AZURE_STORAGE_CONNECTION_STRING")
+    if connection is None and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        missing = "neither AZURE_STORAGE_CONNECTION_STRING nor AZURE_STORAGE_ACCOUNT_NAME is set"
+    elif connection is not None and _CONNECTION.search(connection) is None:
+        missing = "AZURE_STORAGE_CONNECTION_STRING names no account (AccountName=… or BlobEndpoint=…)"
+    else:
+        return
+    raise InvalidArgument(
+        f"tier.url {options.url!r} cannot work: {missing}: write one of both into the broker's environment",
+        field="tier.url",
+        value=options.url,
+    )
 
 
 def _profiles() -> set[str] | None:
@@ -194,24 +232,35 @@ def _azure(options: StoreOptions) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """A kind of object store: its URLs, the library that reaches it, and its options."""
+    """A kind of object store: its URLs, the library that reaches it, and its options.
+
+    `check` raises `InvalidArgument` for what options and environment say that cannot work, without the network.
+    """
 
     place: str
     protocol: str  # fsspec's name of the file system
     extra: str
     module: str
+    bucket: re.Pattern[str]
+    bucket_rule: str
+    check: Callable[[StoreOptions], None]
     takes: tuple[str, ...] = ()  # fields of `StoreOptions` beside url and timeout
     arguments: Callable[[StoreOptions], dict[str, Any]] = lambda options: {}
 
 
-_S3: Final = Cloud(place="s3://bucket/prefix", protocol="s3", extra="s3", module="s3fs", takes=_OPTIONS)
+_S3: Final = Cloud(
+    place="s3://bucket/prefix", protocol="s3", extra="s3", module="s3fs", takes=_OPTIONS, check=_check_profile,
+    bucket=_BUCKET, bucket_rule="a bucket of at most 63 letters, digits, dots, dashes and underscores",
+)  # fmt: skip
 _GCS: Final = Cloud(
     place="gs://bucket/prefix", protocol="gcs", extra="gcs", module="gcsfs",
-    takes=("endpoint", "anonymous"), arguments=_gcs,
+    takes=("endpoint", "anonymous"), arguments=_gcs, check=_check_google,
+    bucket=_GCS_BUCKET, bucket_rule="a bucket of 3 to 222 lower-case letters, digits, dots, dashes and underscores",
 )  # fmt: skip
 _AZURE: Final = Cloud(
     place="az://container/prefix", protocol="abfs", extra="azure", module="adlfs",
-    takes=("anonymous",), arguments=_azure,
+    takes=("anonymous",), arguments=_azure, check=_check_azure,
+    bucket=_CONTAINER, bucket_rule="a container of 3 to 63 lower-case letters and digits, with single dashes between",
 )  # fmt: skip
 CLOUDS: Final[Mapping[str, Cloud]] = {
     "s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE,

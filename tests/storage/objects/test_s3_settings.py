@@ -161,14 +161,74 @@ def test_a_setting_that_cannot_work_is_refused_without_the_network(
     assert "write" in caught.value.message
 
 
-def test_a_setting_that_a_kind_of_store_does_not_have_is_refused() -> None:
-    StoreOptions(url="gs://b/p", endpoint="http://127.0.0.1:1", anonymous=True)
-    StoreOptions(url="az://c/p", anonymous=True)
+@pytest.fixture
+def clouds_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No account or key of Google or Azure in the environment."""
+    for name in (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "AZURE_STORAGE_ACCOUNT_NAME",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "field"),
+    [
+        ({"url": "gs://Bucket/p"}, {}, "tier.url"),
+        ({"url": "gs://b/p"}, {}, "tier.url"),
+        ({"url": "gs://bucket/p", "endpoint": "storage.example.org"}, {}, "tier.endpoint"),
+        ({"url": "gs://bucket/p"}, {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere/key.json"}, "tier.url"),
+        ({"url": "gs://bucket/p"}, {"GOOGLE_APPLICATION_CREDENTIALS": "/dev/null"}, "tier.url"),
+        ({"url": "az://container/p"}, {}, "tier.url"),
+        ({"url": "az://container/p"}, {"AZURE_STORAGE_CONNECTION_STRING": "AccountKey=x"}, "tier.url"),
+        ({"url": "az://Container/p"}, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, "tier.url"),
+        ({"url": "az://con--tainer/p"}, {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, "tier.url"),
+    ],
+)
+def test_a_setting_of_google_or_azure_that_cannot_work_is_refused_without_the_network(
+    options: dict[str, str], environment: dict[str, str], field: str, clouds_environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        clouds_environment.setenv(name, value)
+    with pytest.raises(InvalidArgument, match="cannot work") as caught:
+        StoreOptions(**options)  # type: ignore[arg-type]
+    assert caught.value.details["field"] == field
+    assert "write" in caught.value.message
+
+
+def test_settings_of_google_and_azure_that_may_work_are_taken(
+    clouds_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = tmp_path / "key.json"
+    key.write_text('{"type": "service_account"}')
+    StoreOptions(url="gs://bucket.example.org/p")
+    clouds_environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    StoreOptions(url="gs://bucket/p", endpoint="http://127.0.0.1:1")
+    clouds_environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere")
+    StoreOptions(url="gs://bucket/p", anonymous=True)
+    for connection in (
+        "UseDevelopmentStorage=true",
+        "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=b;EndpointSuffix=core.windows.net",
+        "BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1;SharedAccessSignature=s",
+    ):
+        clouds_environment.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+        StoreOptions(url="az://container/p")
+        StoreOptions(url="az://$root/p")
+
+
+def test_a_setting_that_a_kind_of_store_does_not_have_is_refused(
+    clouds_environment: pytest.MonkeyPatch,
+) -> None:
+    clouds_environment.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    StoreOptions(url="gs://bucket/p", endpoint="http://127.0.0.1:1", anonymous=True)
+    StoreOptions(url="az://container/p", anonymous=True)
     for url, field, value in (
-        ("gs://b/p", "region", "eu"),
-        ("gcs://b/p", "profile", "p"),
-        ("az://c/p", "endpoint", "http://127.0.0.1:1"),
-        ("abfs://c/p", "role", ROLE),
+        ("gs://bucket/p", "region", "eu"),
+        ("gcs://bucket/p", "profile", "p"),
+        ("az://container/p", "endpoint", "http://127.0.0.1:1"),
+        ("abfs://container/p", "role", ROLE),
     ):
         with pytest.raises(InvalidArgument, match="is not for") as caught:
             StoreOptions(url=url, **{field: value})  # type: ignore[arg-type]
