@@ -35,6 +35,7 @@ from pydanube_core.facts import (
     NamespaceFacts,
     PeerCertificates,
     PolicyFacts,
+    Redelivery,
     RemovalFacts,
     RetentionFacts,
     SessionFacts,
@@ -286,6 +287,19 @@ class TopicPort(Protocol):
 
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
         """Acknowledge the first `count` open messages of a concrete topic; return how many were."""
+
+    async def unacknowledged(self, topic: str, subscription: str, offsets: Sequence[int]) -> Sequence[int]:
+        """Return which of some offsets of a concrete topic are not acknowledged, ascending."""
+
+    async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
+        """Deliver acknowledged messages of a concrete topic again, each at its own offset, to this subscription only.
+
+        What is not acknowledged is left out, and what its window has no room for. Sessions and other deliveries go on.
+        Durable on return; returns the offsets. Raises `Conflict`, `DispatchMismatch`.
+        """
+
+    async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
+        """Acknowledge those redelivered messages that were not sent since; durable on return; returns the offsets."""
 
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far."""

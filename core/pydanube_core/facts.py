@@ -300,6 +300,15 @@ class RetentionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivery:
+    """An acknowledged message that is to be delivered again."""
+
+    offset: int
+    deliveries: int  # before, from 1: the count goes on
+    key: str  # by which key-shared subscriptions route: the message's own, else its producer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CursorDifference:
     """The difference, in messages, that putting cursors back would make."""
 

@@ -9,11 +9,16 @@ from pydanube_core.diagnosis.views import CursorMove
 class CursorMoves:
     """The last moves of one cursor; mutable, owned by its pump."""
 
-    __slots__ = ("back", "forward")
+    __slots__ = ("back", "forward", "redelivered_ms")
 
     def __init__(self) -> None:
         self.back: CursorMove | None = None
         self.forward: CursorMove | None = None
+        self.redelivered_ms: int | None = None
+
+    def redelivered(self, before: CursorState) -> None:
+        """Note that single messages are delivered again: the cursor goes back, and nothing behind it is unread again."""
+        self.redelivered_ms = before.taken_at_ms
 
     def note(
         self,

@@ -12,10 +12,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
+from zlib import crc32
 
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine
 from pydanube_core.errors import ClusterError, ConsumerBusy
+from pydanube_core.facts import Redelivery
 
 from pydanube_broker.delivery.attendance import Attendance
 from pydanube_broker.delivery.cursor_moves import CursorMoves
@@ -40,10 +42,12 @@ from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.routes.key_slots import SLOTS
 from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy
 from pydanube_broker.subscription.terms import ConsumerTerms
+from pydanube_broker.subscription.window import Reopened
 from pydanube_broker.topics.log_state import encode_cursor_body
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
@@ -51,6 +55,11 @@ from pydanube_broker.worker_threads import WorkerThreads
 log = logging.getLogger("pydanube.delivery")
 
 LOG_PAUSE_S: Final = 10.0  # between two lines on exhausted messages
+
+
+def _reopened(message: Redelivery) -> Reopened:
+    slot = crc32(message.key.encode("utf-8", "surrogatepass")) % SLOTS
+    return Reopened(offset=message.offset, deliveries=message.deliveries, slot=slot)
 
 
 class SubscriptionPump:
@@ -325,6 +334,34 @@ class SubscriptionPump:
         self.moves.note(before, self.cursor_state(now_ms()), "subscriptions.skip")
         self.changed()
         return skipped
+
+    def unacknowledged(self, offsets: Sequence[int]) -> list[int]:
+        """Return which offsets are not acknowledged."""
+        window = self.core().window
+        return [offset for offset in offsets if self.topic.start_offset <= offset and window.is_open(offset)]
+
+    def redeliver(self, messages: Sequence[Redelivery]) -> list[int]:
+        """Deliver acknowledged messages again; see `Subscription.redeliver`. Return their offsets."""
+        core = self.core()
+        core.grew(self.topic.commit)
+        before = self.cursor_state(now_ms())
+        stored = [each for each in messages if each.offset >= self.topic.start_offset]
+        found = core.redeliver([_reopened(each) for each in stored])
+        if found:
+            self.moves.redelivered(before)
+            self.sender.forget_ahead()
+            self.changed()
+        return found
+
+    def withdraw(self, messages: Sequence[Redelivery]) -> list[int]:
+        """Acknowledge those redelivered messages that were not sent since. Return their offsets."""
+        core = self.core()
+        found = core.not_sent_since([_reopened(each) for each in messages])
+        for offset in found:
+            core.skipped(offset, offset + 1)
+        if found:
+            self.changed()
+        return found
 
     def purge(self) -> None:
         """Acknowledge everything published so far."""

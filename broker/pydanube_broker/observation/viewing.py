@@ -36,6 +36,7 @@ from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
 SAMPLED_BYTES: Final = 1 << 20
+NOTICED_MS: Final = 60_000  # after which a step back of the cursor is seen at the latest
 
 
 def thresholds_of(topic: Topic) -> Thresholds:
@@ -182,6 +183,9 @@ class Viewer:
             return back, "seek"
         if cursor.rewound is not None:
             at, before, after = cursor.rewound
+            again_ms = pump.moves.redelivered_ms
+            if again_ms is not None and 0 <= at - again_ms <= NOTICED_MS:
+                return None, None
             return Rewind(at_ms=at, from_offset=before, to_offset=after), None
         return None, None
 

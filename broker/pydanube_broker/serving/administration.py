@@ -13,8 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import anyio
-from pydanube_core.errors import InvalidArgument, LimitReached
-from pydanube_core.facts import CursorDifference, Grace, NamespaceFacts, PolicyFacts, UnusedFacts
+from pydanube_core.errors import DispatchMismatch, InvalidArgument, LimitReached
+from pydanube_core.facts import (
+    CursorDifference,
+    Grace,
+    NamespaceFacts,
+    PolicyFacts,
+    Redelivery,
+    UnusedFacts,
+)
 from pydanube_core.names import TopicName, check_namespace, check_subscription
 from pydanube_core.positions import Position
 from pydanube_core.refusals import (
@@ -26,6 +33,7 @@ from pydanube_core.refusals import (
 
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_holds import check_never_written
@@ -202,6 +210,35 @@ class Administration(ABC):
         pump.skip(count)
         await _durable([pump])
         return before - pump.cursor_state(now_ms()).lag_messages
+
+    def _reliable(self, topic: str, subscription: str) -> SubscriptionPump:
+        """Return the pump of one concrete topic. Raises `DispatchMismatch`: the topic keeps no messages."""
+        ((_, pump),) = self._pumps(topic, subscription)
+        if not isinstance(pump, SubscriptionPump):
+            raise DispatchMismatch(
+                f"{topic} is non_reliable: it keeps no messages, so none can be delivered again",
+                field="topic",
+                value=topic,
+            )
+        return pump
+
+    async def unacknowledged(self, topic: str, subscription: str, offsets: Sequence[int]) -> Sequence[int]:
+        """Return which offsets of a concrete topic are not acknowledged."""
+        return self._reliable(topic, subscription).unacknowledged(offsets)
+
+    async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
+        """Deliver acknowledged messages of a concrete topic again; return their offsets."""
+        pump = self._reliable(topic, subscription)
+        found = pump.redeliver(messages)
+        await _durable([pump])
+        return found
+
+    async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
+        """Acknowledge those redelivered messages that were not sent since; return their offsets."""
+        pump = self._reliable(topic, subscription)
+        found = pump.withdraw(messages)
+        await _durable([pump])
+        return found
 
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far, on every partition."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from pydanube_broker.subscription.chunk import CHUNK_OFFSETS, Chunk
 from pydanube_broker.subscription.ranges import Range, joined
 
+_START: Final = attrgetter("start")
 _ONE: Final = ord("1")
 _ONES: Final = b"1" * CHUNK_OFFSETS
 
 
 class ChunkList(list[Chunk]):
-    """Ascending chunks, each with an open message. Changed by `add`, `drop` and `clear` only."""
+    """Ascending chunks, each with an open message. Changed by `add`, `insert_all`, `drop` and `clear` only."""
 
     __slots__ = ("_starts",)
 
@@ -26,6 +28,20 @@ class ChunkList(list[Chunk]):
         """Add a chunk behind the others."""
         self.append(chunk)
         self._starts.append(chunk.start)
+
+    def insert_all(self, chunks: Sequence[Chunk]) -> None:
+        """Insert chunks between the others. O(all chunks)."""
+        self[:] = sorted([*self, *chunks], key=_START)
+        self._starts = [chunk.start for chunk in self]
+
+    def covering(self, offset: int) -> Chunk | None:
+        """Return the chunk whose stretch has the offset."""
+        at = bisect_right(self._starts, offset) - 1
+        return self[at] if at >= 0 and offset < self[at].end else None
+
+    def begins_within(self, start: int, end: int) -> bool:
+        """Return whether a chunk begins in `[start, end)`."""
+        return bisect_left(self._starts, start) < bisect_left(self._starts, end)
 
     def drop(self, chunk: Chunk) -> None:
         at = bisect_right(self._starts, chunk.start) - 1

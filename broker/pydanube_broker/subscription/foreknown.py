@@ -7,10 +7,11 @@ offset, which is given with each call.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from pydanube_broker.subscription.chunk import Chunk
-from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot
-from pydanube_broker.subscription.ranges import RangeSet
+from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_attempts
+from pydanube_broker.subscription.ranges import RangeSet, subtract
 
 
 class Foreknown:
@@ -60,6 +61,12 @@ class Foreknown:
                 if low < high:
                     kept.append(Attempts(start=low, end=high, deliveries=a.deliveries, failures=a.failures))
         self.attempts = kept
+
+    def reopen(self, counts: Sequence[Attempts]) -> None:
+        """Take offsets out of the acknowledged ones; `counts` says how often each was delivered."""
+        reopened = [(each.start, each.end) for each in counts]
+        self.acknowledged = RangeSet(subtract(self.acknowledged.ranges(), reopened))
+        self.attempts = deque(merge_attempts(self.attempts, counts))
 
     def clear(self) -> None:
         self.acknowledged.clear()

@@ -74,6 +74,11 @@ class Sending:
         self.redelivered = 0
         self.unrouted = 0
 
+    @property
+    def room(self) -> int:
+        """How many more messages fit between the floor and the next one."""
+        return max(0, self.window.room(self._span))
+
     def next_plan(self, *, max_messages: int | None = None, end: int | None = None) -> Plan | None:
         """Propose what to send next; None if there is no message, no credit, or no room.
 

@@ -53,7 +53,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from pydanube_core.cursor_state import CursorState
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import Conflict, InvalidArgument
 
 from pydanube_broker.subscription.answers import Answers
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot
@@ -70,7 +70,7 @@ from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.sharing import Recall, next_recall
 from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_broker.subscription.window import Window
+from pydanube_broker.subscription.window import Reopened, Window
 
 # Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
@@ -286,6 +286,40 @@ class Subscription:
         window.close_range(start, end)
         return start, end
 
+    def redeliver(self, messages: Sequence[Reopened]) -> list[int]:
+        """Deliver acknowledged messages once more, each at its own offset, and to this subscription only.
+
+        A new generation begins, in which sessions, flights and counts of all other messages continue. In one generation
+        the dead-letter topic takes one copy of a message: a message that fails again is copied again.
+
+        Args:
+            messages: ascending. What is not acknowledged is left out, and what the span has no room for.
+
+        Returns:
+            The offsets that are delivered again.
+
+        Raises:
+            Conflict: copies of dead letters are being written, whose answers name the present generation.
+        """
+        window = self.window
+        if window.leaving:
+            raise Conflict(
+                "dead letters of this subscription are being written at this moment: try again",
+                retry_after_ms=1000,
+            )
+        found = [
+            each for each in messages if each.offset < self.sending.end and not window.is_open(each.offset)
+        ]
+        known = [each for each in found if each.offset < window.next][: self.sending.room]
+        found = [*known, *(each for each in found if each.offset >= window.next)]
+        if found:
+            window.reopen(found)
+        return [each.offset for each in found]
+
+    def not_sent_since(self, messages: Sequence[Reopened]) -> list[int]:
+        """Return which redelivered messages are open and were not sent again."""
+        return [each.offset for each in messages if self.window.is_unsent(each)]
+
     def skipped(self, start: int, end: int) -> int:
         """Acknowledge `[start, end)`: the log has no message there any more (retention, compaction).
 
@@ -308,7 +342,17 @@ class Subscription:
         Applied to the snapshot of then they make the snapshot of now. A record may find no room: `kept` is apart.
         """
         window = self.window
-        return None if window.unsaved is None else window.unsaved.delta(window.generation, window.floor)
+        if window.unsaved is None:
+            return None
+        if window.unsaved.whole:
+            all_of_it = window.snapshot()
+            return CursorDelta(
+                generation=all_of_it.generation,
+                floor=all_of_it.floor,
+                acknowledged=all_of_it.acknowledged,
+                attempts=all_of_it.attempts,
+            )
+        return window.unsaved.delta(window.generation, window.floor)
 
     def kept(self) -> None:
         """Note that the last `changes` were appended to the journal."""

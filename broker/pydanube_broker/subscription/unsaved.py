@@ -21,12 +21,13 @@ class UnsavedChanges:
     floor alone.
     """
 
-    __slots__ = ("_chunks", "_floor", "_most_chunks", "_most_ranges", "_ranges")
+    __slots__ = ("_chunks", "_floor", "_most_chunks", "_most_ranges", "_ranges", "whole")
 
     def __init__(self, floor: int) -> None:
         self._floor: int | None = floor  # as last recorded; None: record it in any case
         self._chunks: list[Chunk] = []
         self._ranges: list[Range] = []
+        self.whole = False  # nothing of this generation is recorded, which does not begin empty
         self._most_chunks = self._most_ranges = SWEEP_ENTRIES
 
     def chunk(self, chunk: Chunk, floor: int) -> None:
@@ -73,11 +74,20 @@ class UnsavedChanges:
             chunk.history_dirty = False
         self._forget()
         self._floor = floor
+        self.whole = False
 
-    def reset(self) -> None:
-        """Forget the changes of a generation that is over; the next one is recorded in any case."""
+    def reset(self, *, whole: bool = False) -> None:
+        """Forget the changes of a generation that is over; the next one is recorded in any case.
+
+        Args:
+            whole: the next generation does not begin empty, so its first record is all of it.
+        """
+        for chunk in self._chunks:
+            chunk.dirty = 0
+            chunk.history_dirty = False
         self._forget()
         self._floor = None
+        self.whole = whole
 
     def _forget(self) -> None:
         self._chunks.clear()

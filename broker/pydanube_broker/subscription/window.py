@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -34,9 +35,9 @@ from pydanube_broker.subscription.chunk import (
 )
 from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.cursor import CursorSnapshot, merge_attempts
+from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_attempts
 from pydanube_broker.subscription.foreknown import Foreknown
-from pydanube_broker.subscription.ranges import Range, RangeSet, normalise
+from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract
 from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
 # Trickling messages share a chunk up to this size; more would make the search through its flights slow.
@@ -45,6 +46,19 @@ MERGE_OFFSETS: Final = 256
 _END: Final = itemgetter(1)
 
 assert MERGE_OFFSETS <= CHUNK_OFFSETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopened:
+    """An acknowledged message that is delivered again. `deliveries`: how often it was delivered before, from 1."""
+
+    offset: int
+    deliveries: int
+    slot: int = 0  # of the key, for key-shared
+
+    @property
+    def attempts(self) -> Attempts:
+        return Attempts(start=self.offset, end=self.offset + 1, deliveries=self.deliveries, failures=0)
 
 
 class StateListener(Protocol):
@@ -410,6 +424,90 @@ class Window:
             self.unsaved.reset()
         self.in_flight = self.ready = self.waiting = self.blocked = 0
         self.version += 1
+
+    def is_open(self, offset: int) -> bool:
+        """Return whether a message is not acknowledged."""
+        if offset >= self.next:
+            return not self.foreknown.acknowledged.covers(offset, offset + 1)
+        chunk = self.chunks.covering(offset)
+        return chunk is not None and bool(chunk.open >> (offset - chunk.start) & 1)
+
+    def is_unsent(self, message: Reopened) -> bool:
+        """Return whether a reopened message is open, and was not sent since."""
+        if message.offset >= self.next:
+            return self.is_open(message.offset)
+        chunk = self.chunks.covering(message.offset)
+        if chunk is None:
+            return False
+        bit = 1 << (message.offset - chunk.start)
+        return bool(chunk.ready & bit & chunk.history.get((message.deliveries, 0), 0))
+
+    @property
+    def leaving(self) -> bool:
+        """Whether copies of exhausted messages are on the way to the dead-letter topic. O(chunks)."""
+        return any(not poison.blocked for chunk in self.chunks for poison in chunk.poisons)
+
+    def reopen(self, messages: Sequence[Reopened]) -> None:
+        """Begin a new generation in which acknowledged messages are ready again; all else is as before.
+
+        What lies between the new floor and the old one stays acknowledged and takes no room. Every state of other
+        messages stays: consumers keep what they hold. O(chunks + messages).
+
+        Args:
+            messages: ascending; none is open.
+        """
+        assert not any(self.is_open(each.offset) for each in messages), (
+            "only acknowledged messages are reopened"
+        )
+        self.generation += 1
+        if self.unsaved is not None:
+            self.unsaved.reset(whole=True)
+        known = [each for each in messages if each.offset < self.next]
+        unread = [each for each in messages if each.offset >= self.next]
+        if unread:
+            self.foreknown.reopen([each.attempts for each in unread])
+        if known:
+            old_floor = self.floor
+            found = self._chunks_for(known)
+            reopened = [(each.offset, each.offset + 1) for each in known]
+            gaps = self.gaps.ranges()
+            if reopened[0][0] < old_floor:
+                gaps = normalise([(reopened[0][0], old_floor), *gaps])
+            self.gaps = RangeSet(subtract(gaps, reopened))
+            for chunk, mask in found.items():
+                self.make_ready(chunk, mask)
+        self.raise_floor()
+        self.version += 1
+
+    def _chunks_for(self, messages: Sequence[Reopened]) -> dict[Chunk, int]:
+        """Mark messages as open in the chunks that cover them, or in new ones; return them by chunk, ascending."""
+        found: dict[Chunk, int] = {}
+        new: list[Chunk] = []
+        for each in messages:
+            chunk = self.chunks.covering(each.offset)
+            if chunk is None:
+                chunk = new[-1] if new else None
+                if (
+                    chunk is None
+                    or each.offset >= chunk.start + MERGE_OFFSETS
+                    or self.chunks.begins_within(chunk.start, each.offset)
+                ):
+                    chunk = Chunk(each.offset, each.offset)
+                    new.append(chunk)
+                chunk.end = each.offset + 1
+            at = each.offset - chunk.start
+            bit = 1 << at
+            chunk.open |= bit
+            chunk.history[each.deliveries, 0] = chunk.history.get((each.deliveries, 0), 0) | bit
+            if self.listener is not None:
+                if chunk.slots is NO_SLOTS:
+                    chunk.slots = array("H")
+                chunk.slots.extend([0] * (at + 1 - len(chunk.slots)))
+                chunk.slots[at] = each.slot
+            found[chunk] = found.get(chunk, 0) | bit
+        if new:
+            self.chunks.insert_all(new)
+        return found
 
     # -- time -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.delivery import pump
 from pydanube_core.batch import MAX_BATCH_BYTES, encode_batch
 from pydanube_core.batch.validate import validate_batch
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import DispatchMismatch, InvalidArgument
+from pydanube_core.facts import Redelivery
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.waiting import facts_of
@@ -367,3 +368,55 @@ async def test_what_is_ordered_together_is_copied_together_each_with_its_own_rea
     assert topic is not None
     assert len(topic.read(0, count, 1 << 30) or ()) < 10
     assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
+
+
+async def test_a_redelivery_goes_to_one_subscription_at_its_own_place_and_may_fail_again(
+    broker: Broker, client: Client
+) -> None:
+    await prepare(broker, client, [b"good", b"bad", b"fine"], poison_policy="dead_letter")
+    await broker.port.create_subscription("t", "other", type="shared", start="latest")
+    await fail(client, {b"bad"}, deliveries=4)
+    await counted(broker, "dead_lettered", 1)
+    again = [Redelivery(offset=1, deliveries=2, key="k-bad")]
+    async with client.consumer("t", "s", type="shared") as consumer:
+        async with client.producer("t", name="maker") as producer:
+            await producer.send(b"held")
+        (held,) = await take(consumer, 1)
+        assert await broker.port.redeliver(
+            "t", "s", [*again, Redelivery(offset=3, deliveries=1, key="")]
+        ) == [1]
+        assert await broker.port.unacknowledged("t", "s", [0, 1, 2, 3]) == [1, 3]
+        (message,) = await take(consumer, 1)
+        assert (message.offset, message.payload, message.delivery_count) == (1, b"bad", 3)
+        await held.ack()  # its session and its flight went on
+        await message.nack(0, reason="still bad")
+        (message,) = await take(consumer, 1)
+        assert message.delivery_count == 4
+        await message.nack(0, reason="still bad")
+    await counted(broker, "dead_lettered", 2)
+    async with client.reader("t-dlq-s") as reader:
+        letters = await take(reader, 2)
+    assert [letter.attributes["x-failure-reason"] for letter in letters] == ["cannot be read", "still bad"]
+    facts = await facts_of(broker, "t", "s")
+    assert (facts.state.lag_messages, facts.state.next_unacked) == (0, 4)
+    assert (await facts_of(broker, "t", "other")).state.lag_messages == 1
+    (topic,) = await broker.port.topic("t")
+    assert topic.messages == 4
+
+
+async def test_what_was_redelivered_and_not_sent_is_withdrawn(broker: Broker, client: Client) -> None:
+    await prepare(broker, client, [b"0", b"1", b"2"], poison_policy="dead_letter")
+    await fail(client, set(), deliveries=3)
+    again = [Redelivery(offset=n, deliveries=1, key="") for n in (0, 2)]
+    assert await broker.port.redeliver("t", "s", again) == [0, 2]
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 2
+    async with client.consumer("t", "s", type="shared", credit_messages=1) as consumer:
+        (message,) = await take(consumer, 1)
+        assert await broker.port.withdraw("t", "s", again) == [2]
+        await message.ack()
+        await consumer.flush_acks()
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 0
+    async with client.producer("live", dispatch_strategy="non_reliable"):
+        await broker.port.create_subscription("live", "s", type="shared", start="latest")
+    with pytest.raises(DispatchMismatch):
+        await broker.port.redeliver("live", "s", again)

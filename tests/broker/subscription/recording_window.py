@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Wait
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range
-from pydanube_broker.subscription.window import Window
+from pydanube_broker.subscription.window import Reopened, Window
 
 from tests.broker.subscription.states import MESSAGE_MOVES, MessageState
 
@@ -91,6 +91,14 @@ class RecordingWindow(Window):
         if end > max(start, self.next):
             self.seen.add((MessageState.UNSEEN, MessageState.ACKNOWLEDGED))
         return super().close_range(start, end)
+
+    def reopen(self, messages: Sequence[Reopened]) -> None:
+        for each in messages:
+            if each.offset < self.next:
+                self.between[each.offset] = MessageState.ACKNOWLEDGED
+            else:
+                self.seen.add((MessageState.ACKNOWLEDGED, MessageState.UNSEEN))
+        super().reopen(messages)
 
     def reset(self, offset: int) -> None:
         self.between.clear()

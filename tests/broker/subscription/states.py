@@ -51,6 +51,8 @@ MESSAGE_MOVES: Final[dict[tuple[MessageState, MessageState], str]] = {
         _S.ACKNOWLEDGED,
     ): "its copy is on stable storage, it was skipped, or it is gone from the log",
     (_S.LEAVING, _S.LEAVING): "its copy was refused; asked for again after the policy's delay",
+    (_S.ACKNOWLEDGED, _S.READY): "redelivered by an operator",
+    (_S.ACKNOWLEDGED, _S.UNSEEN): "redelivered by an operator, and not read since a restart",
     (_S.LEAVING, _S.BLOCKED): "its copy was refused, and the policy became block meanwhile",
 }
 """From one state to another, and by what. A seek is none of them: it starts a new generation, in which what lies at

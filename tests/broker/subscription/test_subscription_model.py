@@ -43,7 +43,8 @@ from pydanube_broker.subscription.planning import Plan, Selection
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
-from pydanube_core.errors import ConsumerBusy, NotDelivered
+from pydanube_broker.subscription.window import Reopened
+from pydanube_core.errors import Conflict, ConsumerBusy, NotDelivered
 
 from tests.broker.subscription.invariants import check, take_changes
 from tests.broker.subscription.recording_window import RecordingWindow
@@ -884,6 +885,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.change_policy,
             self.seek,
             self.skip,
+            self.redeliver,
             self.trim,
             self.compact,
             self.answer_late,
@@ -932,6 +934,35 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.finish(offset)
             if offset >= next_offset:
                 self.ahead.add(offset)
+
+    def redeliver(self, data: st.DataObject) -> None:
+        """Acknowledged messages are delivered again; everything else goes on."""
+        candidates = sorted(o for o in self.log if o in self.done and o not in self.gone)
+        if not candidates:
+            return
+        chosen = sorted(data.draw(st.sets(st.sampled_from(candidates), min_size=1, max_size=4)))
+        messages = [
+            Reopened(offset=o, deliveries=data.draw(st.integers(1, 3)), slot=self.unit(o)) for o in chosen
+        ]
+        before, next_offset, generation = self.sub.floor, self.next_offset(), self.sub.window.generation
+        if self.dying:
+            with pytest.raises(Conflict):
+                self.sub.redeliver(messages)
+            return
+        again = set(self.sub.redeliver(messages))
+        unsent = self.sub.not_sent_since(messages)
+        assert set(unsent) == again
+        assert self.sub.window.generation == generation + bool(again)
+        for each in messages:
+            if each.offset not in again:
+                assert self.window_used() + len(chosen) > SPAN
+                continue
+            self.done.discard(each.offset)
+            self.ahead.discard(each.offset)
+            self.returned[each.offset] = each.deliveries
+            if each.offset < next_offset:
+                self.ready.add(each.offset)
+        self.ahead |= {o for o in self.done if self.sub.floor <= o < before}
 
     def trim(self, data: st.DataObject) -> None:
         """Retention: the log forgets its beginning."""
