@@ -345,6 +345,9 @@ async def test_broker_alone_is_balanced_and_has_nothing_to_move(tool: Tool) -> N
 async def test_roles_and_bindings_by_the_tool(tool: Tool) -> None:
     role = pb.RoleDefinition(name="billing", permissions=["Produce", "Lookup"])
     assert (await tool("SecurityAdmin/CreateRole", pb.CreateRoleRequest(role=role))).success
+    own = pb.RoleDefinition(name="ours", permissions=["Produce"], system=True)
+    status, text = await tool.refused("SecurityAdmin/CreateRole", pb.CreateRoleRequest(role=own))
+    assert (status, text.split(": ")[1]) == ("INVALID_ARGUMENT", "system")
     assert list(
         (await tool("SecurityAdmin/GetRole", pb.GetRoleRequest(name="billing"))).role.permissions
     ) == [

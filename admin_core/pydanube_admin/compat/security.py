@@ -15,6 +15,12 @@ class Security(AskingService):
 
     async def create_role(self, request: pb.CreateRoleRequest) -> pb.CreateRoleResponse:
         role = request.role
+        if role.system:
+            raise InvalidArgument(
+                f"system: role {role.name[:64]!r} cannot be the broker's own, which no caller creates: leave it out",
+                field="system",
+                value=True,
+            )
         await self._ask("roles.create", {"role": role.name, "permissions": ",".join(role.permissions)})
         return pb.CreateRoleResponse(success=True)
 

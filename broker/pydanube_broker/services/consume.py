@@ -19,6 +19,7 @@ from pydanube_broker.delivery.live_reader import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.services.answer_ranges import check_number, masks_of, pairs_of
+from pydanube_broker.services.left_out import check_left_out
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
@@ -37,6 +38,10 @@ WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_bac
 SENT_AGAIN: Final = frozenset(
     ("ack", "nack", "terminate", "given_back")
 )  # at the topic's next owner, where they did not arrive
+OF_READERS: Final = frozenset(("stop",))  # of OpenConsumer
+OF_CONSUMERS: Final = frozenset(
+    ("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms", "resume_session")
+)
 RANGES_AT_ONCE: Final = 2_048  # of an answer: some milliseconds; then everybody else has a turn
 MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
 MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
@@ -265,6 +270,7 @@ class ConsumeStream:
                 self._handle(message)
 
     async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
+        check_left_out(request, OF_READERS, "is for readers, which have no subscription")
         if request.type:  # before a subscription is made that its maker cannot use
             check_key_filters(request.type, request.key_filters)
         check_filter_sizes(request.key_filters)
@@ -313,6 +319,7 @@ class ConsumeStream:
         )
 
     async def _open_reader(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
+        check_left_out(request, OF_CONSUMERS, "is for a subscription's consumers, and subscription is empty")
         topic = await self._plane.access.topic_here(self._reply, Action.CONSUME, name)
         topic.gate.check_consumer(topic.subscriptions.values(), topic.readers, 0)
         stop: int | None = None

@@ -12,9 +12,14 @@ from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern, is_glob
 
 from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.services.left_out import check_left_out
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 
+#: fields of a request that say how the topic is created
+WITH_CREATE: Final = frozenset(
+    {"partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s"}
+)
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
 _MOST_GLOBS: Final = 10  # of them; each is compiled, and compared with every topic
@@ -46,6 +51,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
             schema_subject=request.schema_subject,
         )
     else:
+        check_left_out(request, WITH_CREATE, "counts only with create")
         partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)
         if not topics:
             raise registry.not_found(name)

@@ -25,7 +25,6 @@ from pydanube_broker.rpc.hot import ColdHandler
 from pydanube_broker.schema.records import VersionRecord
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.schema.vocabulary import (
-    CompatibilityMode,
     JsonProfile,
     ValidationPolicy,
     parse_mode,
@@ -177,13 +176,8 @@ class SchemaRegistryService:
     async def check_compatibility(
         self, request: pb.CheckCompatibilityRequest
     ) -> pb.CheckCompatibilityResponse:
-        """Compare a schema; an override that is no mode is ignored, as in the reference broker."""
-        mode: CompatibilityMode | None = None
-        if request.compatibility_mode:
-            try:
-                mode = parse_mode(request.compatibility_mode)
-            except InvalidArgument:
-                mode = None
+        """Compare a schema. Raises `InvalidArgument` for an unknown mode, which the reference broker replaces by the subject's."""
+        mode = parse_mode(request.compatibility_mode) if request.compatibility_mode else None
         verdict = await self._registry.check(
             request.subject, parse_type(request.schema_type), request.new_schema_definition, mode=mode
         )

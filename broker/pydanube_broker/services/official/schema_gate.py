@@ -67,7 +67,7 @@ def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
             return reference.pinned_version, None
         case "min_version":
             return None, reference.min_version
-        case _:
+        case _:  # use_latest, or nothing: the same to every client
             return None, None
 
 
