@@ -10,6 +10,9 @@
     found = await replay(store, cluster, journal, from_number, until=number, folder=path)
         Rebuild the journal's folder; `Journal.recover` or `journal.recovery.recover` reads it as any other.
 
+    writer = ChainWriter(store, source, owner, cluster=…, journal=…, term=…, place=place, …); await writer.run()
+        Send what a journal writes, from where `fenced_end` says that the chain ends.
+
 `journal` is the journal's id, a random number of 64 bits made with an empty folder (text in JSON: decimal, as all ids).
 `from_number` and `term` are those of the record `/journals/<broker>`; of a new chain they are 1 and 1.
 """
@@ -28,11 +31,17 @@ from pydanube_broker.chain.piece import (
 )
 from pydanube_broker.chain.reading import chain_end, fence, fenced_end, pieces
 from pydanube_broker.chain.replay import Replayed, replay
+from pydanube_broker.chain.source import ChainSource, Stretch
 from pydanube_broker.chain.store import ChainObjects, ChainStore
+from pydanube_broker.chain.writer import ChainOwner, ChainStatistics, ChainWriter
 
 __all__ = [
     "ChainObjects",
+    "ChainOwner",
+    "ChainSource",
+    "ChainStatistics",
     "ChainStore",
+    "ChainWriter",
     "Drop",
     "Group",
     "Head",
@@ -42,6 +51,7 @@ __all__ = [
     "Replayed",
     "Safe",
     "Start",
+    "Stretch",
     "chain_end",
     "chain_folder",
     "fence",

@@ -45,6 +45,7 @@ _HEAD: Final = struct.Struct(
     "<QQQQ"
 )  # base of the segment, number of the head, its bytes, position; then a part of it
 _LSN: Final = struct.Struct("<Q")
+FENCE_BODY_BYTES: Final = _ITEM.size + _START.size  # of a piece that only starts
 
 assert HEADER_BYTES == 136
 

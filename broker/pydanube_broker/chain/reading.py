@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator
 
 import anyio
-from pydanube_core.errors import CorruptObject, Fenced
+from pydanube_core.errors import ClusterError, CorruptObject, Fenced
 
 from pydanube_broker.chain.piece import (
     HEADER_BYTES,
@@ -136,10 +136,13 @@ async def _objects(
     """Yield the objects of the names from `number` on, some read ahead, up to the first name without an object."""
     while until is None or number < until:
         count = READ_AHEAD if until is None else min(READ_AHEAD, until - number)
-        found: list[bytes | None] = [None] * count
+        found: list[bytes | ClusterError | None] = [None] * count
 
-        async def one(i: int, first: int, into: list[bytes | None]) -> None:
-            into[i] = await store.read(piece_key(cluster, journal, first + i), most_bytes)
+        async def one(i: int, first: int, into: list[bytes | ClusterError | None]) -> None:
+            try:
+                into[i] = await store.read(piece_key(cluster, journal, first + i), most_bytes)
+            except ClusterError as error:  # as itself, not in the group's wrapping
+                into[i] = error
 
         async with anyio.create_task_group() as group:
             for i in range(count):
@@ -147,6 +150,8 @@ async def _objects(
         for data in found:
             if data is None:
                 return
+            if isinstance(data, ClusterError):
+                raise data
             yield data
         number += count
 
