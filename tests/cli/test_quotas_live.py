@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc.aio as aio
 import pytest
 from pydanube import Producer, Retry, connect
 from pydanube.wire.ops_channel import OpsChannel
 from pydanube_broker.settings.load import load_settings
 from pydanube_core.errors import ClusterError, InvalidArgument, QuotaExceeded
+from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.ops_call import call_request
 
 from tests.cli.test_locks_live import Locked, give, locked_broker
@@ -149,6 +151,41 @@ async def test_what_is_delivered_beyond_the_rate_waits_for_consumers_and_readers
     told = locked.broker.registry.quotas.account("namespace", "shop").slowed["bytes_out_per_s"]
     assert told.times >= 2
     assert told.waited_ms >= 2000
+    await set_quota(locked, bytes_out_per_s=None)
+
+
+async def test_bytes_for_official_clients_are_counted_as_they_are_sent(locked: Locked) -> None:
+    """Of 50 MB that the SDK had compressed to some KB a quota saw the KB, though these clients are sent the MB."""
+    url, token = locked.broker.broker_url, locked.tokens["shop"]
+    topic, account = "/shop/zeros", locked.broker.registry.quotas.account("namespace", "shop")
+    await locked.call("admin", "topics.create", topic=topic)
+    await locked.call(
+        "admin", "subscriptions.create", topic=topic, subscription="s", type="exclusive", start="earliest"
+    )
+    async with connect(url, token=token) as client, client.producer(topic, compression="zstd") as producer:
+        await asyncio.gather(*(producer.send(bytes(10_000)) for _ in range(100)))
+    await set_quota(locked, bytes_out_per_s=200_000)
+    bearer = (("authorization", f"Bearer {token}"),)
+    async with aio.insecure_channel(url.removeprefix("http://")) as channel:
+        subscribe = channel.unary_unary(
+            "/danube.ConsumerService/Subscribe",
+            request_serializer=pb.ConsumerRequest.SerializeToString,
+            response_deserializer=pb.ConsumerResponse.FromString,
+        )
+        asked = pb.ConsumerRequest(topic_name=topic, consumer_name="c", subscription="s")
+        made = await subscribe(asked, metadata=bearer)
+        receive = channel.unary_stream("/danube.ConsumerService/ReceiveMessages")
+        request = pb.ReceiveRequest(consumer_id=made.consumer_id).SerializeToString()
+        begun = asyncio.get_running_loop().time()
+        async with asyncio.timeout(LONG_S):
+            stream, got = receive(request, metadata=bearer), 0
+            async for _ in stream:
+                got += 1
+                if got == 60:  # 600 kB
+                    break
+            stream.cancel()
+    assert asyncio.get_running_loop().time() - begun >= 1
+    assert account.slowed["bytes_out_per_s"].waited_ms >= 1000
     await set_quota(locked, bytes_out_per_s=None)
 
 

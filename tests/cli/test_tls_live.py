@@ -9,7 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -85,6 +85,8 @@ async def refusal(url: str, tls: Tls | None) -> str:
             await transport.resolve(b"", timeout_s=20)
     finally:
         await transport.aclose()
+    certificate = "its certificate" in caught.value.message or "not trusted here" in caught.value.message
+    assert caught.value.retryable is not certificate, caught.value.message
     return caught.value.message
 
 
@@ -264,3 +266,38 @@ async def test_the_official_python_client_over_tls(tmp_path: Path) -> None:
         arguments = (broker.broker_url, folder.file("ca.crt").read_text(), "")
         done = await asyncio.to_thread(run_beside_official_client, script, *arguments, interpreter_options=())
     assert (done.stdout.strip(), done.returncode) == ("over TLS", 0), done.stderr
+
+
+async def test_a_bad_second_request_on_a_tls_port_writes_no_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = certificates(tmp_path / "tls")
+    context = ssl.create_default_context(cafile=str(folder.file("ca.crt")))
+    failed: list[Mapping[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, told: failed.append(told))
+    async with broker_with(folder) as (broker, http):
+        for url in (http, broker.metrics_url, broker.broker_url, broker.admin_url):
+            port = int(url.rpartition(":")[2])
+            for bad in (
+                b"\x00\xff" * 40,
+                b"GET /healthz HTTP/9.9\r\n\r\n",
+                b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: nonsense\r\n\r\n",
+                b"GET / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+            ):
+                for leaves in (False, True):
+                    reader, writer = await asyncio.open_connection(
+                        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+                    )
+                    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                    await writer.drain()
+                    await asyncio.wait_for(reader.read(65_536), 10)
+                    writer.write(bad)
+                    if leaves:
+                        writer.transport.abort()
+                        continue
+                    with suppress(OSError):
+                        await asyncio.wait_for(reader.read(), 20)
+                    writer.close()
+        await asyncio.sleep(0.2)
+    assert not failed
+    assert not [record.getMessage() for record in caplog.records if record.exc_info]

@@ -100,6 +100,12 @@ class Sender:
             if self._ahead is None:
                 self._ahead = frame_ahead(core, self._topic, self._links, allowed)
             return False
+        start = self._topic.start_offset
+        if plan.start < start:
+            # Retention or a truncation has taken what came back from a consumer: no cache may still answer with it
+            core.skipped(core.floor, start)
+            self._pump.changed()
+            return True
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.plan == plan and now_ms() < ahead.until_ms:
             return self._sent(core, plan, ahead.frame, ahead.ranges, ahead.next_offset)

@@ -173,6 +173,17 @@ def patient_http(
                 self.quiet_since = self.loop.time()
             super().data_received(data)
 
+        def send_400_response(self, msg: str) -> None:
+            """Answer what is no HTTP, and end the connection; a request whose body it was is answered no more."""
+            cycle = self.working
+            if cycle is not None:
+                cycle.disconnected = True
+                cycle.message_event.set()
+                if cycle.response_started:  # half an answer is there, and no other can follow
+                    self.transport.close()
+                    return
+            super().send_400_response(msg)
+
         def on_response_complete(self) -> None:
             self.quiet_since = self.loop.time()
             super().on_response_complete()

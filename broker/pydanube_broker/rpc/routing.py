@@ -19,6 +19,11 @@ from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 #: told to whoever speaks HTTP/2 here and not gRPC
 #: in the head of a call that another broker relays: `<broker id>.<digest>`, see `relay.membership`
 RELAYED: Final = b"x-danube-relayed"
+#: fields with one meaning: of two values one part of the broker would go by the first, another by the last
+ONCE: Final = (
+    b"content-type", b"danube-principal", b"x-danube-topic", b"grpc-encoding", b"grpc-timeout", b"user-agent",
+    b"x-danube-broker-url", b"x-danube-internal-broker", RELAYED,
+)  # fmt: skip
 NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the metrics port.\n"
 
 
@@ -104,6 +109,12 @@ class CallHead:
         self.timeout_s: float | None = None
         fields = dict(head.fields)
         self.relayed = RELAYED in fields
+        if len(fields) != len(head.fields):
+            names = [name for name, _ in head.fields]
+            twice = next((name for name in ONCE if names.count(name) > 1), None)
+            if twice is not None:
+                self._refuse(GrpcStatus.INVALID_ARGUMENT, f"{twice.decode()} stands there twice")
+                return
         kind = fields.get(b"content-type", b"")
         if head.method != b"POST":
             self._refuse_http(b"405", ((b"allow", b"POST"),))

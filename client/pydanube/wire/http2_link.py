@@ -49,7 +49,7 @@ async def open_link(
     """
     loop = asyncio.get_running_loop()
     link = Link(url, loop, keepalive_s)
-    why, failed_tls = "", False
+    why, failed_tls, not_trusted = "", False, False
     try:
         async with asyncio.timeout(patience_s):
             if host.startswith(UNIX):
@@ -63,13 +63,14 @@ async def open_link(
         why = f"no answer within {patience_s:g} s"
     except OSError as error:  # those of ssl are such too
         why, failed_tls = _reason(error), isinstance(error, ssl.SSLError)
+        not_trusted = isinstance(error, ssl.SSLCertVerificationError)
     except asyncio.CancelledError:
         link.abort("given up")
         raise
     why = why or link.reason
     if why:
         link.abort("given up")
-        raise not_reached(url, why, tls=failed_tls or link.failed_tls)
+        raise not_reached(url, why, tls=failed_tls or link.failed_tls, retryable=not not_trusted)
     return link
 
 

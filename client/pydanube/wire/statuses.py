@@ -24,10 +24,17 @@ from pydanube_core.errors import (
 ERROR_METADATA: Final = "danube-error-bin"
 
 
-def not_reached(url: str, why: str, *, tls: bool = False) -> Unavailable:
-    """Return the error for a broker that cannot be reached. `tls`: the handshake failed, and `why` says what to do."""
+def not_reached(url: str, why: str, *, tls: bool = False, retryable: bool = True) -> Unavailable:
+    """Return the error for a broker that cannot be reached.
+
+    Args:
+        tls: the handshake failed, and `why` says what to do.
+        retryable: False for a certificate that is not trusted, which does not mend itself while a program tries again.
+    """
     if tls:
-        return Unavailable(f"no TLS with the broker at {url}: {why}", broker=url, tls=why)
+        return Unavailable(
+            f"no TLS with the broker at {url}: {why}", broker=url, tls=why, retryable=retryable
+        )
     return Unavailable(f"the broker at {url} cannot be reached ({why}); is `danube up` running?", broker=url)
 
 

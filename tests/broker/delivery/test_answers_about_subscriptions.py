@@ -40,6 +40,25 @@ async def test_what_is_trimmed_under_a_cursor_does_not_count_as_acknowledged_abo
     assert await broker.port.skip_messages("t", "s", 1000) == 200
 
 
+async def test_what_a_consumer_held_below_the_start_does_not_come_again(
+    broker: Broker, client: Client
+) -> None:
+    """`drop_unread` takes what a consumer still holds. It left, lag said 200, and 201 came."""
+    async with client.producer("t") as producer:
+        await producer.send_many([b"%d" % i for i in range(600)])
+    topic = broker.registry.find(TopicName.parse("/default/t"))
+    assert topic is not None
+    async with client.consumer("t", "s", type="shared") as consumer:
+        for message in await take(consumer, 600):
+            if 1 <= message.offset < 400:
+                await message.ack()
+        await consumer.flush_acks()
+        topic.trim(400)
+    assert (await facts_of(broker, "t", "s")).state.lag_messages == 200
+    async with client.consumer("t", "s", type="shared") as consumer:
+        assert [message.offset for message in await take(consumer, 200)] == list(range(400, 600))
+
+
 async def test_a_failover_consumer_that_takes_over_its_own_name_is_told_that_it_is_active(
     broker: Broker, client: Client
 ) -> None:

@@ -165,7 +165,7 @@ class ReceiveStream:
         if former is not None:  # of the topic's former life; the client has come anew by itself
             former.told_close()
         known.touch()
-        self._pace = Pace(self._plane.access.share(self._reply, known.topic), known.topic.name, self._flowing)
+        self._pace = Pace(self._plane.access.share(self._reply, known.topic), known.topic.name, self._paid)
         self._pump = pump
         self._reply.begin()
 
@@ -214,7 +214,6 @@ class ReceiveStream:
         assert known is not None, "only attached consumers are delivered to"
         self._frames.append(frame.encode(known.topic, self._decoded, self._plane.ownership.me.broker_url))
         self._count_owed(frame.stored_bytes)
-        self._pace.count_delivered(frame.messages, frame.stored_bytes)
         if len(self._frames) == 1 and self._feed():
             self._plane.engine.turns.wake(self)
 
@@ -226,12 +225,12 @@ class ReceiveStream:
 
     def _feed(self) -> bool:
         """Encode and send a few messages; return whether more can be sent now."""
-        frames, reply = self._frames, self._reply
+        frames, reply, messages, size = self._frames, self._reply, 0, 0
         try:
             for _ in range(STEP_MESSAGES):
                 # What is owed counts as queued: if that stopped it, streams that are owed much would wait for one another.
-                if not frames or not reply.has_room:
-                    return False  # `on_credit` goes on
+                if not frames or not reply.has_room or self._pace.slowed:
+                    return False  # `on_credit` or `_paid` goes on
                 message = next(frames[0], None)
                 if message is None:
                     frames.popleft()
@@ -239,10 +238,21 @@ class ReceiveStream:
                 else:
                     self._count_owed(-min(self._owed, len(message)))
                     reply.send(message)
+                    messages, size = messages + 1, size + len(message)
         except Exception:
             self._failed()
             return False
+        finally:
+            if messages:  # as sent: these clients get what our SDK compressed uncompressed
+                self._pace.count_delivered(messages, size)
         return bool(frames)
+
+    def _paid(self) -> None:
+        """Continue once the quota allows it."""
+        if self._frames:
+            self._plane.engine.turns.wake(self)
+        else:
+            self._flowing()
 
     def _send_rest(self) -> bool:
         """Send all delivered messages even if the client does not read: they are in memory anyway. False: that ended the stream."""
