@@ -19,13 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from pydanube_cli.bench.payloads import make_payloads
-
 FILE_BYTES: Final = 16 << 20
 WRITE_BYTES: Final = 512  # a lone message with its headers
 SECONDS: Final = 1.0
 IN_FLIGHT: Final = 32
-PARQUET_BYTES: Final = 64 << 20
 SERVE_WORD: Final = "serve"
 
 
@@ -74,13 +71,12 @@ def crc32_mb_per_s(*, seconds: float = 0.2) -> float:
     return round(count * len(block) / 1e6 / elapsed, 1)
 
 
-def parquet_write_mb_per_s(directory: Path | None, size: int) -> float:
-    """Measure pyarrow writing payloads of `size` bytes as the tier does: one thread, zstd level 1, page checksums, synced."""
+def parquet_write_mb_per_s(directory: Path | None, payloads: Sequence[bytes]) -> float:
+    """Measure pyarrow writing payloads of one size as the tier does: one thread, zstd level 1, page checksums, synced."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    count = max(1, PARQUET_BYTES // size)
-    payloads = make_payloads(producer=0, first=0, count=count, size=size, now_ns=time.time_ns())
+    count, size = len(payloads), len(payloads[0])
     table = pa.table(
         {"offset": pa.array(range(count), pa.int64()), "payload": pa.array(payloads, pa.binary())}
     )

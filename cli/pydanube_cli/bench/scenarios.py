@@ -33,7 +33,7 @@ from pydanube_core.errors import DeadlineExceeded
 
 from pydanube_cli.bench.catalogue import WRITERS, Plan
 from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
-from pydanube_cli.bench.payloads import Part, make_tally, merge, percentiles_ms
+from pydanube_cli.bench.payloads import Part, make_payloads, make_tally, merge, percentiles_ms
 from pydanube_cli.bench.raw import parquet_read_per_s, parquet_write_mb_per_s
 from pydanube_cli.bench.result import sum_verified
 
@@ -47,6 +47,7 @@ SMALL_TAIL: Final = {**FLUSHED_SOON, "DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}
 # Port 1 refuses. Beyond half a gigabyte segments are flushed whatever the tier's settings are, so it must be away.
 STORE_AWAY: Final = {"DANUBE_TIER__URL": "s3://away", "DANUBE_TIER__ENDPOINT": "http://127.0.0.1:1"}
 TIER_QUIET_S: Final = 60.0
+PARQUET_BYTES: Final = 64 << 20  # of payloads that pyarrow writes beside
 
 Run = dict[str, Any]
 
@@ -324,7 +325,9 @@ def tier(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     with ServerCost(tiering.pid) as cost:
         status = _wait_tiered(plan, tiering)
     rates = _rates(plan.messages, plan.size, time.monotonic() - begun)
-    written = parquet_write_mb_per_s(tiering.data_dir, plan.size)
+    count = max(1, PARQUET_BYTES // plan.size)
+    rows = make_payloads(producer=0, first=0, count=count, size=plan.size, now_ns=time.time_ns())
+    written = parquet_write_mb_per_s(tiering.data_dir, rows)
     return {
         **rates,
         **_no_latency("tier measures throughput"),
