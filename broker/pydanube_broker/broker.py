@@ -228,7 +228,7 @@ class Broker(BrokerParts):
         """Register this broker, adopt the topics that it owns, and begin the journal."""
         stack = self._stack
         self.following = Following(self.registry)
-        self.moves = Moves(self.registry, self.hub, store, self.engine.worker_threads)
+        self.moves = Moves(self.registry, self.hub, store, self.engine.worker_threads, self.settings)
         self.ownership.arriving = self.official.arriving
         await stack.enter_async_context(
             self.registry.opened(self.address(), self.following.changed, self.moves.seen)

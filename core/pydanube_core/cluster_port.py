@@ -43,6 +43,7 @@ from pydanube_core.facts import (
     StateItem,
     StopFacts,
     SubscriptionFacts,
+    TakeOverFacts,
     TopicFacts,
     TrafficFacts,
     UnusedFacts,
@@ -224,6 +225,15 @@ class MetadataPort(Protocol):
 
     async def remove_broker(self, broker_id: str) -> None:
         """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
+
+    async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
+        """Return what others would take over of a topic whose owner is lost, for each partition that has a lost owner.
+
+        Raises `TopicNotFound`, `Conflict` (its owner is registered, or copied nothing), `StoreUnavailable`.
+        """
+
+    async def take_over(self, topic: str) -> None:
+        """Have others take the topic over: the leader does within seconds. Idempotent. Raises as `take_over_facts`."""
 
     async def leader(self) -> BrokerAddress | None:
         """Return the broker that assigns topics; None while none is in office."""

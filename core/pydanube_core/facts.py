@@ -370,6 +370,23 @@ class RemovalFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOverFacts:
+    """A concrete topic of a lost broker, as the object store and the chain of that broker's journal have it.
+
+    `copied_to` is the end of the messages that are there; `reported_to` that of the broker's last report, None without one.
+    """
+
+    topic: str
+    broker_id: str  # its owner
+    copied_to: int
+    copied_at_ms: int | None  # append time of the newest message in the chain; None: the chain has none
+    reported_to: int | None
+    reported_at_ms: int | None
+    missing_messages: int  # known to be neither in the store nor in the chain
+    subscriptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAtStop:
     """A topic that a broker serves, and its messages that are in this broker's journal alone."""
 

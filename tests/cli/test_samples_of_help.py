@@ -79,6 +79,7 @@ ANSWERS = {
     "brokers unload": "LAST_BROKER",
     "cluster rebalance": "LAST_BROKER",  # several brokers: tests/admin/test_load_manager.py
     "topics move": "LAST_BROKER",
+    "topics take-over": "LAST_BROKER",  # several brokers: tests/broker/moves/test_take_over_of_topics.py
     "topics unload": "LAST_BROKER",
     "tasks cancel": "CONFLICT",  # the task is done before
 }

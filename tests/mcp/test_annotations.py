@@ -77,6 +77,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.unload": {"topic": "orders"},
     "topics.add_partitions": {"topic": "clicks", "partitions": 5},
     "topics.move": {"topic": "orders"},
+    "topics.take_over": {"topic": "orders"},
     "topics.replay": {"topic": "orders", "from": "earliest", "to": "copy"},
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},

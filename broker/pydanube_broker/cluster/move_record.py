@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from pydanube_broker.cluster.journal_record import Journal
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 
 
@@ -50,11 +51,25 @@ class MoveFailure(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChainRange(JsonRecord):
+    """The pieces `[from_piece, until)` of the chain of a lost broker's journal, from which its topic is rebuilt.
+
+    above_epoch: what the chain has of the topic in this epoch or an earlier one is of a former stay there.
+    """
+
+    journal: Journal
+    from_piece: int
+    until: int
+    above_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord(JsonRecord):
     """A move under way.
 
     ready: the target's incarnation, once it has nearly all: from then on the owner does not serve. None until then.
-    from_store: the owner was removed; the next one rebuilds the topic from the object store.
+    from_store: the owner is lost; the next one rebuilds the topic from the object store.
+    chain: the part of the owner's chain that has the rest of the topic; None: there is no chain.
     parts, copied, offers: of owners of the release before, which hand over through fragments. Remove with
         `tier.fragments`.
     """
@@ -64,6 +79,7 @@ class MoveRecord(JsonRecord):
     begun_at_ms: int
     ready: int | None = None
     from_store: Annotated[bool, UNLESS_DEFAULT] = False
+    chain: Annotated[ChainRange | None, UNLESS_DEFAULT] = None
     parts: tuple[HandOverPart, ...] = ()
     copied: Annotated[int, UNLESS_DEFAULT] = 0
     offers: Annotated[int, UNLESS_DEFAULT] = 0

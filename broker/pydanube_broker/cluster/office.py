@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -62,6 +62,14 @@ _ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
 
 #: told each assignment as it is read or watched, and at which revision; None: it is gone
 Seen = Callable[[TopicId, Assignment | None, Revision], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """A lost broker whose topics others take over. `topics`: not served yet; `why`: what the leader meets, None: nothing."""
+
+    topics: int
+    why: str | None
 
 
 class Office:
@@ -115,6 +123,8 @@ class Office:
         self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # those whose owner is about to be another
         self.failed: set[TopicId] = set()  # those whose last move was cancelled
+        # While this broker leads: lost brokers whose topics are taken over
+        self.taken_over: Mapping[BrokerId, TakenOver] = {}
         self._load: Counter[BrokerId] = Counter()
         # As `_load`, with what is on its way counted where it goes
         self._heading: Counter[BrokerId] = Counter()

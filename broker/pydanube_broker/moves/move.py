@@ -19,8 +19,8 @@ assignment one happens. What follows from that:
   nothing: that the assignment is unchanged says nothing, since `arrive` may be under way.
 - *One owner an epoch.* The end of a move takes the next epoch of the topic's name. It raises the epoch of the catalog's
   head too, so that no object of the sealed epoch gets into the catalog afterwards.
-- *A removed owner is sealed by the leader* (`take_away`): messages that only its journal had are not part of the topic
-  any more. Up to `opened` no broker has accepted anything since the seal, so that the leader may assign the topic to any.
+- *A lost owner is sealed by the leader* (`take_away`): it was removed, or its topics are taken over (`take_over`).
+  Messages that only its journal had are not part of the topic any more. Up to `opened` no broker has accepted anything since the seal, so that the leader may assign the topic to any.
 - *A move ends.* The leader cancels one that makes no progress, and assigns anew a topic that is not opened.
 
 Brokers of the release before hand over through fragments: the owner seals, the leader assigns. The target's side of that
@@ -45,7 +45,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
-from pydanube_broker.cluster.move_record import MoveFailure, MoveRecord, Stage
+from pydanube_broker.cluster.move_record import ChainRange, MoveFailure, MoveRecord, Stage
 
 # How long the leader sees no progress of a move before it takes the next step itself.
 PATIENCE_MS: Final = 60_000
@@ -133,11 +133,18 @@ def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Cha
     return Change(step=Step.ARRIVE, revision=revision, after=after)
 
 
-def take_away(now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int) -> Change:
-    """The owner was removed from the cluster (`removal`): the leader seals for it."""
+def take_away(
+    now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int, chain: ChainRange | None = None
+) -> Change:
+    """The owner was removed from the cluster (`removal`), or is taken over (`take_over`): the leader seals for it."""
     _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
     move = MoveRecord(
-        source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, from_store=True, parts=now.offered
+        source=str(now.broker_id),
+        target=str(target),
+        begun_at_ms=at_ms,
+        from_store=True,
+        chain=None if chain is None else replace(chain, above_epoch=now.sealed_epoch),
+        parts=now.offered,
     )
     return Change(
         step=Step.TAKE_AWAY,
@@ -174,7 +181,8 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 class Witnesses:
     """Values that guard a change beside the assignment: the shell reads them right before.
 
-    take away: where the log goes on, of which the store has not all.
+    take away: where the log goes on, of which the store has not all; the revision of the owner's journal record, None
+        where its chain is not used.
     arrive, take away: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
     arrive: the revision of the target's registration.
     assign: the leader's key.
@@ -185,6 +193,7 @@ class Witnesses:
     folder: str = ""
     start_offset: int = 0
     resumes_at: int = 0
+    journal: Revision | None = None
     member: Revision | None = None
     leadership: Leadership | None = None
     counter: EpochCounter | None = None
@@ -208,6 +217,11 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
     match change.step:
         case Step.TAKE_AWAY:
             _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
+            if witnesses.journal is not None:  # a plan: the owner may come back, which ends it
+                guards += [
+                    Absent(keys.member_key(after.broker_id)),
+                    ModRevision(keys.journal_key(after.broker_id), witnesses.journal),
+                ]
         case Step.ARRIVE:
             assert witnesses.member is not None, "the target is registered"
             _raise_head(after.epoch, witnesses, after, writes, guards)

@@ -24,6 +24,7 @@ class Brokers:
     alive: brokers that may be given a topic, those with the least load first.
     copying: those of them that rebuild a topic from the store, and copy one from its owner; not brokers of the release
         before.
+    inheriting: those of them that rebuild a topic from the chain of its lost owner.
     copied: bytes that each has copied since its start, as it told last.
     progress: by target and topic, a value that changes while the topic is copied. A topic that waits for its turn has
         none, and progresses with the others that its target copies.
@@ -31,6 +32,7 @@ class Brokers:
 
     alive: Mapping[BrokerId, Incarnation]
     copying: Collection[BrokerId]
+    inheriting: Collection[BrokerId] = ()
     copied: Mapping[BrokerId, int]
     progress: Mapping[tuple[BrokerId, TopicId], object] = field(default_factory=dict)
 
@@ -99,5 +101,6 @@ class MoveLeader:
             since = self._since[now.topic_id] = (progress, self._now_ms())
         alive = brokers.alive
         if now.move is not None and now.move.from_store:
-            alive = {broker: life for broker, life in alive.items() if broker in brokers.copying}
+            able = brokers.copying if now.move.chain is None else brokers.inheriting
+            alive = {broker: life for broker, life in alive.items() if broker in able}
         return LeaderView(alive=alive, waited_ms=self._now_ms() - since[1], last_epoch=last_epoch)

@@ -94,6 +94,12 @@ class TopicSwitch(Protocol):
     async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
         """Make the topic of a removed owner, or one that was handed over in fragments, safe in the journal."""
 
+    async def keep_rest(self, topic_id: TopicId) -> None:
+        """Write to lost+found what only this journal has of a topic that was taken over; nothing of one that was moved.
+
+        Raises `StoreUnavailable`, `DiskFull`, `Unavailable`: it is to be called again.
+        """
+
     def gone(self, topic_id: TopicId) -> None:
         """The topic is another broker's now, and the journal has forgotten it."""
 
@@ -341,6 +347,7 @@ class Mover:
     async def _release(self, topic_id: TopicId, turn: int) -> None:
         try:
             await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
+            await self._doors.keep_rest(topic_id)
             await self._hub.journal.until_durable(release(self._hub, topic_id))
         except JournalReadOnly:  # the next start sees by the assignment that it was moved away
             self._hub.forget(topic_id)

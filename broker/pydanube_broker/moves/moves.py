@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final
 
 import anyio
@@ -18,6 +18,7 @@ from pydanube_core.errors import (
     TopicNotFound,
     Unavailable,
 )
+from pydanube_core.facts import TakeOverFacts
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 from pydanube_storage.objects.names import topic_folder
@@ -35,20 +36,26 @@ from pydanube_broker.copying.messages import Answer
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.moves.inheritance import Inheritances
 from pydanube_broker.moves.leaving import Leaving
 from pydanube_broker.moves.move import Witnesses, begin, transaction
 from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_broker.moves.mover import Mover
 from pydanube_broker.moves.removed_brokers import RemovedBrokers
+from pydanube_broker.moves.take_over import TakeOvers
 from pydanube_broker.serving.ownership import keep_cursors
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.health import Health
+from pydanube_broker.tier.chain_work import TierChains
 from pydanube_broker.tier.fragments import copy_parts
 from pydanube_broker.tier.kept_states import KeptStates
+from pydanube_broker.tier.lost_and_found import LostAndFound, left_behind
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
 
@@ -71,8 +78,14 @@ class Moves:
     """Starts and carries out moves. Made before the topics are opened; `run` once they and the tier are open."""
 
     def __init__(
-        self, registry: Registry, hub: Hub, store: MetadataStore, worker_threads: WorkerThreads
+        self,
+        registry: Registry,
+        hub: Hub,
+        store: MetadataStore,
+        worker_threads: WorkerThreads,
+        settings: Settings,
     ) -> None:
+        self._settings = settings
         self._registry = registry
         self._hub = hub
         self._store = store
@@ -127,8 +140,19 @@ class Moves:
         )
         self._registry.ownership.on_their_way = mover.seats
         self._kept = KeptStates(tier.child.call, tier.cluster)
-        self.taking = RemovedBrokers(self._store, self._registry.catalog, self._kept, tier.cluster)
+        chains = TierChains(tier.child.call)
+        self.taking = RemovedBrokers(
+            self._store,
+            self._registry.catalog,
+            self._kept,
+            tier.cluster,
+            TakeOvers(self._store, chains, tier.cluster, self._registry.catalog.aside),
+        )
+        self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
+        folder = self._hub.journal.folder.parent
+        self._inherited = Inheritances(chains, tier.cluster, folder, self._worker_threads)
         async with anyio.create_task_group() as group:
+            await group.start(self._inherited.run)
             await group.start(mover.run)
             self._mover = mover
             for topic_id, (assignment, revision) in self._early.items():
@@ -214,10 +238,11 @@ class Moves:
             if (is_look := time.monotonic() >= look_s) or not office.leads():
                 look_s = time.monotonic() + LOOK_S
             if not office.leads():
-                leader = None
+                leader, office.taken_over = None, {}
                 continue
             try:
                 if leader is None:
+                    self.taking.unsettled = True  # another leader may have fenced
                     leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
                 brokers = self._brokers(office)
                 for topic_id in sealed:  # its clients wait
@@ -236,6 +261,7 @@ class Moves:
         return Brokers(
             alive=office.alive(),
             copying={broker for broker, member in members.items() if member.copies},
+            inheriting={broker for broker, member in members.items() if member.inherits},
             copied={broker: member.copied_bytes for broker, member in members.items()},
             progress={
                 (broker, TopicId(int(topic_id))): progress
@@ -428,6 +454,33 @@ class Moves:
     async def _show(self, state: BrokerState, reason: str) -> None:
         await self._registry.ownership.office.membership.set_state(state, reason=reason)
 
+    def _stored(self, records: Sequence[TopicRecord]) -> list[TopicRecord]:
+        """Return the topics of which a lost broker has something. Raises `LastBroker` for a lone broker, `Conflict`."""
+        self.removals()
+        found = [each for each in records if each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
+        if not found:
+            raise Conflict(
+                f"{records[0].name} stores nothing, so another broker serves it within seconds without a plan",
+                topic=records[0].name,
+                retryable=False,
+            )
+        return found
+
+    async def take_over(self, records: Sequence[TopicRecord]) -> None:
+        """Have topics of lost brokers taken over from their chains. Raises `Conflict`, `LastBroker`, `StoreUnavailable`."""
+        await self.taking.take_overs.ask(self._registry.ownership.office, self._stored(records))
+
+    async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
+        """Return what others would take over of topics. Nothing is changed. Raises as `take_over`, and `CorruptObject`."""
+        stored = self._stored(records)
+        owners = self.taking.take_overs.owners(self._registry.ownership.office, stored)
+        found = []
+        for owner, topics in owners.items():
+            chain = await self.taking.take_overs.until_now(owner)
+            async with self._inherited.of(chain) as inherited:
+                found += await self.taking.forecast_take_over(owner, topics, chain, inherited)
+        return found
+
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
         if not self._registry.ownership.several:
@@ -465,8 +518,38 @@ class Moves:
         state = None
         if not arrival.has_end:  # also where a leader of the release before has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
-            state = await self.taking.rebuild(assignment, arrival.next_offset or 0)
+            inherited = await self._inherit(assignment, arrival)
+            state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
+
+    async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
+        """Copy what the chain of a lost owner has behind the objects. Return the topic's state there, None without any."""
+        chain = None if assignment.move is None else assignment.move.chain
+        catalog, topic_id = self._registry.catalog, assignment.topic_id
+        record = catalog.index.topic_by_id(topic_id) or catalog.restorable.record(topic_id)
+        if chain is None or record is None:
+            return None
+        head = await self.taking.head(topic_id)
+        async with self._inherited.of(chain) as inherited:
+            state = inherited.state(assignment, chain)
+            if state is None:
+                log.warning("topic_not_in_the_chain", extra={"topic": record.name})
+                return None
+            state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
+            state.start_offset = max(state.start_offset, head.start_offset)
+            if state.needed_offset < state.next_offset:
+                async with aclosing(inherited.pieces(record, state)) as pieces:
+                    async for piece in pieces:
+                        await arrival.take(piece)
+            log.warning(
+                "topic_inherited",
+                extra={
+                    "topic": record.name,
+                    "stored_to": state.needed_offset,
+                    "copied_to": state.next_offset,
+                },
+            )
+            return state
 
     def copies(self, broker_id: BrokerId) -> bool:
         member = self._registry.ownership.office.members.get(broker_id)
@@ -516,6 +599,14 @@ class Moves:
         if found is None:
             raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))
         return found
+
+    async def keep_rest(self, topic_id: TopicId) -> None:
+        state = self._hub.states.get(topic_id)
+        if (
+            state is not None
+            and (left := await left_behind(self._tier.catalog, self._store, state)) is not None
+        ):
+            await self._left.write_one(state, left)
 
     def gone(self, topic_id: TopicId) -> None:
         self._registry.ownership.held.pop(topic_id, None)

@@ -1,4 +1,6 @@
-"""The leader's part in a removal: take the removed broker's topics away from it, and have others open them.
+"""The leader's part in a removal or take-over: take topics away from a lost broker, and have others open them.
+
+Of a removed broker these are all topics, of one that may come back those that a plan names (`take_over`).
 
 The leader decides at which offset a topic goes on, and seals it; its next owner rebuilds it from the store
 (`topics.rebuilt_state`). Every topic is one guarded transaction: two leaders, or one that is killed in between, do each
@@ -8,12 +10,19 @@ of them once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import anyio
-from pydanube_core.errors import ClusterError, InvalidArgument, LastBroker, StoreUnavailable
-from pydanube_core.facts import RemovalFacts, TopicLeft
+from pydanube_core.errors import (
+    ClusterError,
+    CorruptObject,
+    InvalidArgument,
+    LastBroker,
+    MetadataUnavailable,
+)
+from pydanube_core.facts import RemovalFacts, TakeOverFacts, TopicLeft
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
 from pydanube_storage.metadata import GuardFailed, MetadataStore
 from pydanube_storage.objects.names import topic_folder
@@ -21,12 +30,15 @@ from pydanube_storage.objects.names import topic_folder
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.journal_record import JournalState
+from pydanube_broker.cluster.move_record import ChainRange, Stage
+from pydanube_broker.cluster.office import Office, TakenOver
 from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
+from pydanube_broker.moves.inheritance import Inherited
 from pydanube_broker.moves.move import Witnesses, take_away, transaction
+from pydanube_broker.moves.take_over import Found, TakeOvers
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
@@ -38,7 +50,7 @@ _AT_ONCE: Final = 200  # topics of a broker between two looks
 
 
 class RemovedBrokers:
-    """Reassigns topics of removed brokers; `look` does a part of it while this broker leads."""
+    """Reassigns topics of lost brokers; `look` does a part of it while this broker leads."""
 
     def __init__(
         self,
@@ -46,7 +58,11 @@ class RemovedBrokers:
         catalog: TopicCatalog,
         kept: KeptStates,
         cluster: str,
+        take_overs: TakeOvers,
     ) -> None:
+        self.take_overs = take_overs
+        self.unsettled = True  # whether a journal record may be closing
+        self._lives: Mapping[BrokerId, int] = {}  # members and their incarnations at the last look
         self._store = store
         self._catalog = catalog
         self._kept = kept
@@ -56,31 +72,79 @@ class RemovedBrokers:
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
     async def look(self, office: Office) -> None:
-        """Reassign some topics of removed brokers; the next call continues with the rest.
+        """Reassign some topics of lost brokers; the next call continues with the rest.
 
         Raises `MetadataUnavailable`.
         """
         lost = office.lost_owners()
-        if not lost or not office.alive():
-            self._said.clear()
+        self._said = {broker: said for broker, said in self._said.items() if broker in lost}
+        lives = {broker: member.incarnation for broker, member in office.members.items()}
+        if lives != self._lives:  # one may have come back to a record that names its topics
+            self._lives, self.unsettled = lives, True
+        if not lost and not self.unsettled:
+            office.taken_over = {}
             return
-        for broker_id in await removed_among(self._store, lost):
-            places = [each for each in office.owned_by(broker_id) if self._is_to_go(each)][:_AT_ONCE]
-            if not places:
-                continue
-            if broker_id not in self._said:
-                try:
-                    self._said[broker_id], _ = await self._kept.read(broker_id)
-                except StoreUnavailable as error:  # moves of other brokers do not wait for it
-                    facts = {"broker_id": str(broker_id), "error": error.message}
-                    log.warning("topics_not_taken_away", extra=facts)
-                    continue
-            said = self._said[broker_id]
-            targets = office.spread([each.topic_id for each in places])
-            async with anyio.create_task_group() as group:
-                for place in places:
-                    if place.topic_id in targets:
-                        group.start_soon(self._take, place.topic_id, broker_id, said, targets[place.topic_id])
+        journals = await self.take_overs.records()
+        closing = {each for each, found in journals.items() if found.record.state is JournalState.CLOSING}
+        self.unsettled = bool(closing)
+        removed = await removed_among(self._store, lost) if lost else set()
+        taken_over = {}
+        for broker_id in removed | closing:
+            why = None
+            try:
+                if broker_id in lost and office.alive():
+                    await self._take_some(
+                        office, broker_id, journals.get(broker_id), all_of_it=broker_id in removed
+                    )
+                if broker_id in closing:
+                    await self.take_overs.settle(office, broker_id, journals[broker_id])
+            except MetadataUnavailable:
+                raise
+            except ClusterError as error:  # moves of other brokers do not wait for it
+                why = error.message
+                facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
+                log.warning("topics_not_taken_away", extra=facts)
+            asked = None if broker_id in removed else journals[broker_id].record.topics
+            if waiting := self._waiting(office, broker_id, asked):
+                taken_over[broker_id] = TakenOver(topics=waiting, why=why)
+        office.taken_over = taken_over
+
+    def _waiting(self, office: Office, broker_id: BrokerId, asked: Collection[str] | None) -> int:
+        """Return how many topics of a lost broker wait for their next owner: of those asked for, or of all."""
+        waiting = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
+        waiting += [
+            each
+            for each in office.moving_places()
+            if each.move is not None and each.move.from_store and each.move.source == str(broker_id)
+        ]
+        return len({each.topic_id for each in waiting if asked is None or str(each.topic_id) in asked})
+
+    async def _take_some(
+        self, office: Office, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
+    ) -> None:
+        """Take away some topics of a lost broker: of a removed one, or those that a plan names."""
+        asked = () if journal is None else journal.record.topics
+        places = [
+            each
+            for each in office.owned_by(broker_id)
+            if (all_of_it or str(each.topic_id) in asked) and self._is_to_go(each)
+        ][:_AT_ONCE]
+        if not places:
+            return
+        topics = [each.topic_id for each in places]
+        if journal is not None and journal.record.copies:
+            self.unsettled = True
+            journal = await self.take_overs.fence(office, broker_id, journal, topics)
+        if broker_id not in self._said:
+            self._said[broker_id], _ = await self._kept.read(broker_id)
+        said = self._said[broker_id]
+        targets = office.spread(topics)
+        async with anyio.create_task_group() as group:
+            for place in places:
+                if place.topic_id in targets:
+                    group.start_soon(
+                        self._take, place.topic_id, broker_id, said, targets[place.topic_id], journal
+                    )
 
     async def forecast(self, office: Office, broker_id: BrokerId) -> RemovalFacts:
         """Return what a removal of the broker would affect. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
@@ -107,6 +171,41 @@ class RemovedBrokers:
                 self._left(each, heads.get(each.topic_id), said.get(each.topic_id)) for each in places
             ),
         )
+
+    async def forecast_take_over(
+        self, broker_id: BrokerId, topics: Iterable[TopicId], chain: ChainRange, inherited: Inherited
+    ) -> list[TakeOverFacts]:
+        """Return what a take-over of a lost broker's topics would find. Raises `StoreUnavailable`, `MetadataUnavailable`."""
+        reports, reported_ms = await self._kept.read(broker_id)
+        found = []
+        for topic_id in topics:
+            item = await self._store.get(keys.assignment_key(topic_id))
+            if item is None:
+                continue
+            now = Assignment.of(item.key, item.value)
+            head = await self._objects.head(topic_id)
+            stored_to = 0 if head is None else head.head.tiered_offset
+            state = inherited.state(now, replace(chain, above_epoch=now.sealed_epoch))
+            copied_to = max(stored_to, 0 if state is None else state.next_offset)
+            report = reports.get(topic_id)
+            hole = 0
+            if state is not None and state.next_offset > (begin := max(stored_to, state.needed_offset)):
+                first = inherited.first_offset(topic_id)
+                hole = max(0, (state.next_offset if first is None else first) - begin)
+            beyond = 0 if report is None else max(0, report.next_offset - copied_to)
+            found.append(
+                TakeOverFacts(
+                    topic=str(now.topic),
+                    broker_id=str(broker_id),
+                    copied_to=copied_to,
+                    copied_at_ms=None if state is None else state.append_time_ms or None,
+                    reported_to=None if report is None else report.next_offset,
+                    reported_at_ms=None if report is None else reported_ms,
+                    missing_messages=hole + beyond,
+                    subscriptions=len(self._starts(topic_id)),
+                )
+            )
+        return found
 
     async def remove(self, broker_id: BrokerId) -> None:
         """Remove a broker: the leader gives its topics to others. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
@@ -137,7 +236,12 @@ class RemovedBrokers:
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
 
     async def _take(
-        self, topic_id: TopicId, owner: BrokerId, said: Mapping[int, LogState], target: BrokerId
+        self,
+        topic_id: TopicId,
+        owner: BrokerId,
+        said: Mapping[int, LogState],
+        target: BrokerId,
+        journal: Found | None,
     ) -> None:
         key = keys.assignment_key(topic_id)
         try:
@@ -151,7 +255,8 @@ class RemovedBrokers:
             found = None if head is None else head.head
             state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
             end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
-            change = take_away(now, item.mod_revision, target, at_ms=now_ms())
+            chain = None if journal is None else journal.chain
+            change = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
             name = now.topic
             folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
             witnesses = Witnesses(
@@ -159,6 +264,7 @@ class RemovedBrokers:
                 folder=folder,
                 start_offset=state.start_offset,
                 resumes_at=end,
+                journal=None if journal is None or chain is None else journal.revision,
             )
             writes, guards = transaction(change, witnesses)
             await self._store.transact(writes, guards=guards)
@@ -177,20 +283,33 @@ class RemovedBrokers:
                 },
             )
 
-    async def rebuild(self, now: Assignment, copied_to: int) -> LogState:
-        """Return the state with which this broker begins a topic of a removed owner, assigned to it.
+    async def head(self, topic_id: TopicId) -> CatalogHead:
+        """Return the catalog's head of a topic that was taken away. Raises `MetadataUnavailable`."""
+        found = await self._objects.head(topic_id)
+        assert found is not None, "the seal has written it"
+        return found.head
+
+    async def rebuild(self, now: Assignment, copied_to: int, inherited: LogState | None = None) -> LogState:
+        """Return the state with which this broker begins a topic of a lost owner, assigned to it.
 
         Args:
-            copied_to: the end of what fragments had behind the objects.
+            copied_to: the end of what the chain, or fragments, had behind the objects.
+            inherited: the topic's state at the end of the chain, newer than the owner's last report.
 
         Raises `StoreUnavailable`, `MetadataUnavailable`.
         """
         assert now.move is not None
-        said, _ = await self._kept.read(BrokerId(int(now.move.source)))
-        head = await self._objects.head(now.topic_id)
-        assert head is not None, "the seal has written it"
-        state, begin = state_in_the_store(now.topic_id, said.get(now.topic_id), head.head, copied_to)
-        end = head.head.resumes_at  # as the leader has decided: another owner that rebuilds it has the same
+        said = inherited
+        if said is None:
+            states, _ = await self._kept.read(BrokerId(int(now.move.source)))
+            said = states.get(now.topic_id)
+        head = await self.head(now.topic_id)
+        state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
+        end = head.resumes_at  # as the leader has decided: another owner that rebuilds it has the same
+        if begin > end:
+            raise CorruptObject(
+                f"{now.topic} goes on at {end}, and its lost owner's messages reach to {begin}", cause="chain"
+            )
         return rebuilt_state(state, begin=begin, end=end, starts=self._starts(now.topic_id))
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydanube_core.balance import Assessment
-from pydanube_core.diagnosis.views import ClusterView, MemberView
+from pydanube_core.diagnosis.views import ClusterView, MemberView, TakenOverView
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import BrokerState
@@ -64,6 +64,10 @@ class ClusterViewing:
             takers=len([broker for broker in office.alive() if str(broker) != ownership.me.broker_id]),
             store_refused=hold.reason.message if refused and hold.reason is not None else None,
             balance=self._told.balance,
+            taken_over={
+                str(broker): TakenOverView(topics=each.topics, why=each.why)
+                for broker, each in office.taken_over.items()
+            },
         )
 
     def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:

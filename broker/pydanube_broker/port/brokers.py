@@ -18,6 +18,7 @@ from pydanube_core.facts import (
     Reason,
     RemovalFacts,
     StopFacts,
+    TakeOverFacts,
     TopicAtStop,
 )
 from pydanube_core.names import TopicName
@@ -173,6 +174,23 @@ class BrokersPart:
             messages=messages,
             oldest_ms=self._broker.append_time_ms(topic, start) if messages else None,
         )
+
+    async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
+        return await self._broker.moves.forecast_take_over(self._of_lost_owners(topic))
+
+    async def take_over(self, topic: str) -> None:
+        await self._broker.moves.take_over(self._of_lost_owners(topic))
+
+    def _of_lost_owners(self, topic: str) -> list[TopicRecord]:
+        """Return the topic, or its partitions whose owner is not registered. All of them if every owner is."""
+        records, _ = self._to_move(topic, None)
+        office = self._broker.ownership.office
+        lost = [
+            each
+            for each in records
+            if (place := office.place(each.topic_id)) is not None and place.broker_id not in office.members
+        ]
+        return lost or records
 
     async def status(self) -> BrokerFacts:
         broker = self._broker

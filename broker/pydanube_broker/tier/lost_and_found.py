@@ -104,6 +104,22 @@ async def _left_behind(
     return Left(topic=place.topic, start=await _stored_to(catalog, state, head))
 
 
+async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: LogState) -> Left | None:
+    """Return the messages that this journal has of a topic that was taken over; None for a topic that was moved.
+
+    A topic that is taken over goes on far above its former owner's offsets. The heir may have some of the messages, from
+    the owner's chain.
+    """
+    held = await catalog.head(state.topic_id)
+    if held is None or state.next_offset >= held.head.resumes_at:
+        return None
+    item = await metadata.get(keys.assignment_key(TopicId(state.topic_id)))
+    if item is None:
+        return None  # deleted for good
+    topic = Assignment.of(item.key, item.value).topic
+    return Left(topic=topic, start=await _stored_to(catalog, state, held.head))
+
+
 async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead | None) -> int:
     """Return the offset up to which the topic's objects had its messages when it was taken away."""
     if head is None:
@@ -133,17 +149,27 @@ class LostAndFound:
 
         Raises `DiskFull`, `StoreUnavailable`, `Unavailable`: some of it may be there.
         """
-        root = f"{self._cluster}/{_FOLDER}/{self._me}"
         count = 0
-        listed, _ = await self._child.call("list", {"folder": root})
-        there = {each["key"] for each in listed["objects"]}
+        there = await self._there()
         for state in list(self._hub.states.values()):
             found = await left(state)
             if found is not None:
-                count += await self._write_topic(state, found, root, there)
-        return count, f"{self._url}/{root}/"
+                count += await self._write_topic(state, found, there)
+        return count, f"{self._url}/{self._root}/"
 
-    async def _write_topic(self, state: LogState, left: Left, root: str, there: set[str]) -> int:
+    async def write_one(self, state: LogState, left: Left) -> None:
+        """Write what is left of one topic and not yet there. Raises as `write`."""
+        await self._write_topic(state, left, await self._there())
+
+    @property
+    def _root(self) -> str:
+        return f"{self._cluster}/{_FOLDER}/{self._me}"
+
+    async def _there(self) -> set[str]:
+        listed, _ = await self._child.call("list", {"folder": self._root})
+        return {each["key"] for each in listed["objects"]}
+
+    async def _write_topic(self, state: LogState, left: Left, there: set[str]) -> int:
         topic, at, count = left.topic, left.start, 0
         while at < state.next_offset:
             segments, end, _ = self._hub.journal.places(
@@ -152,7 +178,7 @@ class LostAndFound:
             if not segments:
                 break
             name = ObjectName(start=at, end=end, epoch=state.epoch, generation=0, random=f"{self._me:x}")
-            key = f"{root}/{topic.namespace}/{topic.name}/{state.topic_id}/{name}"
+            key = f"{self._root}/{topic.namespace}/{topic.name}/{state.topic_id}/{name}"
             if key not in there:
                 meta = meta_of(self._cluster, str(topic), state.topic_id, name)
                 await write_object(self._child, key, meta, segments, urgent=True)

@@ -49,6 +49,8 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         cluster.broker_unreachable,
         cluster.move_hangs,
         cluster.move_cancelled,
+        cluster.taking_over,
+        cluster.take_over_impossible,
         cluster.drain_stuck,
         cluster.cluster_imbalanced,
         cluster.hot_partition,

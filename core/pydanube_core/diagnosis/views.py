@@ -269,6 +269,14 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOverView:
+    """Topics of a lost broker that wait for an heir. `why`: what holds the leader up; None: nothing."""
+
+    topics: int
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The other brokers as one broker sees them."""
 
@@ -285,6 +293,8 @@ class ClusterView:
     takers: int = 0  # other brokers that take topics
     store_refused: str | None = None  # why the object store is not the cluster's
     balance: Assessment | None = None  # None: another broker judges, or none does
+    # At the leader: lost brokers whose topics others take over
+    taken_over: Mapping[str, TakenOverView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

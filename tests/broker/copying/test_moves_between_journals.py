@@ -188,6 +188,9 @@ class Half:
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         return self.topics.get(topic_id) or self.held[topic_id]
 
+    async def keep_rest(self, topic_id: TopicId) -> None:
+        """No broker is taken over here."""
+
     def gone(self, topic_id: TopicId) -> None:
         self.held.pop(topic_id, None)
 

@@ -12,7 +12,7 @@ from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, HANGS_MS
 from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import RULES, check_view
-from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView
+from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView, TakenOverView
 from pydanube_core.facts import FailedMoveFacts, MoveFacts
 
 from tests.core.diagnosis.test_rules import BROKER
@@ -72,6 +72,8 @@ HOLDS: dict[str, dict[str, Any]] = {
     "cluster_imbalanced": {"balance": balance(5, 5, 5, 5)},
     "move_hangs": {"moves": (move(HANGS_MS, "moving"), move(5, "moving"))},
     "move_cancelled": {"failed_moves": (failed(CANCELLED_MS - 1), failed(CANCELLED_MS))},
+    "taking_over": {"taken_over": {"2": TakenOverView(topics=3, why=None)}},
+    "take_over_impossible": {"taken_over": {"2": TakenOverView(topics=3, why="piece 7 is missing")}},
     "drain_stuck": {"draining_since_ms": NOW - 1000, "left": 5, "takers": 0},
     "store_not_shared": {"store_refused": "the store has another cluster's name"},
 }

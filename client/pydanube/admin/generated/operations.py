@@ -89,6 +89,7 @@ from pydanube.admin.generated.results import (
     SubjectItem,
     SubscriptionDescription,
     SubscriptionItem,
+    TakenOverTopic,
     Task,
     TaskItem,
     ThawedFace,
@@ -1725,6 +1726,14 @@ class TopicsOperations(KeywordsNamed):
     ) -> Plan[ChangedTopicSchema]:
         """What `set_validation_policy` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.set_validation_policy", locals(), ChangedTopicSchema)
+
+    async def take_over(self, topic: str, *, plan_token: str | None = None) -> TakenOverTopic:
+        """Serve a lost broker's topic elsewhere, from its copied journal."""
+        return await self._caller.call("topics.take_over", locals(), TakenOverTopic)
+
+    async def plan_take_over(self, topic: str) -> Plan[TakenOverTopic]:
+        """What `take_over` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "topics.take_over", locals(), TakenOverTopic)
 
     async def truncate(self, topic: str, *, before: str, plan_token: str | None = None) -> TruncatedTopic:
         """Give up the messages of a topic before a position, read or not."""

@@ -1343,6 +1343,15 @@ class ChangedTopicPolicies(Result):
     effective: dict[str, int]
 
 
+class TakenOverTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    topics: int
+    may_be_missing: dict[str, int | None]
+
+
 class TruncatedTopic(Result):
     call_id: str = ""
     plan_id: str = ""

@@ -328,6 +328,8 @@ class SyncTopicsOperations(InLoop[TopicsOperations]):
     plan_set_policies = Wrapped(Blocking(TopicsOperations.plan_set_policies), SyncPlan)
     set_validation_policy = Blocking(TopicsOperations.set_validation_policy)
     plan_set_validation_policy = Wrapped(Blocking(TopicsOperations.plan_set_validation_policy), SyncPlan)
+    take_over = Blocking(TopicsOperations.take_over)
+    plan_take_over = Wrapped(Blocking(TopicsOperations.plan_take_over), SyncPlan)
     truncate = Blocking(TopicsOperations.truncate)
     plan_truncate = Wrapped(Blocking(TopicsOperations.plan_truncate), SyncPlan)
     unload = Blocking(TopicsOperations.unload)

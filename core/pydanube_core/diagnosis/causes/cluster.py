@@ -288,6 +288,56 @@ def move_cancelled(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 @partial(
     BrokerRule,
+    severity="info",
+    holds="other brokers take over topics of one that is lost",
+    evidence={"brokers": "lost broker → topics that have no new owner yet"},
+    unobservable=("how long it takes: a chain is replayed before its first topic",),
+    helps="wait; `brokers.list` shows the members meanwhile",
+    many="brokers take topics over",
+    of_cluster=True,
+)
+@_of_several
+def taking_over(view: BrokerView, cluster: ClusterView) -> Outcome:
+    under_way = {broker: each.topics for broker, each in cluster.taken_over.items() if each.why is None}
+    if not under_way:
+        return "no topics of a lost broker are taken over, as far as this broker leads"
+    return Finding(
+        severity=Severity.INFO,
+        summary=f"others take over {counted(sum(under_way.values()), 'topic')} of broker {', '.join(sorted(under_way))}, which is lost",
+        evidence={"brokers": dict(sorted(under_way.items())[:SHOWN])},
+        next=(_BROKERS,),
+    )
+
+
+@partial(
+    BrokerRule,
+    holds="the leader cannot take over topics of a lost broker that are to be taken over",
+    evidence={"brokers": "lost broker → why", "topics": "of all of them"},
+    unobservable=("whether the lost broker comes back",),
+    helps="mend what `why` says: the leader tries again every second; or start the lost broker on its data directory",
+    many="brokers cannot take topics over",
+    of_cluster=True,
+)
+@_of_several
+def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
+    held_up = {broker: each for broker, each in cluster.taken_over.items() if each.why is not None}
+    if not held_up:
+        return "nothing holds up a take-over, as far as this broker leads"
+    first = min(held_up)
+    topics = sum(each.topics for each in held_up.values())
+    return Finding(
+        summary=f"{counted(topics, 'topic')} of broker {', '.join(sorted(held_up))}, which is lost, cannot be taken over: "
+        f"{held_up[first].why}",
+        evidence={
+            "brokers": {broker: held_up[broker].why for broker in sorted(held_up)[:SHOWN]},
+            "topics": topics,
+        },
+        next=(_BROKERS,),
+    )
+
+
+@partial(
+    BrokerRule,
     holds="the broker is being unloaded, and no other takes topics, or it has taken three minutes",
     evidence={"left": "topics", "takers": "other brokers that take topics", "since_s": "when it began"},
     unobservable=("when another broker takes topics again",),

@@ -1,0 +1,92 @@
+"""Take over a topic whose broker is lost: a plan that says what the copy of that broker's journal reaches."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydanube_core.facts import TakeOverFacts
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
+from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
+from pydanube_admin.engine.models import Change, Effect, Place, TopicRequest
+from pydanube_admin.engine.operation import operation
+
+_JUMP: Final = 1 << 32  # offsets between the last known message and the next one
+
+
+class TakenOverTopic(Change):
+    topic: str
+    topics: int  # concrete topics that others take over
+    may_be_missing: dict[str, int | None]  # {messages, ms}; messages: at least so many; ms: null if unknown
+
+
+def _missing(each: TakeOverFacts) -> dict[str, int | None]:
+    """Return what is known to be missing, and the time between the copy's newest message and the broker's last report."""
+    ms = None
+    if each.reported_at_ms is not None and each.copied_at_ms is not None:
+        ms = max(0, each.reported_at_ms - each.copied_at_ms) if each.missing_messages else 0
+    return {"messages": each.missing_messages, "ms": ms}
+
+
+def _found(each: TakeOverFacts) -> dict[str, Any]:
+    return {
+        "owner": each.broker_id,
+        "copied_until": each.copied_to,
+        "reported_until": each.reported_to,
+        "may_be_missing": _missing(each),
+    }
+
+
+def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:
+    times = [ms for each in facts if (ms := _missing(each)["ms"]) is not None]
+    return {
+        "messages": sum(each.missing_messages for each in facts),
+        "ms": max(times) if len(times) == len(facts) else None,
+    }
+
+
+async def forecast_take_over(context: Context, request: TopicRequest) -> Forecast:
+    facts = list(await context.port.take_over_facts(request.topic))
+    reported = min((each.reported_at_ms for each in facts if each.reported_at_ms is not None), default=None)
+    since = "never" if reported is None else f"at {format_time(reported)}"
+    return Forecast(
+        diff=[
+            entry(
+                f"topics{each.topic}",
+                _found(each),
+                {
+                    "owner": "another broker",
+                    "goes_on_above": max(each.copied_to, each.reported_to or 0) + _JUMP,
+                },
+            )
+            for each in sorted(facts, key=lambda each: each.topic)
+        ],
+        blast_radius=blast_radius(
+            topics=len(facts),
+            subscriptions=sum(each.subscriptions for each in facts),
+            messages=sum(each.missing_messages for each in facts),
+        ),
+        later=f"The lost broker reported {since} how far its topics went. What it acknowledged behind the end of the copy is "
+        "missing, and not all of it may be counted. If it still runs without etcd it goes on acknowledging until it reaches "
+        "etcd: end it first. When it comes back it writes what only it has to lost+found/ in the store, and keeps its other "
+        "topics",
+        basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts)],
+    )
+
+
+@operation(
+    "topics.take_over",
+    effect=Effect.DESTROY,
+    at=Place.ANYWHERE,
+    title="Take over a topic",
+    summary="Serve a lost broker's topic elsewhere, from its copied journal.",
+    forecast=forecast_take_over,
+    examples=(Example({"topic": "orders"}, "shows what may be missing, then asks"),),
+)
+async def take_over_topic(context: Context, request: TopicRequest) -> TakenOverTopic:
+    """Have other brokers serve a topic whose broker is lost. The leader begins within a second."""
+    facts = list(await context.port.take_over_facts(request.topic))
+    await context.port.take_over(request.topic)
+    return TakenOverTopic(topic=request.topic, topics=len(facts), may_be_missing=_all_missing(facts))

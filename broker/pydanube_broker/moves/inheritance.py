@@ -1,0 +1,192 @@
+"""Read topics of a lost broker from the chain of its journal (`chain`): what their heirs rebuild them from.
+
+The chain is replayed into a folder of its own, which ordinary recovery reads. Topics of one broker share the replay. It is
+deleted once no topic was read from it for `IDLE_S`, and at a start.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+from pydanube_core.errors import DiskFull, Unavailable
+
+from pydanube_broker.chain import ChainStore, replay
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import Epoch, TopicId
+from pydanube_broker.cluster.move_record import ChainRange
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.reading import pieces_of
+from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
+from pydanube_broker.journal.helper import HelperSyncer
+from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.limits import Limits
+from pydanube_broker.topics.log_state import LogState
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+
+log = logging.getLogger("pydanube.cluster")
+
+IDLE_S: Final = 60.0
+_FOLDER: Final = "inherited"
+_SEGMENT_BYTES: Final = (
+    4 << 20
+)  # of segments that recovery begins, for the end of the chain: no message is added
+_RETRY_MS: Final = 1_000
+_CACHE_BYTES: Final = 1 << 20
+
+
+class Inherited:
+    """The journal of a lost broker, as its chain has it. Single user: the loop."""
+
+    def __init__(self, hub: Hub, worker_threads: WorkerThreads) -> None:
+        self.users = 0
+        self.used_s = time.monotonic()
+        self._hub = hub
+        self._worker_threads = worker_threads
+
+    def state(self, now: Assignment, chain: ChainRange) -> LogState | None:
+        """Return a topic's state at the end of the chain; None if the chain has nothing of this stay at the broker."""
+        state = self._hub.states.get(now.topic_id)
+        if state is None or not state.opened:
+            return None
+        if state.awaiting and state.awaiting == now.moved:
+            return state  # it had just arrived there
+        return state if state.epoch > chain.above_epoch else None
+
+    def first_offset(self, topic_id: TopicId) -> int | None:
+        """Return the lowest offset of which the chain has the message."""
+        return self._hub.journal.first_offset(topic_id)
+
+    def pieces(self, record: TopicRecord, state: LogState) -> AsyncGenerator[Piece]:
+        """Yield a topic's messages behind `state.needed_offset`, the state in the last piece."""
+        topic = Topic(
+            record.name, state, self._hub, options=record, limits=Limits.of(), epoch=Epoch(state.epoch)
+        )
+        return pieces_of(topic, None, self._worker_threads, last=True)
+
+    def close(self) -> None:
+        self._hub.journal.abandon()
+
+
+class Inheritances:
+    """The replayed chains of this broker. Single user: the loop.
+
+    Args:
+        folder: of the broker's data. Replays lie in a folder of it.
+        cluster: the folder of the cluster's objects.
+    """
+
+    def __init__(self, store: ChainStore, cluster: str, folder: Path, worker_threads: WorkerThreads) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._folder = folder / _FOLDER
+        self._worker_threads = worker_threads
+        self._open: dict[tuple[int, int], Inherited] = {}
+        self._opening = anyio.Lock()
+
+    @asynccontextmanager
+    async def of(self, chain: ChainRange) -> AsyncIterator[Inherited]:
+        """Context for reading from a chain, which is replayed unless another topic had it replayed.
+
+        Raises:
+            CorruptObject, StoreUnavailable: as `chain.replay`.
+            DiskFull, Unavailable: the folder cannot be written.
+            CorruptJournal: the replayed journal is damaged.
+        """
+        key = (chain.journal, chain.until)
+        async with self._opening:
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = await self._replayed(chain)
+        found.users += 1
+        try:
+            yield found
+        finally:
+            found.users -= 1
+            found.used_s = time.monotonic()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Delete replays that no topic was read from for a while, and all of them before and after, until cancelled."""
+        try:
+            await self._remove(self._folder)  # of an earlier process
+            task_status.started()
+            while True:
+                await anyio.sleep(IDLE_S / 4)
+                until_s = time.monotonic() - IDLE_S
+                for key, each in list(self._open.items()):
+                    if not each.users and each.used_s < until_s:
+                        del self._open[key]
+                        each.close()
+                        await self._remove(self._path(*key))
+        finally:
+            for each in self._open.values():
+                each.close()
+            self._open.clear()
+            with anyio.CancelScope(shield=True):
+                await self._remove(self._folder)
+
+    @staticmethod
+    async def _remove(folder: Path) -> None:
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    def _path(self, journal: int, until: int) -> Path:
+        return self._folder / f"{journal}-{until}"
+
+    async def _replayed(self, chain: ChainRange) -> Inherited:
+        folder = self._path(chain.journal, chain.until)
+        begun_s = time.monotonic()
+        try:
+            found = await replay(
+                self._store, self._cluster, chain.journal, chain.from_piece, chain.until, folder
+            )
+        except OSError as error:
+            raise _not_written(folder, error) from error
+        hub = Hub()
+        hub.journal = Journal(
+            folder,
+            JournalOptions(segment_bytes=_SEGMENT_BYTES, tail_cache_bytes=_CACHE_BYTES),
+            hub,
+            disk=Disk(),
+            syncer=HelperSyncer(),
+            preparer=HelperPreparer(),
+        )
+        try:
+            with self._worker_threads.pending():
+                await anyio.to_thread.run_sync(hub.journal.recover, hub.begins)
+            await hub.journal.begin()
+        except BaseException:
+            hub.journal.abandon()
+            raise
+        hub.fold_replayed()
+        log.warning(
+            "chain_replayed",
+            extra={
+                "journal": str(chain.journal),
+                "pieces": found.pieces,
+                "bytes": found.stored_lsn,
+                "topics": len(hub.states),
+                "seconds": round(time.monotonic() - begun_s, 3),
+            },
+        )
+        return Inherited(hub, self._worker_threads)
+
+
+def _not_written(folder: Path, error: OSError) -> DiskFull | Unavailable:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"the chain does not fit into {folder}: make room", path=str(folder))
+    return Unavailable(
+        f"the chain could not be written to {folder} ({error.strerror or error}): check the disk",
+        retry_after_ms=_RETRY_MS,
+    )

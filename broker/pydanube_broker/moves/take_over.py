@@ -1,0 +1,208 @@
+"""Take over topics of a lost broker from the chain of its journal: the plan, and the leader's part.
+
+A plan names topics in the record of the owner's journal (`cluster.journal_record`), which raises its term. The leader
+fences the chain, records where it ends, and seals the topics for their heirs, as it does for a removed broker
+(`removed_brokers`). An heir rebuilds its topics from the object store and the chain (`inheritance`). A topic goes on
+`rebuilt_state.JUMP` above everything that is known, because messages may be missing behind the end of the chain.
+
+If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydanube_core.errors import Conflict
+from pydanube_storage.metadata import Absent, MetadataStore, Revision, read_all
+
+from pydanube_broker.chain import ChainStore, chain_end, fence
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, fenced, settled, taken_over
+from pydanube_broker.cluster.move_record import ChainRange, Stage
+from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.records import Aside, Change, change
+
+log = logging.getLogger("pydanube.cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A journal record as it was read."""
+
+    record: JournalRecord
+    revision: Revision
+
+    @property
+    def chain(self) -> ChainRange | None:
+        """Return the part of the chain that heirs read; None if there is none, or it is not fenced."""
+        if not self.record.copies or not self.record.is_fenced:
+            return None
+        return ChainRange(
+            journal=self.record.journal, from_piece=self.record.from_piece, until=self.record.until
+        )
+
+
+class TakeOvers:
+    """See the module. Single user: the loop."""
+
+    def __init__(self, store: MetadataStore, chains: ChainStore, cluster: str, aside: Aside) -> None:
+        self._store = store
+        self._aside = aside
+        self._chains = chains
+        self._cluster = cluster
+
+    async def records(self) -> dict[BrokerId, Found]:
+        """Read the journal records of all brokers. One that cannot be read is set aside. Raises `StoreUnavailable`."""
+        items, _ = await read_all(self._store, keys.JOURNALS)
+        found = {}
+        for item in items:
+            with self._aside.reading(item.key):
+                record = JournalRecord.from_json(item.value, key=item.key)
+                found[BrokerId(keys.number_in_key(item.key))] = Found(
+                    record=record, revision=item.mod_revision
+                )
+        return found
+
+    async def ask(self, office: Office, topics: Sequence[TopicRecord]) -> None:
+        """Have topics of lost brokers taken over: all of them, or none. Idempotent.
+
+        Raises:
+            Conflict: why not. StoreUnavailable.
+        """
+        owners = self.owners(office, topics)
+
+        async def decide(change: Change) -> None:
+            for owner, theirs in owners.items():
+                key = keys.journal_key(owner)
+                item = await change.read(key)
+                record = None if item is None else JournalRecord.from_json(item.value, key=key)
+                if record is None or not record.copies:
+                    raise without_a_chain(owner)
+                change.require(Absent(keys.member_key(owner)), is_back(owner))
+                change.require(Absent(keys.removed_key(owner)), was_removed_before(owner))
+                after = taken_over(record, theirs)
+                if after != record:
+                    change.put(key, after)
+
+        await change(self._store, decide)
+
+    def owners(self, office: Office, topics: Sequence[TopicRecord]) -> dict[BrokerId, list[TopicId]]:
+        """Return the topics of each lost owner. Raises `Conflict`: a topic's owner is not lost."""
+        found: dict[BrokerId, list[TopicId]] = {}
+        for topic in topics:
+            place = office.place(topic.topic_id)
+            if place is None or place.stage not in (Stage.SERVING, Stage.MOVING):
+                raise Conflict(
+                    f"{topic.name} is on its way to an owner: wait until it is there", topic=topic.name
+                )
+            if place.broker_id in office.members:
+                raise is_back(place.broker_id)
+            found.setdefault(place.broker_id, []).append(topic.topic_id)
+        if not office.alive():
+            raise Conflict("no broker takes topics: start one, or activate one that was drained")
+        return found
+
+    async def until_now(self, broker_id: BrokerId) -> ChainRange:
+        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict`: there is none."""
+        key = keys.journal_key(broker_id)
+        item = await self._store.get(key)
+        record = None if item is None else JournalRecord.from_json(item.value, key=key)
+        if record is None or not record.copies:
+            raise without_a_chain(broker_id)
+        until = record.until
+        if not record.is_fenced:
+            until = (await chain_end(self._chains, self._cluster, record.journal, record.from_piece)).number
+        return ChainRange(journal=record.journal, from_piece=record.from_piece, until=until)
+
+    # -- leading ---------------------------------------------------------------------------------------------
+
+    async def fence(
+        self, office: Office, broker_id: BrokerId, found: Found, topics: Sequence[TopicId]
+    ) -> Found:
+        """Fence a lost broker's chain under a raised term, and record its end. Returns the record as it is then.
+
+        Raises:
+            Conflict: this broker leads no more, or the record has changed. StoreUnavailable, Fenced, CorruptObject.
+        """
+        if found.record.state is not JournalState.CLOSING:
+            found = await self._write(office, broker_id, found, taken_over(found.record, topics))
+        if found.record.is_fenced:
+            return found
+        record = found.record
+        until = await fence(self._chains, self._cluster, record.journal, record.from_piece, record.term)
+        heirs = set(office.spread(topics).values())
+        after = await self._write(office, broker_id, found, fenced(record, until, heirs))
+        log.warning(
+            "chain_fenced",
+            extra={"broker_id": str(broker_id), "term": record.term, "until": until, "topics": len(topics)},
+        )
+        return after
+
+    async def settle(self, office: Office, broker_id: BrokerId, found: Found) -> None:
+        """Open a closing record if its broker is back, or close it if no topic is left; nothing while heirs are at work.
+
+        Raises as `fence`.
+        """
+        under_way, left = await self._places(broker_id)
+        after = settled(found.record, is_back=broker_id in office.members, under_way=under_way, left=left)
+        if after != found.record:
+            await self._write(office, broker_id, found, after)
+            log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})
+
+    async def _places(self, broker_id: BrokerId) -> tuple[list[TopicId], Mapping[TopicId, bool]]:
+        """Return the topics of a broker that have no new owner yet, and those that it has: whether they are its audit."""
+        items, _ = await read_all(self._store, keys.ASSIGNMENTS)  # the store's: the watch may be late
+        places = [Assignment.of(item.key, item.value) for item in items]
+        under_way = [
+            each.topic_id
+            for each in places
+            if each.move is not None and each.move.chain is not None and each.move.source == str(broker_id)
+        ]
+        left = {each.topic_id: each.topic.is_audit for each in places if each.broker_id == broker_id}
+        return under_way, left
+
+    async def _write(self, office: Office, broker_id: BrokerId, found: Found, after: JournalRecord) -> Found:
+        key = keys.journal_key(broker_id)
+        guard = office.leadership.guard
+
+        async def decide(change: Change) -> None:
+            item = await change.read(key)
+            if item is None or item.mod_revision != found.revision:
+                raise Conflict(f"{key} was changed meanwhile", retryable=True)
+            change.require(guard, Conflict("another broker leads", retryable=True))
+            change.put(key, after)
+
+        outcome = await change(self._store, decide)
+        assert outcome.revision is not None
+        return Found(record=after, revision=outcome.revision)
+
+
+def without_a_chain(broker_id: BrokerId) -> Conflict:
+    return Conflict(
+        f"broker {broker_id} did not copy its journal into the object store, so nothing is known of its topics there: "
+        "start it again on its data directory, or remove it with brokers.remove if that is gone for good",
+        broker_id=str(broker_id),
+        reason="no_copy",
+    )
+
+
+def is_back(broker_id: BrokerId) -> Conflict:
+    return Conflict(
+        f"broker {broker_id} is registered and serves its topics: move them with topics.move, or wait until its lease of "
+        "10 s is over if it was killed a moment ago",
+        broker_id=str(broker_id),
+        reason="registered",
+    )
+
+
+def was_removed_before(broker_id: BrokerId) -> Conflict:
+    return Conflict(
+        f"broker {broker_id} was removed, so its topics go to others without a plan: wait until they are there",
+        broker_id=str(broker_id),
+        reason="removed",
+    )

@@ -1,0 +1,257 @@
+"""Topics of a lost broker are taken over from the chain of its journal, by a plan, and what only it has is kept."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.chain import ChainObjects, Item, Place, piece_key
+from pydanube_broker.chain.piece import encode_piece
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
+from pydanube_broker.copying.arrival import Arrival
+from pydanube_broker.moves import moves
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_core.names import TopicName
+from pydanube_storage.metadata import Put
+from pydanube_storage.objects import LocalStore
+
+from tests.broker.chain.records_of import groups_of
+from tests.broker.moves.test_moves_between_brokers import broker_id
+from tests.broker.serving.test_several_brokers import cluster
+from tests.support.several_brokers import SeveralBrokers
+from tests.support.waiting import until
+
+__all__ = ["cluster"]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+TIERED = [b"tiered-%d" % n for n in range(10)]
+COPIED = [b"copied-%d" % n for n in range(5)]
+LOST = [b"lost-%d" % n for n in range(3)]
+AFTER = [b"after-%d" % n for n in range(4)]
+JUMP = 1 << 32
+
+
+@pytest.fixture(autouse=True)
+def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No minute is over in a test, on the slowest machine."""
+    monkeypatch.setattr(moves, "SAY_S", 3600.0)
+
+
+async def filled(name: str, owner: Broker) -> None:
+    """A topic of which the store has ten messages, and the journal five more. Twelve are acknowledged."""
+    topic = TopicName.parse(name)
+    await owner.registry.create(topic, partitions=0, dispatch_strategy="reliable", here=True)
+    async with connect(owner.broker_url) as client, client.producer(name) as producer:
+        await producer.send_many(TIERED)
+        assert await owner.port.flush_objects(name) == len(TIERED)
+        await producer.send_many(COPIED)
+        async with client.consumer(name, "s", start="earliest") as consumer:
+            for _ in range(12):
+                await (await anext(consumer)).ack()
+        served = owner.registry.find(topic)
+        assert served is not None
+        await until(lambda: served.subscriptions["s"].floor == 12)
+
+
+async def record_of(cluster: SeveralBrokers, owner: int) -> JournalRecord:
+    store = next(iter(cluster.brokers.values())).admin_state.store
+    key = keys.journal_key(BrokerId(owner))
+    item = await store.get(key)
+    assert item is not None
+    return JournalRecord.from_json(item.value, key=key)
+
+
+async def until_state(cluster: SeveralBrokers, owner: str, state: JournalState) -> None:
+    with anyio.fail_after(30):
+        while (await record_of(cluster, int(owner))).state is not state:  # noqa: ASYNC110  (it is in the store)
+            await anyio.sleep(0.05)
+
+
+async def copied(cluster: SeveralBrokers, folder: Path, owner: int) -> None:
+    """Make the chain of a broker's journal from its files, as a broker that copies its journal has it in the store."""
+    store = next(iter(cluster.brokers.values())).admin_state.store
+    record, broker = await record_of(cluster, owner), next(iter(cluster.brokers.values()))
+    chain, place = ChainObjects(LocalStore(folder / "objects")), Place()
+    for item in groups_of(folder / "copied", each=50):
+        items: list[Item] = [item]
+        header, data = encode_piece(place, items, journal=record.journal, term=record.term, random=bytes(16))
+        assert await chain.create(piece_key(broker.tier.cluster, record.journal, place.number), data)
+        place = place.after(header)
+    await store.transact([Put(keys.journal_key(BrokerId(owner)), replace(record, copies=True).to_json())])
+
+
+async def lost(cluster: SeveralBrokers, number: int) -> str:
+    """Stop a broker and wait until the others know; returns its id."""
+    me = broker_id(cluster.brokers[number])
+    await cluster.stop(number)
+    for broker in cluster.brokers.values():
+        members = broker.registry.ownership.office.members
+        await until(lambda members=members: me not in members)
+    return str(me)
+
+
+async def read_all(cluster: SeveralBrokers, name: str, count: int) -> list[bytes]:
+    async with (
+        connect(cluster.owner(name).broker_url) as client,
+        client.reader(name, start="earliest") as reader,
+    ):
+        with anyio.fail_after(60):
+            return [(await anext(reader)).payload for _ in range(count)]
+
+
+async def test_topic_goes_on_with_all_that_the_chain_has(cluster: SeveralBrokers, tmp_path: Path) -> None:
+    owner = cluster.brokers[3]
+    for name in ("t", "other"):
+        await filled(name, owner)
+    journal = owner.journal.folder
+    await owner.journal.until_durable()
+    shutil.copytree(journal, tmp_path / "copied")
+    async with connect(owner.broker_url) as client, client.producer("t") as producer:
+        await producer.send_many(LOST)
+    await owner.moves.keep_states()
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+    one, two = cluster.brokers[1], cluster.brokers[2]
+
+    (found,) = await one.port.take_over_facts("t")
+    assert (found.broker_id, found.copied_to, found.reported_to) == (gone, 15, 18)
+    assert (found.missing_messages, found.subscriptions) == (3, 1)
+    before = await record_of(cluster, int(gone))
+    assert before.state is JournalState.OPEN, "a forecast changes nothing"
+
+    await two.port.take_over("t")
+    await two.port.take_over("t")
+    await until(lambda: cluster.serves_name("t"))
+    after = await record_of(cluster, int(gone))
+    assert (after.term, after.state) == (before.term + 1, JournalState.CLOSING)
+    assert after.until > 1
+    assert not cluster.serves_name("other"), "no plan names it"
+    served = cluster.owner("t").registry.find(TopicName.parse("t"))
+    assert served is not None
+    assert (served.start_offset, served.commit) == (0, 18 + JUMP)
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+    async with connect(cluster.owner("t").broker_url) as client, client.producer("t") as producer:
+        await producer.send_many(AFTER)
+        async with client.consumer("t", "s") as consumer:
+            with anyio.fail_after(60):
+                got = [(await anext(consumer)).payload for _ in range(3 + len(AFTER))]
+    assert got == COPIED[2:] + AFTER, "what was acknowledged before the copy ended stays acknowledged"
+
+    # the plan for the other topic uses the same fence
+    await one.port.take_over("other")
+    await until(lambda: cluster.serves_name("other"))
+    assert (await record_of(cluster, int(gone))).until == after.until
+    assert await read_all(cluster, "other", 15) == TIERED + COPIED
+
+    # the broker comes back: it keeps what only it has, and serves what others did not take
+    await cluster.start(3)
+    await cluster.all_know_all()
+    kept = tmp_path / "objects" / one.tier.cluster / "lost+found" / gone
+    await until(lambda: any(kept.rglob("*.parquet")))
+    back = cluster.brokers[3]
+    await until(lambda: not {"/default/t", "/default/other"} & {each.name for each in back.registry.topics})
+    assert await read_all(cluster, "t", 15 + len(AFTER)) == TIERED + COPIED + AFTER
+
+    await until_state(cluster, gone, JournalState.OPEN)
+
+
+async def test_what_cannot_be_taken_over_is_refused_with_the_reason(
+    cluster: SeveralBrokers, tmp_path: Path
+) -> None:
+    owner, other = cluster.brokers[3], cluster.brokers[1]
+    await filled("t", owner)
+    await owner.registry.create(
+        TopicName.parse("live"), partitions=0, dispatch_strategy="non_reliable", here=True
+    )
+    for call in (other.port.take_over, other.port.take_over_facts):
+        with pytest.raises(Conflict, match="is registered and serves its topics"):
+            await call("t")
+        with pytest.raises(ClusterError, match="nowhere"):
+            await call("nowhere")
+        with pytest.raises(Conflict, match="stores nothing"):
+            await call("live")
+    gone = await lost(cluster, 3)
+    for call in (other.port.take_over, other.port.take_over_facts):
+        with pytest.raises(Conflict, match="did not copy its journal"):
+            await call("t")
+    assert (await record_of(cluster, int(gone))).state is JournalState.OPEN
+    await cluster.start(3)
+    await until(lambda: cluster.serves_name("t"))
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+
+
+async def test_broker_that_is_back_before_its_topics_are_sealed_keeps_them(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = cluster.brokers[3]
+    await filled("t", owner)
+    await owner.journal.until_durable()
+    shutil.copytree(owner.journal.folder, tmp_path / "copied")
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+    asked = anyio.Event()
+
+    async def nobody_looks(*_: object) -> None:
+        if not asked.is_set():
+            asked.set()
+
+    for broker in cluster.brokers.values():
+        monkeypatch.setattr(broker.moves.taking, "look", nobody_looks)
+    await cluster.brokers[1].port.take_over("t")
+    assert (await record_of(cluster, int(gone))).topics
+    await cluster.start(3)
+    await until(lambda: cluster.serves_name("t"))
+    monkeypatch.undo()
+    await until_state(cluster, gone, JournalState.OPEN)
+    assert cluster.owner("t") is cluster.brokers[3]
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+
+
+async def test_removed_broker_leaves_what_its_chain_has(cluster: SeveralBrokers, tmp_path: Path) -> None:
+    owner = cluster.brokers[3]
+    await filled("t", owner)
+    await owner.journal.until_durable()
+    shutil.copytree(owner.journal.folder, tmp_path / "copied")
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+    await cluster.brokers[1].port.remove_broker(gone)
+    await until(lambda: cluster.serves_name("t"))
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+    await until_state(cluster, gone, JournalState.CLOSED)
+
+
+async def test_another_heir_goes_on_if_the_first_is_lost(cluster: SeveralBrokers, tmp_path: Path) -> None:
+    owner = cluster.brokers[3]
+    await filled("t", owner)
+    await owner.journal.until_durable()
+    shutil.copytree(owner.journal.folder, tmp_path / "copied")
+    gone = await lost(cluster, 3)
+    await copied(cluster, tmp_path, int(gone))
+    first: list[int] = []
+    for n, broker in cluster.brokers.items():
+        rebuild = broker.moves.rebuild
+
+        async def hangs(assignment: Assignment, arrival: Arrival, n: int = n, rebuild: Any = rebuild) -> None:
+            if first and first[0] != n:
+                await rebuild(assignment, arrival)
+                return
+            first[:] = [n]
+            await anyio.sleep_forever()
+
+        broker.moves.rebuild = hangs  # type: ignore[method-assign]
+    await cluster.brokers[1].port.take_over("t")
+    await until(lambda: bool(first))
+    until_then = (await record_of(cluster, int(gone))).until
+    await cluster.stop(first[0])
+    await until(lambda: cluster.serves_name("t"))
+    assert await read_all(cluster, "t", 15) == TIERED + COPIED
+    assert (await record_of(cluster, int(gone))).until == until_then, "it reads up to the same fence"
