@@ -77,6 +77,7 @@ SAID_BY_THE_NAME: Final = frozenset(
         "The schema, as text",
         "The version to delete",
         "What new versions must be able to do",
+        "What to even out; topics: their numbers, also of idle ones",
         "Who registers it",
         "Whose token it is",
         "Without it, the latest",

@@ -139,3 +139,35 @@ async def test_the_leader_judges_the_balance_whichever_broker_is_asked(cluster: 
             assert found.broker_count == 3
     recorded = [broker for broker in cluster.brokers.values() if await audited(broker, "cluster.balance")]
     assert recorded == [leader]
+
+
+def counts(cluster: SeveralBrokers) -> list[int]:
+    return sorted(broker.registry.count for broker in cluster.brokers.values())
+
+
+async def test_what_the_balance_shows_is_what_a_rebalance_acts_on(cluster: SeveralBrokers) -> None:
+    """Nothing is published, so that both judge by the numbers of topics."""
+    full, asked = cluster.brokers[2], cluster.brokers[3]
+    for n in range(6):
+        await create_at(cluster, f"/default/idle-{n}", full)
+    async with tool_at(asked) as tool:
+        shown = await tool("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest())
+        assert shown.coefficient_of_variation > 0.3
+        planned = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest(dry_run=True))
+        assert (planned.success, planned.moves_executed) == (True, 0)
+        assert {each.from_broker for each in planned.proposed_moves} == {int(id_of(full))}
+        before = counts(cluster)
+        one = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest(dry_run=True, max_moves=1))
+        assert len(one.proposed_moves) == 1
+        assert counts(cluster) == before
+        done = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest())
+        assert done.moves_executed == len(planned.proposed_moves) > 1
+        await until(
+            lambda: counts(cluster)[-1] - counts(cluster)[0] < 2 and sum(counts(cluster)) == sum(before)
+        )
+        shown = await tool("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest())
+        assert shown.coefficient_of_variation == 0
+        assert not any(each.is_overloaded or each.is_underloaded for each in shown.brokers)
+        again = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest())
+        assert (again.success, again.moves_executed) == (True, 0)
+        assert "differ by at most one" in again.error_message

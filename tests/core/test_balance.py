@@ -17,6 +17,8 @@ from pydanube_core.balance import (
     TopicLoad,
     Verdict,
     assess,
+    excess_of,
+    moves_by_number,
     spread_of,
 )
 from pydanube_core.balance.measures import gini, robust_z
@@ -190,3 +192,30 @@ def test_the_unit_of_load_does_not_matter(loads: list[list[float]], factor: floa
     )
     assert one.score == pytest.approx(other.score)
     assert one.verdict is other.verdict
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 30), min_size=1),
+    st.integers(0, 200),
+)
+def test_moves_by_number_leave_a_difference_of_one_at_most(counts: dict[str, int], most: int) -> None:
+    movable = {
+        broker: [f"{broker}{n}" for n in range(excess)] for broker, excess in excess_of(counts).items()
+    }
+    moves = moves_by_number(counts, movable, most=most)
+    after = dict(counts)
+    for move in moves:
+        assert move.topic.startswith(move.source)
+        assert after[move.source] - after[move.target] >= 2, "each move helps"
+        after[move.source] -= 1
+        after[move.target] += 1
+        assert (move.source_after, move.target_after) == (after[move.source], after[move.target])
+    assert len({move.topic for move in moves}) == len(moves) <= most
+    if len(moves) < most:
+        assert max(after.values()) - min(after.values()) <= 1
+
+
+def test_a_topic_that_may_not_move_stays() -> None:
+    assert moves_by_number({"a": 9, "b": 0}, {"a": ["t"]}, most=9)[0].topic == "t"
+    assert len(moves_by_number({"a": 9, "b": 0}, {"a": ["t"]}, most=9)) == 1
+    assert moves_by_number({"a": 1, "b": 0}, {"a": ["t"]}, most=9) == []

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from statistics import pstdev
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydanube_core.balance import Policy, spread_of
-from pydanube_core.errors import NotImplementedYet
+from pydanube_core.errors import Conflict, LastBroker, NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import AskingService
 
 BAND: Final = Policy().start_band
+MAX_MOVES: Final = 1000  # of one call
 LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
 FOLLOWER: Final = "Cluster_Follower"
 
@@ -71,7 +72,11 @@ class Brokers(AskingService):
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
-        """Return the balance: loads of the bottleneck; if no resource is used enough, the numbers of topics."""
+        """Return the balance: loads of the bottleneck; if no resource is used enough, the numbers of topics.
+
+        The tool derives its verdict from the coefficient of variation. This field is 0 if the brokers count as balanced
+        here, so that the tool suggests no rebalance that would find nothing to move.
+        """
         found = await self._ask("cluster.balance")
         topics = {each["broker_id"]: each["topics"] for each in await self._ask.every("brokers.list")}
         key = found["bottleneck"]
@@ -80,21 +85,23 @@ class Brokers(AskingService):
             for each in found["brokers"]
         }
         spread = spread_of(list(loads.values()) or [0.0])
-        deviation = pstdev(loads.values()) if loads else 0.0
+        balanced = (
+            found["verdict"] == "BALANCED" if key else spread.highest - min(loads.values(), default=0) < 2
+        )
         return pb.ClusterBalanceResponse(
-            coefficient_of_variation=spread.cv or 0.0,
+            coefficient_of_variation=0.0 if balanced else spread.cv or 0.0,
             mean_load=spread.mean,
             max_load=spread.highest,
             min_load=min(loads.values(), default=0.0),
-            std_deviation=deviation,
+            std_deviation=pstdev(loads.values()) if loads else 0.0,
             broker_count=len(loads),
             brokers=[
                 pb.BrokerLoadInfo(
                     broker_id=int(broker),
                     load=load,
                     topic_count=topics.get(broker, 0),
-                    is_overloaded=load > spread.mean * (1 + BAND),
-                    is_underloaded=load < spread.mean * (1 - BAND),
+                    is_overloaded=not balanced and load > spread.mean * (1 + BAND),
+                    is_underloaded=not balanced and load < spread.mean * (1 - BAND),
                 )
                 for broker, load in sorted(loads.items(), key=lambda item: item[1])
             ],
@@ -102,23 +109,37 @@ class Brokers(AskingService):
         )
 
     async def trigger_rebalance(self, request: pb.RebalanceRequest) -> pb.RebalanceResponse:
+        """Carry out the moves by that which `get_cluster_balance` shows: the load, or the numbers of topics."""
         found = await self._ask("cluster.balance")
-        most = request.max_moves if request.HasField("max_moves") else None
-        moves = found["moves"][:most]
+        asked: dict[str, Any] = {"by": "load" if found["bottleneck"] else "topics"}
+        if request.HasField("max_moves"):
+            asked["max_moves"] = min(max(1, request.max_moves), MAX_MOVES)  # 0 moves one in the original, too
+        try:
+            plan = await self._ask("cluster.rebalance", {**asked, "plan_only": True})
+        except (Conflict, LastBroker) as error:
+            why = error.message.removeprefix("no move is suggested: ")
+            return pb.RebalanceResponse(success=True, error_message=f"no move is suggested: {why}")
+        gains = {each["topic"]: each["source_before"] - each["source_after"] for each in found["moves"]}
+        topics = [
+            each["path"].removeprefix("topics").removesuffix("/owner")
+            if each["path"].endswith("/owner")
+            else ""
+            for each in plan["diff"]
+        ]
         proposed = [
             pb.ProposedMove(
-                topic_name=move["topic"],
-                from_broker=int(move["source"]),
-                to_broker=int(move["target"]),
-                estimated_load=move["source_before"] - move["source_after"],
-                reason=found["because"],
+                topic_name=topic,
+                from_broker=int(each["before"]),
+                to_broker=int(each["after"]),
+                estimated_load=gains.get(topic, 1.0),
+                reason=found["because"] if asked["by"] == "load" else "the numbers of topics differ",
             )
-            for move in moves
+            for topic, each in zip(topics, plan["diff"], strict=True)
+            if topic
         ]
-        if request.dry_run or not moves:
-            why = "" if moves else f"no move is suggested: {found['because']}"
-            return pb.RebalanceResponse(success=True, proposed_moves=proposed, error_message=why)
-        done = await self._ask("cluster.rebalance", {} if most is None else {"max_moves": most})
+        if request.dry_run:
+            return pb.RebalanceResponse(success=True, proposed_moves=proposed)
+        done = await self._ask("cluster.rebalance", asked)
         return pb.RebalanceResponse(
             success=not done["not_begun"],
             moves_executed=len(done["moves"]),

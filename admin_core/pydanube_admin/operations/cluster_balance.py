@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence, Set
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
-from pydanube_core.balance import Move
+from pydanube_core.balance import Move, excess_of, moves_by_number
 from pydanube_core.errors import ClusterError, Conflict, LastBroker
+from pydanube_core.names import TopicName
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.balancer import Balancer, Judged
@@ -18,8 +19,14 @@ from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
+FACTS_AT_ONCE: Final = 200  # topics whose owners are asked in one call
+
 
 class RebalanceRequest(Request):
+    by: Annotated[
+        Literal["load", "topics"],
+        Field(description="What to even out; topics: their numbers, also of idle ones"),
+    ] = "load"
     max_moves: Annotated[
         int | None,
         Field(ge=1, le=1000, description="At most this number of moves; if not given, [balance] max_moves"),
@@ -155,14 +162,58 @@ async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, 
             "there is nothing to balance: this broker is alone", field="operation", value="cluster.rebalance"
         )
     found = await context.desk.balancer.suggestion()
+    if request.by == "topics":
+        return found, await _by_number(context, found, request.max_moves)
     moves = list(found.assessment.moves)[: request.max_moves]
     names = {move.topic for move in moves}  # of a swap both halves, or none
     return found, [move for move in moves if move.swapped_with is None or move.swapped_with in names]
 
 
+async def _by_number(context: Context, found: Judged, max_moves: int | None) -> list[Move]:
+    """Return the moves that even out the numbers of topics of the brokers that take topics; idle topics go first."""
+    takers = set(await context.port.takers())
+    counts = {
+        each.broker_id: each.topics for each in await context.port.statuses() if each.broker_id in takers
+    }
+    busy = {topic.topic for topic in found.snapshot.topics}
+    moving = {move.topic for move in found.under_way}
+    keys = sorted(await context.port.topic_index(), key=lambda key: (key.topic in busy, key.topic))
+    movable = {
+        broker: await _some_of(
+            context, broker, moving, [key.topic for key in keys if broker in key.owners], count
+        )
+        for broker, count in excess_of(counts).items()
+    }
+    return moves_by_number(
+        counts, movable, most=context.desk.balancer.options.max_moves if max_moves is None else max_moves
+    )
+
+
+async def _some_of(
+    context: Context, broker_id: str, moving: Set[str], names: Sequence[str], count: int
+) -> list[str]:
+    """Return the first `count` topics of a broker that are not on their way, each partition by its own name."""
+    logs: list[str] = []
+    users = [name for name in names if not TopicName.parse(name).is_system]
+    for start in range(0, len(users), FACTS_AT_ONCE):
+        for whole, *parts in await context.port.topic_facts(users[start : start + FACTS_AT_ONCE]):
+            logs += [
+                log.topic for log in parts or [whole] if log.owner == broker_id and log.topic not in moving
+            ]
+        if len(logs) >= count:
+            break
+    return logs[:count]
+
+
 async def forecast_rebalance(context: Context, request: RebalanceRequest) -> Forecast:
     found, moves = await _chosen(context, request)
     judged = found.assessment
+    if not moves and request.by == "topics":
+        raise Conflict(
+            "no move is suggested: the brokers' numbers of topics differ by at most one",
+            verdict=judged.verdict.value,
+            retryable=False,
+        ).followed_by(next_call("brokers.list", {}, "shows the numbers of topics"))
     if not moves:
         reasons = ", ".join(sorted(reason.value for reason in judged.rejected)) or "settling"
         raise Conflict(
@@ -170,11 +221,11 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
             verdict=judged.verdict.value,
             retryable=False,
         ).followed_by(next_call("cluster.balance", {}, "shows loads and why"))
-    resource = judged.bottleneck.value if judged.bottleneck is not None else "load"
     diff: list[Mapping[str, Any]] = [
         entry(f"topics{move.topic}/owner", move.source, move.target) for move in moves
     ]
-    for move in moves:
+    resource = judged.bottleneck.value if judged.bottleneck is not None else "load"
+    for move in moves if request.by == "load" else ():
         diff.append(
             entry(
                 f"brokers/{move.source}/{resource}", round(move.source_before, 3), round(move.source_after, 3)
@@ -202,10 +253,13 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     effect=Effect.CHANGE,
     title="Rebalance the cluster",
     permission="brokers:change",
-    summary="Begin the moves that cluster.balance suggests; each must make the busiest broker less busy.",
+    summary="Begin the moves that cluster.balance suggests; by=topics evens out numbers of topics.",
     forecast=forecast_rebalance,
     undo=undo_move,
-    examples=(Example({"max_moves": 5}, "five topics at the most"),),
+    examples=(
+        Example({"max_moves": 5}, "five topics at the most"),
+        Example({"by": "topics"}, "idle topics too, as after adding a broker"),
+    ),
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
     """Begin the moves, and return; a move that could not begin is reported, and the others continue."""

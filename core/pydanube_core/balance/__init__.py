@@ -3,6 +3,7 @@
 from pydanube_core.balance.assess import Assessment, Verdict, assess
 from pydanube_core.balance.facts import BrokerLoad, LoadReport, Policy, Resource, Snapshot, TopicLoad
 from pydanube_core.balance.measures import spread_of
+from pydanube_core.balance.numbers import excess_of, moves_by_number
 from pydanube_core.balance.plan import Move
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "TopicLoad",
     "Verdict",
     "assess",
+    "excess_of",
+    "moves_by_number",
     "spread_of",
 ]

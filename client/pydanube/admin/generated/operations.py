@@ -358,11 +358,19 @@ class ClusterOperations(KeywordsNamed):
         """Show counters of the cluster: messages and bytes in and out, lag, refusals."""
         return await self._caller.call("cluster.metrics", locals(), ClusterMetrics)
 
-    async def rebalance(self, *, max_moves: int | None = None, plan_token: str | None = None) -> Rebalanced:
-        """Begin the moves that cluster.balance suggests; each must make the busiest broker less busy."""
+    async def rebalance(
+        self,
+        *,
+        by: Literal["load", "topics"] | None = None,
+        max_moves: int | None = None,
+        plan_token: str | None = None,
+    ) -> Rebalanced:
+        """Begin the moves that cluster.balance suggests; by=topics evens out numbers of topics."""
         return await self._caller.call("cluster.rebalance", locals(), Rebalanced)
 
-    async def plan_rebalance(self, *, max_moves: int | None = None) -> Plan[Rebalanced]:
+    async def plan_rebalance(
+        self, *, by: Literal["load", "topics"] | None = None, max_moves: int | None = None
+    ) -> Plan[Rebalanced]:
         """What `rebalance` would change; nothing changes until it is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
 
