@@ -197,7 +197,10 @@ async def a_dead_letter_that_says_it_came_from_there(cluster: Administered, targ
         await cluster("topics.create", topic="letters")
     attributes = {"x-original-topic": AUDIT_TOPIC, "x-original-subscription": subscription}
     await cluster("messages.publish", topic="letters", payload=FORGED.decode(), attributes=attributes)
-    refused = await cluster.refused("dead_letters.replay", topic=AUDIT_TOPIC, subscription=subscription)
+    letters = {"topic": AUDIT_TOPIC, "subscription": subscription}
+    done = await cluster("dead_letters.replay", **letters)
+    assert (done["messages"], done["not_there"]) == (0, {"differs": 1})
+    refused = await cluster.refused("dead_letters.replay", **letters, to=target)
     assert refused.code == "PERMISSION_DENIED"
 
 

@@ -127,7 +127,7 @@ Change (--allow-writes)
   changes.undo | u | undo | take the change back | audit change
   faces.freeze | z | freeze | let the face of this record read and change nothing: stops an assistant | audit change
   faces.thaw | a | thaw | lift the freeze of a face | audit change
-  dead_letters.replay | a | put back | put the marked letters back where they came from | dead-letters
+  dead_letters.replay | a | put back | deliver the originals of the marked letters again | dead-letters
   dead_letters.drop=topics.truncate | ctrl+t | drop | delete the letters before a position | dead-letters
   consumers.disconnect | ctrl+d | disconnect consumer | end the consumer's session | clients
   producers.disconnect | ctrl+e | disconnect producer | end the producer's session | clients

@@ -111,6 +111,8 @@ class Context:
     lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None
     principal_type: str = ""  # what kind of thing has the name, by its credential; empty: a claim
+    # JSON values that the forecast of this call has pinned: what the request meant then. None while it is forecast first
+    pinned: Mapping[str, Any] | None = None
     why: str = ""  # of a change, in the caller's words
     detached: Detachment | None = None  # nobody waits for the call: its task is the answer
 

@@ -45,7 +45,7 @@ from pydanube_admin.engine.change_records import (
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs
 from pydanube_admin.engine.forecast import Forecast, bounded, is_stale
 from pydanube_admin.engine.guards import Guards, thing_of
-from pydanube_admin.engine.kept_records import PLAN, new_id
+from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
 from pydanube_admin.engine.operation import Call, known
 from pydanube_admin.engine.plan_records import (
@@ -127,6 +127,7 @@ class Desk:
             blast_radius=dict(forecast.blast_radius),
             revision=forecast.revision,
             later=forecast.later,
+            pinned=forecast.pinned,
             why=context.why,
             created_ms=now,
             expires_ms=now + self._options.plan_ttl_ms,
@@ -232,12 +233,13 @@ class Desk:
         held: tuple[PlanRecord, int] | None = None
         if call.plan_token:
             held = await self._check_token(context, call)
+            context = replace(context, pinned=held[0].pinned)
         forecast = await self._forecast(context, call)
         now = self._now_ms()
         if held is not None:
             broken_promise = held[0].reversible and not call.operation.can_undo(forecast)
             if is_stale(held[0].revision, forecast.revision) or broken_promise:
-                raise await self._stale(context, call, held[0], forecast)
+                raise await self._stale(replace(context, pinned=None), call, held[0])
         elif call.operation.destroys(forecast):
             if not one_step:
                 raise await self._required(context, call, forecast)
@@ -262,7 +264,11 @@ class Desk:
         reached(Step.BEGUN)
         grace = None if record is None else Grace(call_id=context.call_id, until_ms=record.undo_until_ms)
         return _Prepared(
-            context=replace(context, grace=grace), call=call, entry=entry, plan_id=plan_id, record=record
+            context=replace(context, grace=grace, pinned=forecast.pinned),
+            call=call,
+            entry=entry,
+            plan_id=plan_id,
+            record=record,
         )
 
     def _record_of(
@@ -415,16 +421,36 @@ class Desk:
                 plan_id=record.plan_id,
             ).followed_by(self._again(record))
 
-    async def _stale(self, context: Context, call: Call, record: PlanRecord, forecast: Forecast) -> PlanStale:
-        plan = await self._keep(context, call, forecast)
+    async def _stale(self, context: Context, call: Call, record: PlanRecord) -> PlanStale:
+        plan = await self._keep(context, call, await self._forecast(context, call))
+        before = {each["path"]: each for each in record.diff}
+        changed = [
+            {
+                "path": each["path"],
+                "planned": before.get(each["path"], {}).get("before"),
+                "now": each["before"],
+            }
+            for each in plan.diff
+            if before.get(each["path"], {}).get("before") != each["before"]
+        ]
+        by = await self._changed_by(call, record)
         return PlanStale(
             f"what the plan {record.plan_id} stands on has changed since it was made, so it would not do what was "
             "shown; nothing was changed. The plan in details is what it would do now",
             plan=plan.model_dump(mode="json"),
             stale_plan_id=record.plan_id,
+            changed=[{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}],
         ).followed_by(
             call.operation.apply_call(call.arguments, plan.plan_token, "does what the new plan says, once")
         )
+
+    async def _changed_by(self, call: Call, record: PlanRecord) -> str | None:
+        """Return the last recorded change of the same thing since a plan was made."""
+        thing, found = await self._thing(call), None
+        async for each in self.changes.since(CALL + record.plan_id[1:]):
+            if thing_of(known(each.operation).group, each.arguments) == thing:
+                found = each.call_id
+        return found
 
     async def _required(self, context: Context, call: Call, forecast: Forecast) -> PlanRequired:
         plan = await self._keep(context, call, forecast)

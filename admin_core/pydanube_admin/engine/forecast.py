@@ -22,7 +22,8 @@ class Forecast:
     shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
     must still be so when the plan is applied; without it, the differences and the blast radius. `counts` is what must
     still be so, too, unless clients are at work when the plan is made or applied, since their work changes it; None while
-    they are. `later` is a sentence on what may follow from it after it is done: `messages` and `bytes` of the blast
+    they are. `pinned` is what the request means at this moment, JSON values only: the call that applies the plan finds it in
+    `Context.pinned` and acts on nothing else. `later` is a sentence on what may follow from it after it is done: `messages` and `bytes` of the blast
     radius are what goes at once.
     """
 
@@ -34,6 +35,7 @@ class Forecast:
     basis: Any = None
     counts: Any = None
     later: str | None = None
+    pinned: Mapping[str, Any] | None = None
 
     @property
     def ground(self) -> list[Any]:

@@ -109,6 +109,7 @@ READING: Final = "messages:read"  # or `data:consume`
 WRITTEN: Final = {
     "audit.export": "into",
     "topics.replay": "to",
+    "dead_letters.replay": "to",
     "subscriptions.set_failure_policy": "dead_letter_topic",
 }
 

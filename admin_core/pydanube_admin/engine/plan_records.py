@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pydantic import Field
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     ClusterError,
@@ -59,6 +60,7 @@ class PlanRecord(KeptRecord):
     state: str = OPEN
     call_id: str | None = None
     later: str | None = None
+    pinned: Mapping[str, Any] | None = None
     members: list[str] = field(default_factory=list)  # plans that are applied with this one
     principal_type: str = ""  # as of its call
     why: str = ""  # in the words of its maker
@@ -259,6 +261,9 @@ class ShownPlan(Result):
     # Topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
     blast_radius: dict[str, int | None]
     later: str | None = None  # what may go after that
+    pinned: dict[str, Any] | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )  # what applying it acts on, whatever comes meanwhile
     state: str
     created_at: str
     expires_at: str

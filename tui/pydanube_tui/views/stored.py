@@ -187,7 +187,7 @@ def _reasons(situation: Situation) -> list[Line]:
 DEAD_LETTERS: Final = View(
     name="dead-letters",
     title="Dead letters",
-    summary="Messages that were given up, with their reasons; a puts the marked ones back where they came from.",
+    summary="Messages that were given up, with their reasons; a delivers the marked ones again.",
     twin="danube dead-letters list TOPIC SUBSCRIPTION --json",
     asks=listed("dead_letters.list", "topic", "subscription", extent=Extent.ONE, limit=100),
     columns=(

@@ -38,7 +38,7 @@ from pydanube.admin.generated.results import (
     ConsumerItem,
     CreatedSubscription,
     CreatedTopic,
-    DeadLetterItem,
+    DeadLetterPage,
     DeletedBinding,
     DeletedNamespace,
     DeletedRevocation,
@@ -416,21 +416,40 @@ class DeadLettersOperations(KeywordsNamed):
         subscription: str,
         *,
         max_bytes: int | None = None,
+        state: Literal["waiting", "replayed", "handled", "failed_again"] | None = None,
+        reason: str | None = None,
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
-    ) -> Page[DeadLetterItem]:
-        """List messages of a subscription that failed too often, with why."""
-        return await self._caller.call("dead_letters.list", locals(), Page[DeadLetterItem])
+    ) -> DeadLetterPage:
+        """List messages of a subscription that failed too often, with why, and whether they were replayed since."""
+        return await self._caller.call("dead_letters.list", locals(), DeadLetterPage)
 
     async def replay(
-        self, topic: str, subscription: str, *, offsets: str | None = None, plan_token: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        offsets: str | None = None,
+        until: int | None = None,
+        reason: str | None = None,
+        again: bool | None = None,
+        to: str | None = None,
+        plan_token: str | None = None,
     ) -> ReplayedDeadLetters:
-        """Copy dead letters back to the topic they came from, with the attribute x-replayed-from."""
+        """Deliver the originals of dead letters again, at their own place and to this subscription only."""
         return await self._caller.call("dead_letters.replay", locals(), ReplayedDeadLetters)
 
     async def plan_replay(
-        self, topic: str, subscription: str, *, offsets: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        offsets: str | None = None,
+        until: int | None = None,
+        reason: str | None = None,
+        again: bool | None = None,
+        to: str | None = None,
     ) -> Plan[ReplayedDeadLetters]:
         """What `replay` would change; nothing changes until it is applied."""
         return await planned(self._caller, "dead_letters.replay", locals(), ReplayedDeadLetters)

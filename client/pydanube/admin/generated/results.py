@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -370,10 +370,36 @@ class DeadLetterItem(Result):
     offset: int
     original_topic: str
     original_offset: int | None
+    state: Literal["waiting", "replayed", "handled", "failed_again"]
+    replayed: list[dict[str, Any]]
     append_time: str
     payload_bytes: int
     truncated: bool
     untrusted: dict[str, Any]
+
+
+class DeadLetterGroup(Result):
+    """Letters with the same reason."""
+
+    messages: int
+    states: dict[str, int]
+    first_offset: int
+    last_offset: int
+    untrusted: dict[str, Any]
+
+
+class DeadLetterPage(Result):
+    items: list[DeadLetterItem]
+    items_reason: str | None = None
+    next_page: str | None
+    total: int | None
+    as_of: str
+    mark: str | None = None
+    gone: list[dict[str, Any]] | None = None
+    whole_because: str | None = None
+    not_seen: list[NotSeen] | None = None
+    groups: list[DeadLetterGroup]
+    left: int = 0
 
 
 class ReplayedDeadLetters(Result):
@@ -383,8 +409,12 @@ class ReplayedDeadLetters(Result):
     topic: str
     subscription: str
     dead_letter_topic: str
-    replayed: int
-    offsets: list[int]
+    delivered_to: str
+    messages: int
+    already_waiting: int
+    replayed_before: int
+    not_there: dict[str, int]
+    left: int
 
 
 class DiagnosisResult(Result):
@@ -629,6 +659,7 @@ class PlanDocument(Result):
     diff: list[dict[str, Any]]
     blast_radius: dict[str, int | None]
     later: str | None = None
+    pinned: dict[str, Any] | None = None
     state: str
     created_at: str
     expires_at: str
@@ -667,6 +698,7 @@ class ShownPlan(Result):
     diff: list[dict[str, Any]]
     blast_radius: dict[str, int | None]
     later: str | None = None
+    pinned: dict[str, Any] | None = None
     state: str
     created_at: str
     expires_at: str
