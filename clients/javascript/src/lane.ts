@@ -63,7 +63,6 @@ export interface LaneOptions {
   readonly name: string;
   readonly reliable: boolean;
   readonly schemaRef: SchemaReference | undefined;
-  readonly schema: SchemaIds | undefined;
   readonly maxInFlight: number;
   readonly resend: boolean;
 }
@@ -78,6 +77,7 @@ const THROTTLED = new Set(["OVERLOADED", "RATE_LIMITED", "QUOTA_EXCEEDED", "LIMI
 const MAX_STRANGERS = 3;
 
 export class Lane extends Seat {
+  schema: SchemaIds | undefined;
   #queue: Sending[] = [];
   readonly #flying = new Set<Sending>();
   #producerId: bigint | undefined;
@@ -161,8 +161,8 @@ export class Lane extends Seat {
       producerName: this.options.name,
       subscriptionName: "",
       attributes: sending.attributes,
-      schemaId: this.options.schema?.schemaId,
-      schemaVersion: this.options.schema?.schemaVersion,
+      schemaId: this.schema?.schemaId,
+      schemaVersion: this.schema?.schemaVersion,
       routingKey: sending.key,
     };
     const timeoutMs = Math.min(30_000, sending.deadline - Date.now());

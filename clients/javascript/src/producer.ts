@@ -91,7 +91,8 @@ export class Producer {
     const name = options.name === undefined ? `js-${randomName()}` : text("name", options.name);
     const asked = options.partitions === undefined ? undefined : whole("partitions", options.partitions, 1, MAX_PARTITIONS, 1);
     const schemaRef = reference(options.schema);
-    const given = {
+    const common = {
+      schemaRef,
       reliable: flag("reliable", options.reliable, true),
       maxInFlight: whole("maxInFlight", options.maxInFlight, 1, 10_000, 128),
       resend: flag("resend", options.resend, true),
@@ -102,14 +103,14 @@ export class Producer {
     const deadline = Date.now() + OPEN_TIMEOUT_MS;
     const { signal } = options;
     const count = asked ?? (await partitionsOf(connections, topic, deadline, signal));
-    const schema = schemaRef === undefined ? undefined : await schemaIds(schemas, schemaRef, signal);
-    const common = { ...given, schemaRef, schema };
     const lanes = count === undefined
       ? [new Lane(connections, events, { ...common, topic, name }, places.take)]
       : Array.from({ length: count }, (_, index) =>
           new Lane(connections, events, { ...common, topic: `${topic}-part-${index}`, name: `${name}-${index}` }, places.take));
     try {
       await Promise.all(lanes.map((lane) => lane.open(deadline, signal)));
+      const schema = schemaRef && (await schemaIds(schemas, schemaRef, signal));
+      for (const lane of lanes) lane.schema = schema;
     } catch (error) {
       for (const lane of lanes) lane.close(closed("the producer"));
       throw error;

@@ -250,9 +250,9 @@ export class Call {
 
   /** What the end of the stream means. */
   #verdict(): DanubeError | undefined {
-    const code = this.#status?.["grpc-status"];
+    const { "grpc-status": code, "grpc-message": message = "", "danube-error-bin": whole = "" } = this.#status ?? {};
     if (typeof code === "string" && this.#httpStatus === 200) {
-      if (code !== "0") return fromStatus(Number(code), text(this.#status, "grpc-message"), text(this.#status, "danube-error-bin"));
+      if (code !== "0") return fromStatus(Number(code), String(message), String(whole));
       return this.#bytes > 0 && !this.#paused ? protocolError(`an answer of ${this.address} is cut off`) : undefined;
     }
     if (this.#httpStatus !== 0 && this.#httpStatus !== 200) {
@@ -273,10 +273,6 @@ export class Call {
     this.#chunks = [];
     receiver.ended(error);
   }
-}
-
-function text(headers: IncomingHttpHeaders | undefined, name: string): string {
-  return String(headers?.[name] ?? "");
 }
 
 /** @internal */
