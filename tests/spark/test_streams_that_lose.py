@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -197,3 +198,31 @@ def test_a_topic_deleted_between_the_listing_and_its_description_is_no_error(
     start = reader.initialOffset()
     monkeypatch.setattr(cluster, "matching_topics", lambda query: ["/default/race-a", "/default/race-b"])
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["/default/race-a"] == 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
+@pytest.mark.parametrize("begun", [False, True], ids=["before its task", "within its task"])
+def test_a_topic_deleted_while_a_task_reads_it_is_named_or_passed_over(
+    own: BrokerProcess, caplog: pytest.LogCaptureFixture, *, begun: bool, again: bool
+) -> None:
+    send(own, "mid-a", 1, 2)
+    send(own, "mid-b", *range(40_000))  # more than a task gives out at once
+    given = {"pattern": "mid-*"}
+    readers = [reader_of(own, **given), reader_of(own, **given, fail_on_data_loss="false")]
+    start = readers[0].initialOffset()
+    end = readers[0].latestOffset(start, readers[0].getDefaultReadLimit())
+    planned = [[reader.read(task) for task in reader.partitions(start, end)] for reader in readers]
+    reading = [itertools.chain.from_iterable(tasks) for tasks in planned]
+    before = [next(each).num_rows for each in reading] if begun else [0, 0]
+    delete(own, "mid-b")
+    if again:
+        send(own, "mid-b", 1)
+    with pytest.raises(
+        TopicNotFound, match="/default/mid-b was deleted while its messages 0 to 39999"
+    ) as lost:
+        list(reading[0])
+    assert (lost.value.details["start_offset"], lost.value.details["end_offset"]) == (0, 40_000)
+    with caplog.at_level(logging.WARNING, "pydanube.spark"):
+        found = before[1] + sum(batch.num_rows for batch in reading[1])
+    assert caplog.text.count("/default/mid-b was deleted while its messages 0 to 39999 were read") == 1
+    assert 2 <= found < 40_002

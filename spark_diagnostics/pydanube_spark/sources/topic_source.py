@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube.retry import Retry
-from pydanube_core.errors import InvalidArgument, TopicNotFound
+from pydanube_core.errors import InvalidArgument, ObjectMissing, TopicNotFound
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.topics.decoding.column import DECODED_ROWS, Decoding
 from pydanube_storage.topics.extent import (
@@ -121,21 +121,26 @@ class _Reading:
         return made or [_Cold((), None, times)]
 
     def rows(self, partition: InputPartition) -> Iterator[Any]:
-        found = self._stored(partition)
-        if self.decoding is None:
-            yield from found
-            return
-        for batch in found:
-            for at in range(0, batch.num_rows, DECODED_ROWS):
-                yield self.decoding.added_to(batch.slice(at, DECODED_ROWS))
+        for part, found in self._parts(partition):
+            if self.decoding is None:
+                yield from self.checked(part, found)
+                continue
+            for batch in self.checked(part, found):
+                for at in range(0, batch.num_rows, DECODED_ROWS):
+                    yield self.decoding.added_to(batch.slice(at, DECODED_ROWS))
 
-    def _stored(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, _Cold):
-            if partition.store is None:
-                return iter(())
-            return read_slices(partition.store, partition.value, partition.times)
-        assert isinstance(partition, _Live)
-        return read_tail(self.options.calls, partition.value, partition.times)
+    def checked(self, part: Slice | Extent, found: Iterator[Any]) -> Iterator[Any]:
+        """Return what was found of a part, or handle the error that ended it."""
+        return found
+
+    def _parts(self, partition: InputPartition) -> Iterator[tuple[Slice | Extent, Iterator[Any]]]:
+        if isinstance(partition, _Live):
+            yield partition.value, read_tail(self.options.calls, partition.value, partition.times)
+            return
+        assert isinstance(partition, _Cold)
+        if partition.store is not None:
+            for part in partition.value:
+                yield part, read_slices(partition.store, (part,), partition.times)
 
 
 class _Reader(_Reading, DataSourceReader):
@@ -325,6 +330,38 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self.rows(partition)
+
+    def checked(self, part: Slice | Extent, found: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches. A topic that is deleted meanwhile is named, and passed over if loss is permitted."""
+        try:
+            yield from found
+        except (
+            TopicNotFound,
+            ObjectMissing,
+            InvalidArgument,
+        ) as error:  # the last: beyond the end of a later topic
+            if not self._is_deleted(part):
+                raise
+            lost = f"{part.topic} was deleted while its messages {part.start} to {part.end - 1} were read: not all were read"
+            if self.options.fail_on_data_loss:
+                raise TopicNotFound(
+                    f"{lost}. Restore it with `danube changes undo` and start the query again; or set fail_on_data_loss to "
+                    "false to go on without them",
+                    field="fail_on_data_loss",
+                    value=True,
+                    topic=part.topic,
+                    start_offset=part.start,
+                    end_offset=part.end,
+                ) from error
+            log.warning("%s", lost)
+
+    def _is_deleted(self, part: Slice | Extent) -> bool:
+        """Return whether the topic of a part is not there any more, or a later one of its name is."""
+        try:
+            now = locate(replace(self.options.query, topics=(part.shown,), pattern=None))
+        except TopicNotFound:
+            return True
+        return all(each.topic != part.topic or each.end < part.end for each in now.extents)
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the checkpoint has the offsets, and the broker keeps no state for a stream."""
