@@ -66,12 +66,7 @@ FINISHED: Final = (
     "core/pydanube_core/audit_begin.py",
     "core/pydanube_core/avro",
     "core/pydanube_core/batch/nulls.py",
-    "storage/pydanube_storage/audit_file.py",
-    "storage/pydanube_storage/objects/store_time.py",
-    "storage/pydanube_storage/parquet/nulls.py",
-    "storage/pydanube_storage/topics/located.py",
-    "storage/pydanube_storage/topics/query.py",
-    "storage/pydanube_storage/topics/rows.py",
+    "storage/pydanube_storage",
 )
 
 

@@ -20,8 +20,8 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable what was created or renamed in a folder."""
-    if os.name != "nt":  # Windows cannot open directories, and does not need it
+    """Make created, renamed and deleted names of a folder durable."""
+    if os.name != "nt":  # Windows cannot open directories and does not need it
         _sync(folder, os.O_RDONLY)
 
 
@@ -34,9 +34,9 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def own_folder(prefix: str, root: Path) -> Path:
-    """Make a folder of this process below `root`.
+    """Create a folder for this process below `root`.
 
-    Those of that prefix whose process is gone are removed: one that was killed cannot do it itself.
+    Folders of that prefix whose process has ended are removed, because a killed process leaves its folder behind.
     """
     for old in root.glob(f"{prefix}*-*"):
         pid = old.name.removeprefix(prefix).partition("-")[0]

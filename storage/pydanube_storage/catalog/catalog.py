@@ -3,14 +3,13 @@
 | key | value |
 |---|---|
 | `/catalog/<topic id>/<end offset>` | `CatalogEntry` of the object that ends there |
-| `/catalog-heads/<topic id>` | `CatalogHead`; a tree of its own, so that a start reads them all in a few pages |
-| `/catalog-retired/<topic id>/<change>` | `Resting`: the objects that a change took out of the topic and that are not deleted yet |
+| `/catalog-heads/<topic id>` | `CatalogHead`, in a tree of its own, so that a start reads all heads in a few pages |
+| `/catalog-retired/<topic id>/<change>` | `Resting`: objects that a change removed from the topic, not deleted yet |
 
-The object that holds offset x is the first key above x: one range request of one key, whatever the number of objects.
-Every change is one transaction guarded by the head's revision, so two writers cannot both succeed, and a writer of a
-lower epoch than the head's is refused before that. Who loses such a race looks at the new head and tries again: an
-owner flushes, merges and drops objects of one topic side by side. A call whose answer was lost is settled by reading
-the head again.
+The object that holds offset x is the first key above x: one range request of one key for any number of objects. Every
+change is one transaction guarded by the head's revision, so two writers cannot both succeed. A writer of a lower epoch
+than the head's is refused before. The loser of a race reads the new head and tries again, because an owner flushes,
+merges and drops objects of one topic concurrently. If the answer to a change is lost, reading the head shows its outcome.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from pydanube_storage.metadata import (
 
 MAX_CHANGED: Final = (
     MAX_OPERATIONS - 4
-)  # entries that one change may remove: beside them a guard, the head, one new
+)  # entries that one change may remove, beside a guard, the head, a new entry and a `Resting`
 _PAGE: Final = 500
-_RACES: Final = 16  # lost to changes of the same owner before the caller is told
+_RACES: Final = 16  # retries after lost races before the caller gets the error
 _PRODUCERS_BYTES: Final = 80 << 10
-_TEXTS_BYTES: Final = 40 << 10  # subscriptions, schemas
+_TEXTS_BYTES: Final = 40 << 10  # for subscriptions and for schemas
 
 assert _PRODUCERS_BYTES + 2 * _TEXTS_BYTES < MAX_VALUE_BYTES
 assert MAX_CHANGED * 130 < MAX_VALUE_BYTES  # names of objects in one `Resting`
@@ -57,7 +56,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A head as the store has it, with its revision."""
+    """A stored head with its revision."""
 
     head: CatalogHead
     revision: Revision
@@ -66,7 +65,7 @@ class Committed:
 def _raced(
     change: Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]],
 ) -> Callable[Concatenate[ObjectCatalog, P], Awaitable[Committed]]:
-    """Repeat a change, from reading the head on, if another one came in between."""
+    """Repeat a change, including the read of the head, if another change came in between."""
 
     @wraps(change)
     async def changed(self: ObjectCatalog, /, *args: P.args, **kwargs: P.kwargs) -> Committed:
@@ -81,20 +80,20 @@ def _raced(
 
 
 class ObjectCatalog:
-    """`wall_ms` gives milliseconds since 1970; `moment` the same with the machine's own time beside it."""
+    """The catalog. `wall_ms` returns milliseconds since 1970, `moment` the same with the machine's boot time."""
 
     def __init__(
         self, store: MetadataStore, *, wall_ms: Callable[[], int], moment: Callable[[], Moment] | None = None
     ) -> None:
         self._store = store
-        # Topic id → why its head, as `heads` met it, says nothing
+        # Topic id → why `heads` could not read its head
         self.unreadable: dict[int, ClusterError] = {}
         self._moment = moment or (lambda: Moment(wall_ms=wall_ms(), boot="", boot_ms=0))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     async def head(self, topic_id: int) -> Committed | None:
-        """Return the topic's head; None if it never had an object."""
+        """Return the topic's head, None if it never had an object."""
         key = head_key(topic_id)
         item = await self._store.get(key)
         if item is None:
@@ -102,7 +101,7 @@ class ObjectCatalog:
         return Committed(head=CatalogHead.from_json(item.value, key=key), revision=item.mod_revision)
 
     async def heads(self) -> dict[int, CatalogHead]:
-        """Return every readable head by topic id; the others are in `unreadable`."""
+        """Return every readable head by topic id. The others are in `unreadable`."""
         items, _ = await read_all(self._store, KeyRange.prefix("/catalog-heads/"))
         found = {}
         for item in items:
@@ -114,7 +113,7 @@ class ObjectCatalog:
         return found
 
     async def find(self, topic_id: int, offset: int) -> CatalogEntry | None:
-        """Return the object that has `offset`, or the first after it; None if all end before."""
+        """Return the object with `offset`, or the first after it. None if all end before."""
         found = await self.entries_page(topic_id, after=offset, limit=1)
         return found[0] if found else None
 
@@ -126,7 +125,7 @@ class ObjectCatalog:
     async def entries(
         self, topic_id: int, *, start: int = 0, end: int | None = None
     ) -> AsyncIterator[CatalogEntry]:
-        """Entries that overlap `[start, end)`, ascending, a page at a time."""
+        """Yield the entries that overlap `[start, end)`, ascending, a page at a time."""
         after = start
         while found := await self.entries_page(topic_id, after=after):
             for entry in found:
@@ -136,7 +135,7 @@ class ObjectCatalog:
             after = found[-1].end
 
     async def find_time(self, topic_id: int, time_ms: int) -> CatalogEntry | None:
-        """Return the first object with a message appended at or after `time_ms`; O(log offsets) requests of one key."""
+        """Return the first object with a message appended at or after `time_ms`, by O(log offsets) requests of one key."""
         held = await self.head(topic_id)
         if held is None:
             return None
@@ -159,7 +158,7 @@ class ObjectCatalog:
     async def claim(self, topic_id: int, *, epoch: int, folder: str, start_offset: int) -> Committed:
         """Make `epoch` the only one that may change this topic.
 
-        Raises `CatalogFenced`: a later owner has been here.
+        Raises `CatalogFenced` if a later owner has claimed it.
         """
         held = await self.head(topic_id)
         if held is None:
@@ -187,7 +186,7 @@ class ObjectCatalog:
         """Append the object that follows the last one.
 
         Raises:
-            CatalogFenced: a later owner has been here.
+            CatalogFenced: a later owner has claimed the topic.
             Conflict: the object does not begin where the topic's last one ends.
         """
         held = await self._held(topic_id, epoch)
@@ -195,7 +194,7 @@ class ObjectCatalog:
         if entry.start != head.tiered_offset:
             settled = await self.find(topic_id, entry.start)
             if settled is not None and settled.name == entry.name:
-                return held  # our own, from a call whose answer was lost
+                return held  # our own change, from a call whose answer was lost
             raise Conflict(
                 f"object {entry.name} begins at {entry.start}, topic {topic_id} is tiered up to {head.tiered_offset}",
                 topic_id=str(topic_id),
@@ -221,9 +220,9 @@ class ObjectCatalog:
     async def replace(
         self, topic_id: int, sources: Sequence[CatalogEntry], merged: CatalogEntry, *, epoch: int
     ) -> Committed:
-        """Replace neighbours by one object; they are retired.
+        """Replace adjacent objects by one and retire them.
 
-        Raises `CatalogFenced`, `Conflict`: as `append`; also where a source is not committed any more.
+        Raises `CatalogFenced` and `Conflict` like `append`, and `Conflict` if a source is no longer in the catalog.
         """
         assert 2 <= len(sources) <= MAX_CHANGED
         assert (merged.start, merged.end) == (sources[0].start, sources[-1].end)
@@ -247,9 +246,9 @@ class ObjectCatalog:
 
     @_raced
     async def adopt(self, topic_id: int, entry: CatalogEntry, *, epoch: int) -> Committed:
-        """Add an unlisted object: after the last one, or in the place of those that it covers.
+        """Add an unlisted object after the last one, or in place of the objects that it covers.
 
-        Raises `CatalogFenced`, `Conflict`: as `append`; also where it covers a part of an object.
+        Raises `CatalogFenced` and `Conflict` like `append`, and `Conflict` if it covers an object only partly.
         """
         held = await self._held(topic_id, epoch)
         head = held.head
@@ -276,7 +275,7 @@ class ObjectCatalog:
     async def drop(
         self, topic_id: int, entries: Sequence[CatalogEntry], *, start_offset: int, epoch: int
     ) -> Committed:
-        """Let the topic begin at `start_offset` (retention); objects that end there or before are retired."""
+        """Let the topic begin at `start_offset` (retention). Objects that end there or before are retired."""
         assert len(entries) <= MAX_CHANGED
         assert all(entry.end <= start_offset for entry in entries)
         held = await self._held(topic_id, epoch)
@@ -284,7 +283,7 @@ class ObjectCatalog:
         present = await self.entries_page(topic_id, limit=len(entries)) if entries else []
         if [entry.name for entry in present] != [entry.name for entry in entries]:
             if head.start_offset >= start_offset:
-                return held  # done already, by a call whose answer was lost
+                return held  # already done by a call whose answer was lost
             raise Conflict(f"the first objects of topic {topic_id} have changed", topic_id=str(topic_id))
         changed = replace(
             head,
@@ -298,7 +297,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, changed, writes)
 
     def _rest(self, topic_id: int, entries: Sequence[CatalogEntry]) -> Put:
-        """Return the writes that retire objects; the group has the name of the last one, which is used once."""
+        """Return the write that retires objects. The group is named after the last one, whose name is unique."""
         group = Resting(
             group=entries[-1].name, names=tuple(entry.name for entry in entries), since=self._moment()
         )
@@ -306,7 +305,7 @@ class ObjectCatalog:
 
     @_raced
     async def skip(self, topic_id: int, *, start_offset: int, epoch: int) -> Committed:
-        """Let a topic without objects begin at an offset: the journal gave up messages that were never tiered."""
+        """Let a topic without objects begin at an offset, because the journal dropped messages that were never tiered."""
         held = await self._held(topic_id, epoch)
         head = held.head
         assert start_offset >= head.tiered_offset
@@ -315,7 +314,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, changed, [])
 
     async def resting(self, topic_id: int) -> list[Resting]:
-        """Return retired objects that are not deleted yet, by group: one for each change, and those of old heads."""
+        """Return retired objects that are not deleted yet: a group for each change, and one for those in an old head."""
         items, _ = await read_all(self._store, KeyRange.prefix(f"/catalog-retired/{topic_id:020d}/"))
         found = [Resting.from_json(item.value, key=item.key) for item in items]
         held = await self.head(topic_id)
@@ -328,7 +327,7 @@ class ObjectCatalog:
     async def forget_resting(
         self, topic_id: int, group: Resting, names: Sequence[str], *, epoch: int
     ) -> None:
-        """Forget retired objects of a group: they are deleted."""
+        """Remove deleted objects from a group of retired ones."""
         gone = set(names)
         kept = tuple(name for name in group.names if name not in gone)
         if kept == group.names:
@@ -347,7 +346,7 @@ class ObjectCatalog:
         return await self._change(topic_id, held, replace(held.head, retired=kept), [])
 
     async def forget_topic(self, topic_id: int) -> None:
-        """Forget a deleted topic, whose objects are deleted, too."""
+        """Remove a deleted topic. Its objects are deleted before."""
         await self._store.transact(
             [
                 Delete(head_key(topic_id)),
@@ -385,7 +384,7 @@ class ObjectCatalog:
         except (GuardFailed, StoreUnavailable) as error:
             if isinstance(error, StoreUnavailable) and error.details.get("outcome") != "unknown":
                 raise
-            now = await self._store.get(key)  # our own change, if its answer was lost
+            now = await self._store.get(key)  # it may be our own change, whose answer was lost
             if now is None or now.value != value:
                 raise
             revision = now.mod_revision
@@ -405,7 +404,7 @@ def retired_key(topic_id: int, group: str) -> str:
 
 
 def _above(topic_id: int, offset: int) -> KeyRange:
-    """The keys of entries that end after `offset`."""
+    """Return the keys of entries that end after `offset`."""
     return KeyRange(start=entry_key(topic_id, offset + 1), end=f"/catalog/{topic_id:020d}/a")
 
 
@@ -414,7 +413,7 @@ def _put(topic_id: int, entry: CatalogEntry) -> Put:
 
 
 def _bounded_list(items: Sequence[Any], limit_bytes: int) -> tuple[Any, ...]:
-    """Return the last items that fit; the first ones are those unused for longest."""
+    """Return the last items that fit. The first ones are the least recently used."""
     kept: list[Any] = []
     for item in reversed(items):
         limit_bytes -= len(str(item)) + 8

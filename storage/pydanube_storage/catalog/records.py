@@ -1,8 +1,8 @@
 """Records of the catalog: pure values and their JSON.
 
-A head says how far a topic is tiered, in which epochs, and what else a new owner must know; every change of the
-topic's objects goes through a guarded change of its head. An entry says all that a reader needs to open an object and
-to know that it is the right one.
+A head records how far a topic is tiered, in which epochs, and the other state that a new owner needs. Every change of
+the topic's objects includes a guarded change of its head. An entry has all that a reader needs to open an object and to
+verify that it is the right one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydanube_core.known_fields import known_fields
 from pydanube_storage.metadata import CorruptMetadata
 
 _VERSION: Final = 1
-_Json: TypeAlias = bytes  # the records have a field of that name
+_Json: TypeAlias = bytes  # because the records have a field `bytes`
 
 
 def _load(data: bytes, key: str, record: type[Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def _dump(record: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """One committed object, which has the topic's offsets `[start, end)`."""
+    """One committed object with the topic's offsets `[start, end)`."""
 
     name: str  # last part of its key in the object store
     start: int
@@ -86,10 +86,10 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A moment whose age can be told although the wall clock may step meanwhile.
+    """A moment whose age can be computed even if the wall clock steps.
 
-    `boot_ms` counts from the start of the machine whose run is `boot`; in another run, or on another machine, it says
-    nothing, and `wall_ms` is for people.
+    `boot_ms` counts from the boot `boot` of one machine. It is meaningless after another boot or on another machine.
+    `wall_ms` is for people.
     """
 
     wall_ms: int
@@ -99,9 +99,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resting:
-    """Objects that one change retired; readers that listed them before have a grace period to finish.
+    """Objects that one change retired. Readers that listed them before have a grace period to finish.
 
-    A key of its own for each change, so that the head stays small however many objects rest.
+    Each change has a key of its own, so that the head stays small with any number of retired objects.
     """
 
     group: str
@@ -124,10 +124,10 @@ class Resting:
 class CatalogHead:
     """The state of a topic's cold part. Objects cover `[start_offset, tiered_offset)` without a gap.
 
-    `folder`: where its objects lie, fixed when the topic got its first. `epochs`: (epoch, first offset), ascending.
+    `folder`: the folder of its objects, fixed with the first one. `epochs`: (epoch, first offset), ascending.
     `producers`: sessions of idempotent producers at `tiered_offset`. `subscriptions`, `schemas`: as of the last
-    commit. `epoch`: the owner that may change this; a change by a lower one is refused. `resumes_at`: where above
-    `tiered_offset` the log goes on, where what lay between was lost with a broker that was removed.
+    commit. `epoch`: of the owner. Changes by a lower epoch are refused. `resumes_at`: the offset above `tiered_offset`
+    at which the log continues if the messages between were lost with a removed broker.
     """
 
     epoch: int
@@ -150,7 +150,7 @@ class CatalogHead:
 
     @property
     def goes_on_at(self) -> int:
-        """The offset from which on the journal has the messages."""
+        """The first offset whose messages are in the journal."""
         return max(self.tiered_offset, self.resumes_at)
 
     def to_json(self) -> _Json:

@@ -1,4 +1,4 @@
-"""The metadata store: one protocol, and its adapter for SQLite; `metadata.etcd` is the other."""
+"""The metadata store: one protocol and its adapter for SQLite. `metadata.etcd` is the other adapter."""
 
 from pydanube_storage.metadata.clock import BootClock, Clock
 from pydanube_storage.metadata.embedded import EmbeddedStore

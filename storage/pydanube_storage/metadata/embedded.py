@@ -1,14 +1,14 @@
 """The metadata store of a broker without etcd: SQLite behind one worker thread that shares commits.
 
-Calls are queued to the thread, which takes what is waiting (≤ 64), carries the steps out in order in one SQLite
-transaction, commits once and answers all: one fsync for many transactions. Steps of one group see each other, which
-is safe because nobody is answered before the commit. If the commit fails nothing of the group stands.
+Calls are queued to the thread. It takes up to 64 waiting calls, carries them out in order in one SQLite transaction,
+commits once and answers all of them: one fsync for many transactions. Calls of one group see each other's changes,
+which is safe because none is answered before the commit. If the commit fails, all changes of the group are undone.
 
-A full disk refuses the group and changes nothing. Any other error of the disk stops writing until the store is
-opened again: a failed fsync is never retried on the same file. Reading goes on as far as SQLite lets it.
+If the disk is full, the group fails and nothing changes. Any other disk error stops writing until the store is opened
+again, because a failed fsync is never retried on the same file. Reads continue as far as SQLite permits.
 
-The event loop may be busy enough to starve every thread of the process (docs/design.md#4-the-journal). While a call
-waits for the thread, the `pending` hook is held, so that the broker's loop can give way.
+A busy event loop may starve every thread of the process (docs/design.md#4-the-journal). While a call waits for the
+thread, the `pending` hook is held, so that the broker's loop can give way.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from pydanube_storage.metadata.shell import StoreShell
 from pydanube_storage.metadata.sqlite_rows import SqliteRows, is_terminal, translate
 
 T = TypeVar("T")
-# Bounds what one failed commit takes with it, and how long the first waits for the last
+# Bounds the calls that one failed commit fails, and how long the first waits for the last
 _MAX_GROUP: Final = 64
-_MAX_WAITING: Final = 1024  # further calls wait their turn on the loop
-_CLOSE_S: Final = 10.0  # a disk that hangs must not keep the broker from ending
+_MAX_WAITING: Final = 1024  # queued calls. Further ones wait on the loop
+_CLOSE_S: Final = 10.0  # a hanging disk must not keep the broker from ending
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Answer:
-    """The thread's answer for a group: the requests with their results, and what the commit changed."""
+    """The thread's answer for a group: the requests with their results, and the changes of the commit."""
 
     requests: list[_Request]
     changes: list[Change] = field(default_factory=list)
@@ -59,15 +59,15 @@ class _Answer:
 
 
 class EmbeddedStore(StoreShell):
-    """`async with EmbeddedStore(path) as store`; on asyncio. At most 1024 calls are queued, more wait before it.
+    """Use as `async with EmbeddedStore(path) as store` on asyncio. At most 1024 calls are queued, further ones wait.
 
     Args:
-        path: the SQLite file, made if missing; its folder must exist. Held exclusively while open.
-        clock: where leases get their time from.
-        history_revisions: how many revisions a watch can look back, also after opening again.
-        first_revision: of a new file: its changes are counted from there on.
+        path: the SQLite file, created if missing. Its folder must exist. It is locked exclusively while open.
+        clock: the time for leases.
+        history_revisions: how many revisions back a watch may begin, also after the store is opened again.
+        first_revision: the revision at which a new file begins.
         pending: entered while a call waits for the worker thread.
-        make_room: called when the disk is full; whether it freed something, so that the call is tried once more.
+        make_room: called when the disk is full. If it returns true, it freed space and the call is tried once more.
 
     Entering raises `DataDirLocked`, `DataDirForeign`, `FormatTooNew`, `CorruptMetadata` or `MetadataUnavailable`.
     """
@@ -121,7 +121,7 @@ class EmbeddedStore(StoreShell):
         self._requests.put(None)
         with anyio.move_on_after(_CLOSE_S), self._pending():
             await self._ended.wait()
-            thread.join()  # it has handed over its last message: nothing is left but to return
+            thread.join()  # it has posted its last message and is about to return
 
     def _waiting_calls(self) -> int:
         return self._waiting
@@ -135,7 +135,7 @@ class EmbeddedStore(StoreShell):
         except DiskFull:
             if not self._make_room():
                 raise
-        # Nothing of the group stands: it may be asked for again
+        # The group was undone, so the step may run again
         return await self._try(operation, writes=writes)
 
     async def _try(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
@@ -183,7 +183,7 @@ class EmbeddedStore(StoreShell):
             self._call_loop(self._ended.set)
 
     def _take_group(self) -> list[_Request]:
-        """Wait for requests and return a group of them; empty when the store closes."""
+        """Wait for requests and return a group of them, empty if the store closes."""
         group: list[_Request] = []
         request = self._requests.get()
         while request is not None:
@@ -195,7 +195,7 @@ class EmbeddedStore(StoreShell):
             except queue.Empty:
                 return group
         if group:
-            self._requests.put(None)  # first answer these, then meet the end again: nobody queues behind it
+            self._requests.put(None)  # answer this group first. No request can be queued behind the end
         return group
 
     def _post(self, answer: _Answer) -> None:
@@ -206,7 +206,7 @@ class EmbeddedStore(StoreShell):
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The loop was closed around us, so nobody waits any more; end quietly and leave the file closed.
+            # The loop was closed, so no caller waits any more. End the thread, which closes the file.
             self._requests.put(None)
 
 
@@ -239,7 +239,7 @@ class _Worker:
             for request in requests:
                 self._carry_out_one(request)
             if writes:
-                self.rows.commit()  # the fsync: from here on the group's transactions are on the disk
+                self.rows.commit()  # the fsync: the group's transactions are durable from here on
         except Exception as error:
             self._undo(requests, error)
             return _Answer(requests=group, failed=self._failed)
@@ -256,7 +256,7 @@ class _Worker:
             return
         try:
             request.result = request.operation(self.engine)
-        except ClusterError as error:  # refused before it wrote: one bad request must not cost its neighbours
+        except ClusterError as error:  # refused before it wrote: the others of the group go on
             request.error = error
 
     def _undo(self, requests: Sequence[_Request], error: Exception) -> None:
@@ -270,7 +270,7 @@ class _Worker:
             self._failed = True
         for request in requests:
             if isinstance(error, sqlite3.Error):
-                # After a failed commit the log on disk may hold the group or not: only opening again will show.
+                # After a failed commit the log on disk may contain the group. Opening the file again will show it.
                 outcome = "unknown" if request.writes and self._failed else None
                 request.error = translate(error, path=self._path, outcome=outcome)
             else:

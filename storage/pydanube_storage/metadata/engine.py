@@ -2,8 +2,8 @@
 
 The engine is synchronous and belongs to one thread. It decides everything before it writes: a transaction whose
 guards or leases do not hold has touched no row, so several transactions can share one durable commit (embedded
-adapter) without savepoints. What the rows raise (a full disk) leaves the engine undefined; the adapter then rolls
-back and calls `reload`.
+adapter) without savepoints. After an error of the rows (a full disk) the engine's state is undefined. The adapter then
+rolls back and calls `reload`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pydanube_storage.metadata.model import (
     Write,
 )
 
-# Watchers are in the same process or read at once; each may hold 100 events
+# Watchers are in the same process or read immediately. A revision has up to 100 events
 DEFAULT_HISTORY_REVISIONS: Final = 1000
-_FORGET_SLACK: Final = 4  # rows of a forgotten past are deleted in strides of history / 4, not at each commit
+_FORGET_SLACK: Final = 4  # expired history is deleted in steps of history / 4, not at each commit
 
 
 class Place(NamedTuple):
-    """A position in the history: the next event to read is the first at or after it."""
+    """A position in the history. The next event to read is the first at or after it."""
 
     revision: Revision
     position: int  # of the event within its revision
@@ -55,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Counters that have to be as durable as the rows."""
+    """Counters that must be as durable as the rows."""
 
     revision: Revision
     compacted: Revision  # events up to this revision are deleted
@@ -78,7 +78,7 @@ class Rows(Protocol):
     def get(self, key: str) -> KeyValue | None: ...
 
     def scan(self, range_: KeyRange, *, limit: int, descending: bool) -> list[KeyValue]:
-        """Return the first `limit` keys of the range in order; -1: all of them."""
+        """Return the first `limit` keys of the range in order, all of them if it is -1."""
 
     def put(self, item: KeyValue) -> None: ...
 
@@ -88,7 +88,7 @@ class Rows(Protocol):
         """Return the keys of a lease, in order."""
 
     def append_events(self, events: Sequence[Event]) -> None:
-        """All events of one revision."""
+        """Append all events of one revision."""
 
     def events(self, range_: KeyRange, place: Place, *, limit: int) -> list[tuple[Event, Place]]:
         """Return at most `limit` events of the range at or after the position, each with its own position."""
@@ -106,7 +106,7 @@ class Rows(Protocol):
     def put_counters(self, counters: Counters) -> None: ...
 
     def raise_format(self, version: int) -> int:
-        """Let only builds that read this format open the rows; return the format in force."""
+        """Let only builds that read this format open the rows. Return the format in force."""
 
 
 class Engine:
@@ -127,7 +127,7 @@ class Engine:
         self.reload(now_ms)
 
     def reload(self, now_ms: int) -> None:
-        """Load the state from the rows again; live leases start their full time anew."""
+        """Load the state from the rows again. Live leases get their full time again."""
         counters = self._rows.counters()
         self._revision = counters.revision
         self._compacted = counters.compacted
@@ -156,7 +156,7 @@ class Engine:
 
     @property
     def _forgotten(self) -> Revision:
-        # The rows may still hold older events (they go in strides), but all adapters must answer alike.
+        # The rows may still hold older events (deleted in steps), but all adapters must behave alike.
         return Revision(max(self._compacted, self._revision - self._history_revisions))
 
     # Reading
@@ -190,8 +190,8 @@ class Engine:
     # Writing
 
     def transact(self, guards: Iterable[Guard], writes: Iterable[Write]) -> Revision:
-        """Run a transaction as `MetadataStore.transact`; the caller has checked its limits."""
-        seen: dict[str, KeyValue | None] = {}  # most puts are of guarded keys: read them once
+        """Run a transaction like `MetadataStore.transact`. The caller has checked its limits."""
+        seen: dict[str, KeyValue | None] = {}  # most puts write guarded keys, which are read only once
         for guard in guards:
             seen[guard.key] = self._check_guard(guard)
         writes = tuple(writes)

@@ -1,4 +1,4 @@
-"""Errors of the metadata store beside the core's codes: failed guards, lost leases, compacted history."""
+"""Errors of the metadata store: failed guards, lost leases, compacted history, damaged files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pydanube_storage.metadata.model import Absent, Guard, LeaseId, ModRevision,
 
 
 class GuardFailed(Conflict):
-    """A guard of a transaction did not hold; nothing was changed.
+    """A guard of a transaction did not hold. Nothing was changed.
 
-    `guard` is the first that failed; `actual_revision` is the key's modification revision, None if it is absent.
+    `guard` is the first that failed. `actual_revision` is the key's modification revision, None if it is absent.
     """
 
     def __init__(self, guard: Guard, actual_revision: Revision | None) -> None:
@@ -36,7 +36,7 @@ class GuardFailed(Conflict):
 
 
 class LeaseLost(Retryable):
-    """The lease expired, was revoked or never existed; keys attached to it are gone."""
+    """The lease expired, was revoked or never existed. Its keys are deleted."""
 
     code: ClassVar[str] = "CONFLICT"
 
@@ -48,7 +48,7 @@ class LeaseLost(Retryable):
 
 
 class Compacted(Retryable):
-    """The history before `oldest_revision` is gone: range again, then watch from that page's revision + 1."""
+    """The history before `oldest_revision` was compacted. Read the range again and watch from its revision + 1."""
 
     code: ClassVar[str] = "CONFLICT"
 
@@ -64,7 +64,7 @@ class Compacted(Retryable):
 
 
 class CorruptMetadata(Fatal):
-    """The metadata file is damaged (SQLite says so); restore it from a copy."""
+    """The metadata is damaged. Restore it from a copy."""
 
-    # The table has no code of its own for it; exit 5, DATA_LOSS is right
+    # The table of codes has none for metadata. The exit code 5 (DATA_LOSS) of this one is right
     code: ClassVar[str] = "CORRUPT_JOURNAL"

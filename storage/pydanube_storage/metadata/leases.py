@@ -1,8 +1,8 @@
 """Deadlines of leases, for every adapter that keeps its leases itself. Pure.
 
-A lease is an id and a time to live; each renewal moves its deadline to now + ttl. Expired means `deadline <= now`.
-Deadlines are not durable: a store that is opened again gives every lease its whole time anew, as etcd does after a
-change of leader, because nobody could have renewed meanwhile.
+A lease is an id and a time to live. Each renewal moves its deadline to now + ttl. It has expired if `deadline <= now`.
+Deadlines are not durable: a store that is opened again gives every lease its full time, as etcd does after a change of
+leader, because no holder could renew in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_TTL_MS: Final = 24 * 3600 * 1000
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raise `InvalidArgument` unless `1 <= ttl_ms <= MAX_TTL_MS`. (etcd counts in seconds and will round up.)"""
+    """Raise `InvalidArgument` unless `1 <= ttl_ms <= MAX_TTL_MS`. etcd rounds up to seconds."""
     if not 1 <= ttl_ms <= MAX_TTL_MS:
         raise InvalidArgument(
             f"a lease lives 1 ms to {MAX_TTL_MS} ms, not {ttl_ms}", field="ttl_ms", value=ttl_ms
@@ -61,14 +61,14 @@ class LeaseTable:
         return lease.ttl_ms
 
     def remove(self, lease_id: LeaseId) -> None:
-        """Forget a lease. Raises `LeaseLost` if it is not live."""
+        """Remove a lease. Raises `LeaseLost` if it is not live."""
         self.check(lease_id)
         del self._leases[lease_id]
 
     def due(self, now_ms: int) -> list[LeaseId]:
-        """Return the expired leases, by id. O(leases), a few for each broker."""
+        """Return the expired leases by id. O(leases), of which each broker has a few."""
         return sorted(lease_id for lease_id, lease in self._leases.items() if lease.deadline_ms <= now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next lease expires; None without leases."""
+        """Return the deadline of the next lease to expire, None without leases."""
         return min((lease.deadline_ms for lease in self._leases.values()), default=None)

@@ -1,4 +1,4 @@
-"""Leave a block that owns tasks."""
+"""Exit a context that owns tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import anyio
 
 
 async def leave(stack: AsyncExitStack, *failure: Any) -> bool | None:
-    """Close a stack that has a task group; `failure`: the arguments of `__aexit__`.
+    """Close a stack that has a task group. `failure` are the arguments of `__aexit__`.
 
-    The group gets to see a cancellation, which may be its own. An error of the block is not its business, and would come
-    back wrapped in an ExceptionGroup.
+    A cancellation is passed to the group, which may have caused it. Another error of the block is not passed, because the
+    group would wrap it in an ExceptionGroup.
     """
     if isinstance(failure[1], anyio.get_cancelled_exc_class()):
         return await stack.__aexit__(*failure)

@@ -1,13 +1,13 @@
 """The values of the metadata store: keys with two revisions, guarded transactions, ranges, events.
 
-Theory: the store is one ordered map from key to value with one counter, the revision. A transaction that changes
-anything raises the revision by one; a key remembers the revision that created it and the one that changed it last.
-Revisions are cluster-wide, grow, and are never used twice, also across restart, so a create revision is an
-identity (our topic and subscription ids) and a modification revision is a guard against somebody else's change.
-The vocabulary is etcd's (comparisons of revisions only, leases by id, a watch that may find its past compacted), so
-that what works on the embedded adapter works there.
+The store is one ordered map from key to value with one counter, the revision. A transaction that changes anything
+raises the revision by one. Each key has the revision that created it and the one that changed it last. Revisions are
+cluster-wide, grow, and are never reused, also across a restart. So a create revision serves as an identity (our topic
+and subscription ids), and a modification revision as a guard against a concurrent change. The model is etcd's
+(comparisons of revisions only, leases by id, watches whose history may be compacted), so that code that works on the
+embedded adapter works there.
 
-A key is text that begins with `/`; order is by code point, which is the order of its UTF-8 bytes too.
+A key is text that begins with `/`. Keys are ordered by code point, which is also the order of their UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pydanube_core.errors import InvalidArgument
 Revision = NewType("Revision", int)
 LeaseId = NewType("LeaseId", int)
 
-MAX_OPERATIONS: Final = 100  # guards + writes; etcd refuses more than 128 by default
+MAX_OPERATIONS: Final = 100  # guards + writes. etcd refuses more than 128 by default
 MAX_TRANSACTION_BYTES: Final = 512 * 1024  # etcd refuses requests over 1.5 MiB by default
 MAX_VALUE_BYTES: Final = 256 * 1024
 MAX_KEY_BYTES: Final = 2048  # the longest of ours: a prefix and 256 characters of 4 bytes
 MAX_PAGE_ITEMS: Final = 1000
 _AFTER_EVERY_KEY: Final = "0"  # the character after "/": the end of the range with prefix "/"
-_OPERATION_BYTES: Final = 64  # what an operation costs beside key and value, rounded up
+_OPERATION_BYTES: Final = 64  # overhead of an operation beside key and value, rounded up
 
 assert MAX_VALUE_BYTES + MAX_KEY_BYTES + _OPERATION_BYTES <= MAX_TRANSACTION_BYTES, "one full value must fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """One key as read; `lease_id` is None for a key that lives until it is deleted."""
+    """One key as read. `lease_id` is None for a key without a lease."""
 
     key: str
     value: bytes
@@ -51,7 +51,7 @@ class KeyRange:
     end: str
 
     def __post_init__(self) -> None:
-        _check_text(self.start, field="start")  # bounds are no keys: they may be a character longer
+        _check_text(self.start, field="start")  # bounds may be one character longer than keys
         if self.end != _AFTER_EVERY_KEY:
             _check_text(self.end, field="end")
 
@@ -62,7 +62,7 @@ class KeyRange:
 
     @classmethod
     def only(cls, key: str) -> KeyRange:
-        """Return the range of exactly this key: keys hold no U+0000, so nothing lies between."""
+        """Return the range of this key only. Keys have no U+0000, so no other key lies in between."""
         return cls(start=key, end=key + "\x01")
 
     def __contains__(self, key: str) -> bool:
@@ -73,9 +73,9 @@ class KeyRange:
 class Page:
     """A part of a range: at most `limit` items in key order (or its reverse).
 
-    `revision` is the store's when the page was read. Pages of one range may be of different revisions: to have a
-    consistent view, watch from the first page's revision + 1 (`MetadataStore.watch`). `more`: call again with
-    `after=items[-1].key`.
+    `revision` is the store's when the page was read. Pages of one range may be of different revisions. For a
+    consistent view, watch from the first page's revision + 1 (`MetadataStore.watch`). If `more` is true, call again
+    with `after=items[-1].key`.
     """
 
     items: tuple[KeyValue, ...]
@@ -103,7 +103,7 @@ Guard: TypeAlias = Absent | ModRevision
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store a value. With a lease the key is deleted when the lease ends; without, it is detached from a former one."""
+    """Store a value. The key is deleted when its lease ends. Without a lease it is detached from a former one."""
 
     key: str
     value: bytes
@@ -112,14 +112,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a key; no error if it does not exist."""
+    """Delete a key. No error if it does not exist."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRange:
-    """Delete every key of a range, however many: one operation."""
+    """Delete every key of a range, which counts as one operation."""
 
     range: KeyRange
 
@@ -140,12 +140,12 @@ class Event:
     revision: Revision
     key: str
     value: bytes  # b"" for a deletion
-    create_revision: Revision  # of the key; of the deleted key for a deletion
+    create_revision: Revision  # of the key, also if it was deleted
     lease_id: LeaseId | None = None
 
     @classmethod
     def put(cls, item: KeyValue) -> Event:
-        """Return the event of a key that now is as given."""
+        """Return the event of a key that was written with these values."""
         return cls(
             kind=EventKind.PUT,
             revision=item.mod_revision,
@@ -157,7 +157,7 @@ class Event:
 
     @property
     def key_value(self) -> KeyValue:
-        """Return what `get` would have returned at that revision; only for PUT."""
+        """Return the result of `get` at that revision. Only for PUT."""
         assert self.kind is EventKind.PUT, "a deleted key has no value"
         return KeyValue(
             key=self.key,
@@ -221,7 +221,7 @@ def check_from_revision(revision: Revision) -> None:
 
 
 def check_transaction(guards: tuple[Guard, ...], writes: tuple[Write, ...]) -> None:
-    """Refuse what some adapter could not do; every adapter calls this first.
+    """Check a transaction against the limits of all adapters. Every adapter calls this first.
 
     Raises:
         InvalidArgument: no operation or too many, too many bytes, a value too large, a bad key, or a key that one

@@ -1,8 +1,8 @@
 """The base of stores that keep their own rows: checks, watches, expiry of leases, opening and closing.
 
 A watch pulls: it reads the history from its place on and sleeps until a commit touches its range. So a slow reader
-costs no memory, it only meets `Compacted` when the history has moved past its place. A commit that does not touch
-the range moves nothing: the watch remembers the first revision that did, and skips to it.
+costs no memory, but gets `Compacted` when the history has moved past its place. Commits outside the range do not wake
+the watch. It remembers the first revision inside the range and skips to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WATCH_READ_EVENTS: Final = 256
 
 
 class StoreShell(ABC):
-    """Implements `MetadataStore` with `_run`, which carries out engine steps one at a time, in the order of calls."""
+    """Implements `MetadataStore` on `run_step`, which carries out engine steps one at a time, in the order of calls."""
 
     def __init__(self, *, clock: Clock | None) -> None:
         self._clock: Clock = clock or BootClock()
@@ -59,7 +59,7 @@ class StoreShell(ABC):
         self._conflicts = 0
         self._commits = 0
 
-    # What an adapter adds
+    # Implemented by adapters
 
     @abstractmethod
     async def _start(self) -> None:
@@ -67,14 +67,14 @@ class StoreShell(ABC):
 
     @abstractmethod
     async def _stop(self) -> None:
-        """Close the rows; called once, shielded, after the last `_run` was begun."""
+        """Close the rows. Called once, shielded, after the last `run_step` has started."""
 
     @abstractmethod
     async def run_step(self, operation: Callable[[Engine], T], *, writes: bool) -> T:
         """Expire leases, carry out one step, make it durable, `_note` the changes, return the result."""
 
     def _note(self, changes: Sequence[Change], facts: EngineFacts) -> None:
-        """Take in what a durable commit changed; in order of commits, on the event loop."""
+        """Take in the changes of a durable commit, in order of commits, on the event loop."""
         moved = facts.next_deadline_ms != self._facts.next_deadline_ms
         self._facts = facts
         for watch in self._watches:
@@ -122,7 +122,7 @@ class StoreShell(ABC):
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
 
     async def _expire_leases(self) -> None:
-        """Expire leases in time, also when nobody calls."""
+        """Expire leases in time, also without any call."""
         while True:
             deadline_ms = self._facts.next_deadline_ms
             with anyio.CancelScope() as self._expiry_sleep:
@@ -137,7 +137,7 @@ class StoreShell(ABC):
             try:
                 await self.run_step(lambda _engine: None, writes=False)  # every step begins with expiry
             except Retryable:
-                # The disk refuses: whoever calls next gets the error and tries the expiry again. Wait for that.
+                # A disk error: the next call gets it too and tries the expiry again. Wait for that.
                 with anyio.CancelScope() as self._expiry_sleep:
                     await anyio.sleep(math.inf)
                 self._expiry_sleep = None
@@ -166,7 +166,7 @@ class StoreShell(ABC):
         )
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """Run a transaction as `MetadataStore.transact`; a cancelled call may have happened, wholly or not at all."""
+        """Run a transaction like `MetadataStore.transact`. A cancelled call may have happened, wholly or not at all."""
         self._check_open()
         fixed_guards, fixed_writes = (
             tuple(guards),
@@ -184,7 +184,7 @@ class StoreShell(ABC):
         return revision
 
     async def raise_format(self, version: int) -> int:
-        """Let only builds that read this format open the store; return the format in force. Durable on return."""
+        """Let only builds that read this format open the store. Return the format in force, which is durable."""
         self._check_open()
         return await self.run_step(lambda engine: engine.raise_format(version), writes=True)
 
@@ -240,7 +240,7 @@ class StoreShell(ABC):
 
 
 class _Watch:
-    """One reader of the history; used by one task at a time."""
+    """One reader of the history. One task at a time may iterate."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class _Watch:
         self._range = range_
         self._place = Place(from_revision, 0)
         self._events: deque[Event] = deque()
-        self._unseen: Revision | None = from_revision  # the first revision that may hold something for us
+        self._unseen: Revision | None = from_revision  # the first unread revision that may touch the range
         self._woken = anyio.Event()
         self._closed = False
 
@@ -283,13 +283,13 @@ class _Watch:
                 raise ClosedResource("the watch is closed", resource="watch")
             self._woken = anyio.Event()
             await self._woken.wait()
-        # Cleared before reading: every commit that this read does not see is noted after it.
+        # Cleared before reading, because each commit that this read misses calls `note` later.
         self._place = max(self._place, Place(self._unseen, 0))
         self._unseen = None
         try:
             events, behind = await self._read(self._range, self._place)
         except BaseException:
-            self._unseen = self._place.revision  # cancelled or failed: nothing was read, look again
+            self._unseen = self._place.revision  # cancelled or failed: nothing was read, read again
             raise
         if len(events) >= _WATCH_READ_EVENTS:
             self._unseen = behind.revision  # there may be more

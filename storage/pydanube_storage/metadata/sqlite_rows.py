@@ -1,9 +1,9 @@
 """Metadata rows in one SQLite file: WAL mode, `synchronous=FULL`, so a commit is an fsync of the write-ahead log.
 
-Tables: `kv` (the present), `history` (events of the newest revisions), `leases`, `counters` (revision, compacted,
-last lease id: never reused). `user_version` is the format version, `application_id` says the file is ours. One
-connection holds the file exclusively: a second process is refused rather than made a second writer whose cached
-revision would be wrong. A file left by a crash recovers its log when opened.
+Tables: `kv` (current keys), `history` (events of the newest revisions), `leases`, `counters` (revision, compacted,
+last lease id, which is never reused). `user_version` is the format version, `application_id` marks the file as ours. One
+connection locks the file exclusively. A second process is refused, because as a second writer its cached revision would
+be wrong. After a crash SQLite recovers its log when the file is opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydanube_storage.metadata.engine import Counters, Place
 from pydanube_storage.metadata.errors import CorruptMetadata
 from pydanube_storage.metadata.model import Event, EventKind, KeyRange, KeyValue, LeaseId, Revision
 
-METADATA_FORMAT_VERSION: Final = 2  # the highest that is read
+METADATA_FORMAT_VERSION: Final = 2  # the highest that this build reads
 _FIRST_FORMAT: Final = 1  # of a new file, until `raise_format`
 _APPLICATION_ID: Final = 0x44614E62  # "DaNb"
 
@@ -58,12 +58,12 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def is_terminal(error: sqlite3.Error) -> bool:
-    """Return whether the file must not be written again before it is reopened: every error except a full disk."""
+    """Return whether the file must be reopened before the next write: after every error except a full disk."""
     return _primary_code(error) != sqlite3.SQLITE_FULL
 
 
 def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -> ClusterError:
-    """Return the typed error for SQLite's. `outcome`: whether a transaction may have happened (`unknown`)."""
+    """Return our error for SQLite's. `outcome` is "unknown" if the transaction may have happened."""
     facts: dict[str, Any] = {
         "path": str(path),
         "reason": getattr(error, "sqlite_errorname", None) or str(error),
@@ -83,7 +83,7 @@ def translate(error: sqlite3.Error, *, path: Path, outcome: str | None = None) -
 
 
 class SqliteRows:
-    """Rows over one connection, to be used in the thread that opened it. Methods raise `sqlite3.Error`."""
+    """Rows over one connection, used only in the thread that opened it. Methods raise `sqlite3.Error`."""
 
     def __init__(self, path: Path, *, first_revision: int = 0) -> None:
         """Open the file, or create one that begins at that revision.
@@ -110,7 +110,7 @@ class SqliteRows:
 
     def _prepare(self, first_revision: int) -> None:
         run = self._connection.execute
-        # Before the first access in WAL mode: then no shared memory file
+        # Set before the first access in WAL mode, which then needs no shared-memory file
         run("PRAGMA locking_mode = EXCLUSIVE")
         application_id = int(run("PRAGMA application_id").fetchone()[0])
         version = int(run("PRAGMA user_version").fetchone()[0])
@@ -143,7 +143,7 @@ class SqliteRows:
         self._connection.close()
 
     def raise_format(self, version: int) -> int:
-        """Let only builds that read this format open the file; return the format in force, which never goes down."""
+        """Let only builds that read this format open the file. Return the format in force, which never decreases."""
         raised = max(version, int(self._connection.execute("PRAGMA user_version").fetchone()[0]))
         self._connection.execute(f"PRAGMA user_version = {raised}")
         return raised

@@ -1,7 +1,7 @@
 """Objects as files in a folder: the default store.
 
-Our own, not fsspec's: the journal is trimmed on this store's word, so a file is synced before it gets its name, and
-its folder is synced before `put` returns. A name is given by link, which never replaces an object that is there.
+This is not fsspec's store, because the journal is trimmed when `put` has returned: a file is synced before it gets its
+name, and its folder is synced before `put` returns. The name is created by a link, which never replaces an object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LocalStore:
-    """A folder, created if needed. `spool`: the name of this writer's spool, if several write there."""
+    """A folder, created if needed. `spool` is the name of this writer's spool if several write there."""
 
     def __init__(self, root: Path, *, spool: str = "") -> None:
         self._root = root.absolute()
@@ -41,7 +41,7 @@ class LocalStore:
     @property
     def spool(self) -> Path:
         try:
-            # removed meanwhile; not the folder it is in, which may be unmounted
+            # A removed spool is created again, but not the root, which may be unmounted
             (self._root / _SPOOL).mkdir(exist_ok=True)
             self._spool.mkdir(exist_ok=True)
         except OSError as error:
@@ -71,7 +71,7 @@ class LocalStore:
 
     def create(self, key: str, data: bytes) -> bool:
         try:
-            self.put(key, data)  # a link: never replaces
+            self.put(key, data)  # a link never replaces
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, FileExistsError):
                 raise
@@ -126,7 +126,7 @@ class LocalStore:
                     folders.remove(_SPOOL)
                 for name in names:
                     path = os.path.join(parent, name)
-                    with contextlib.suppress(FileNotFoundError):  # deleted while we look
+                    with contextlib.suppress(FileNotFoundError):  # deleted concurrently
                         stat = os.stat(path)
                         key = os.path.relpath(path, self._root).replace(os.sep, "/")
                         found.append(
@@ -183,7 +183,7 @@ class LocalStore:
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:
-    """Read `[start, end)`, fewer bytes only at the end of the file: one system call may return fewer."""
+    """Read `[start, end)`, fewer bytes only at the end of the file. One system call may return fewer."""
     parts: list[bytes] = []
     while start < end:
         part = os.pread(fd, end - start, start)

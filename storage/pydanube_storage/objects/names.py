@@ -1,8 +1,8 @@
 """Names of objects: `<cluster>/topics/<namespace>/<topic>/<topic_id>/<start>-<end>-<epoch>-<generation>-<random>.parquet`.
 
-The name says which offsets it covers, `[start, end)`; start has 20 digits, so that a listing is in order. The epoch is the
-writer's: names of a lower epoch than the owner's are nobody's work in progress. The random part makes every attempt
-a name of its own, so that a late write of a dead process cannot touch what counts.
+The name contains the covered offsets `[start, end)`. Start has 20 digits, so that a listing is in order. The epoch is the
+writer's. No write is in progress under a name of a lower epoch than the owner's. The random part makes the name of every
+attempt unique, so that a late write of a dead process cannot replace a committed object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FILE: Final = re.compile(r"(\d{20})-(\d+)-(\d+)-(\d+)-([0-9a-f]+)\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ObjectName:
-    """The last part of a key. `generation`: 0 for a flush, for a compaction one more than its sources'."""
+    """The last part of a key. `generation` is 0 for a flush, and one more than its sources' for a compaction."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ class ObjectName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Parse the last part of a key; None if it is no object name."""
+        """Parse the last part of a key. Return None if it is no object name."""
         match = _FILE.fullmatch(text.rpartition("/")[2])
         if match is None:
             return None
@@ -45,5 +45,5 @@ class ObjectName:
 
 
 def topic_folder(cluster: str, namespace: str, topic: str, topic_id: int) -> str:
-    """Return the folder of one topic's objects; topic names may have dots and dashes, never slashes."""
+    """Return the folder of one topic's objects. Topic names may have dots and dashes, never slashes."""
     return f"{cluster}/topics/{namespace}/{topic}/{topic_id}"

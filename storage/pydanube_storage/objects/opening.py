@@ -24,15 +24,15 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _ENDPOINT: Final = re.compile(
     r"https?://([^/@\s]*@)?(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?"
 )
-_REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores have names of their own
+_REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores use other names than AWS
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
-_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 wants three at least, others do not
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 requires at least three, other stores do not
 _GCS_BUCKET: Final = re.compile(r"[a-z0-9._-]{3,222}")
 _CONNECTION: Final = re.compile(
     r"(?:^|;)(AccountName|BlobEndpoint|UseDevelopmentStorage)=[^;]", re.IGNORECASE
 )
 _CONTAINER: Final = re.compile(r"(?=.{3,63}$)(\$(root|web|logs)|[a-z0-9](-?[a-z0-9])*)")
-#: fields of `StoreOptions` that a kind of store may have or not
+#: fields of `StoreOptions` that not every kind of store supports
 _OPTIONS: Final = (
     "endpoint", "region", "path_style", "profile", "role", "anonymous", "encryption", "kms_key",
 )  # fmt: skip
@@ -40,11 +40,11 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Where, and how to reach it. Keys and tokens are not here: s3fs, gcsfs and adlfs find them as every tool of that
-    cloud does, in the environment or on the machine.
+    """The URL of a store and how to reach it. Keys and tokens are not here: s3fs, gcsfs and adlfs find them as every tool
+    of that cloud does, in the environment or on the machine.
 
-    `encryption`: server-side, of what is written: `AES256`, or `aws:kms` with the bucket's key or `kms_key`. `role` is
-    taken on with the keys of the profile, else of the environment, else of the machine.
+    `encryption`: server-side encryption of written objects: `AES256`, or `aws:kms` with the bucket's key or `kms_key`.
+    `role` is assumed with the keys of the profile, else of the environment, else of the machine.
     """
 
     url: str
@@ -56,8 +56,8 @@ class StoreOptions:
     anonymous: bool = False
     encryption: str | None = None
     kms_key: str | None = None
-    timeout_s: float = 20.0  # of one answer, and of all tries of a call together
-    spool: str = ""  # of a local folder that several write to: the name of this one's part of the spool
+    timeout_s: float = 20.0  # for one answer, and for all attempts of a call together
+    spool: str = ""  # this writer's part of the spool if several write to a local folder
 
     def __post_init__(self) -> None:
         if self.anonymous and (self.profile or self.role):
@@ -86,7 +86,7 @@ class StoreOptions:
         cloud.check(self)
 
     def _check_forms(self, cloud: Cloud) -> None:
-        """Raise `InvalidArgument` for a setting that no store of this kind could take, whatever the network is."""
+        """Raise `InvalidArgument` for a setting that no store of this kind accepts. Needs no network."""
         bucket = urlsplit(self.url).netloc
         for field, value, form, wanted in (
             ("endpoint", self.endpoint, _ENDPOINT, "http://host:port or https://host"),
@@ -114,7 +114,7 @@ def _check_profile(options: StoreOptions) -> None:
 
 
 def _check_google(options: StoreOptions) -> None:
-    """Refuse a key file that cannot be read: gcsfs would go on without it, as somebody else."""
+    """Refuse an unreadable key file. gcsfs would ignore it and use another identity."""
     path = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not path or options.anonymous:
         return
@@ -146,7 +146,7 @@ def _check_azure(options: StoreOptions) -> None:
 
 
 def _profiles() -> set[str] | None:
-    """Return the names of profiles in the files where AWS's libraries look; None if one cannot be read."""
+    """Return the profile names in the files that AWS's libraries read. None if a file is unreadable."""
     found: set[str] = set()
     for variable, usual in (
         ("AWS_CONFIG_FILE", "~/.aws/config"),
@@ -162,12 +162,12 @@ def _profiles() -> set[str] | None:
 
 
 def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectStore:
-    """Open a store; nothing is asked of a remote one before its first use.
+    """Open a store. No request goes to a remote store before its first use.
 
     Raises:
-        InvalidArgument: a URL of another kind, or one with a password in it.
-        MissingExtra: what the kind needs is not installed.
-        StoreUnavailable: a local folder that cannot be made.
+        InvalidArgument: the URL is of an unsupported kind, or contains a password.
+        MissingExtra: the library for this kind is not installed.
+        StoreUnavailable: the local folder cannot be created.
     """
     retry = retry or Retry(budget_s=options.timeout_s)
     check_url(options.url)
@@ -185,7 +185,7 @@ def open_store(options: StoreOptions, *, retry: Retry | None = None) -> ObjectSt
 
 
 def check_url(url: str) -> None:
-    """Raise `InvalidArgument` for a URL that is not a store's, or has a password in it."""
+    """Raise `InvalidArgument` for a URL that is not a store's, or that contains a password."""
     parts = urlsplit(url)
     if parts.password or parts.username:
         raise InvalidArgument(
@@ -216,7 +216,7 @@ def _fsspec(protocol: str, *, extra: str = "tier", module: str = "fsspec", **arg
 
 def _gcs(options: StoreOptions) -> dict[str, Any]:
     if options.endpoint is not None:
-        # Read once, when gcsfs is imported: it would ask over gRPC, which only Google's own endpoint speaks, and hang.
+        # gcsfs reads this on import. It would otherwise call over gRPC, which only Google's own endpoint supports, and hang.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     token = {"token": "anon"} if options.anonymous else {}
     return {"endpoint_url": options.endpoint, "requests_timeout": options.timeout_s, **token}
@@ -234,7 +234,7 @@ def _azure(options: StoreOptions) -> dict[str, Any]:
 class Cloud:
     """A kind of object store: its URLs, the library that reaches it, and its options.
 
-    `check` raises `InvalidArgument` for what options and environment say that cannot work, without the network.
+    `check` raises `InvalidArgument` for options and environment variables that cannot work. It needs no network.
     """
 
     place: str
@@ -281,12 +281,12 @@ def _s3(options: StoreOptions) -> Any:
     except ImportError as error:
         raise MissingExtra(f"s3:// needs s3fs: {install_command('s3')}", extra="s3", module="s3fs") from error
     config: dict[str, Any] = {
-        # Compatible stores often refuse the checksums that newer clients send with everything.
+        # Compatible stores often refuse the checksums that newer clients send with every request.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
         "connect_timeout": min(_CONNECT_TIMEOUT_S, options.timeout_s),
         "read_timeout": options.timeout_s,
-        "retries": {"max_attempts": 1},  # `Retry` has the budget; two loops would multiply
+        "retries": {"max_attempts": 1},  # `Retry` has the budget. Two retry loops would multiply
     }
     if options.path_style is not None:
         config["s3"] = {"addressing_style": "path" if options.path_style else "virtual"}
@@ -310,7 +310,7 @@ def _s3(options: StoreOptions) -> Any:
 
 
 def _role_session(role: str, profile: str | None) -> Any:
-    """Return a session that assumes `role`, by a profile that exists in memory only; it renews expiring credentials."""
+    """Return a session that assumes `role` by an in-memory profile and renews expiring credentials."""
     from aiobotocore.session import AioSession
 
     name = "danube-tier-role"

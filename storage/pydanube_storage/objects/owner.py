@@ -1,8 +1,8 @@
-"""The owner of a store: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each start of a broker that writes there.
+"""The owner of a store: marks `<cluster>/owner/<incarnation, 20 digits>.json`, one for each start of a writing broker.
 
-The highest incarnation is the owner. A mark is made only where there is none of its number, so that of two who want to
-be the next one only one is. Brokers that share a store have marks of their own, in
-`<cluster>/owner/<broker id>/`. Old marks are removed, but for the last few, which tell a person what happened.
+The highest incarnation is the owner. A mark is created only if none has its number, so that exactly one of two concurrent
+candidates succeeds. Brokers that share a store have separate marks in `<cluster>/owner/<broker id>/`. Old marks are
+removed except for the last few, which are kept for diagnosis.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pydanube_storage.objects.protocol import ObjectStore
 _VERSION: Final = 1
 _KEPT: Final = 8
 _MAX_BYTES: Final = 64 << 10
-_NAME: Final = re.compile(r"/[0-9]{20}\.json\Z")  # what else lies there is not ours
+_NAME: Final = re.compile(r"/[0-9]{20}\.json\Z")  # other objects of the folder are ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerMark:
-    """One start of a broker. `life` is random; `place` tells its data directory from a copy of it."""
+    """One start of a broker. `life` is random. `place` distinguishes its data directory from a copy of it."""
 
     incarnation: int
     life: str
@@ -61,9 +61,9 @@ class OwnerMark:
 
 
 def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark | None:
-    """Return the newest owner of a cluster's objects; None if there was none.
+    """Return the newest owner of a cluster's objects, None if there was none.
 
-    `scope`: the id of one of several brokers that share them, empty of a lone one.
+    `scope`: the id of one of several brokers that share them, empty for a lone broker.
     """
     keys = _marks(store, cluster, scope)
     if not keys:
@@ -76,10 +76,10 @@ def newest_mark(store: ObjectStore, cluster: str, scope: str = "") -> OwnerMark 
 
 
 def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = "") -> OwnerMark:
-    """Become the owner, unless another has this incarnation or a higher one; return the present owner."""
+    """Become the owner, unless another has this incarnation or a higher one. Return the current owner."""
     key = f"{_folder(cluster, scope)}/{mark.incarnation:020d}.json"
     store.put_new(key, mark.to_json())
-    # Read back: a store that does not know conditions has the last one's, and both see that one.
+    # Read back: without conditional writes the store has the last writer's mark, and both candidates read that one.
     now = newest_mark(store, cluster, scope)
     assert now is not None
     if now == mark:
@@ -89,9 +89,9 @@ def make_mark(store: ObjectStore, cluster: str, mark: OwnerMark, scope: str = ""
 
 
 def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
-    """Return the id that a cluster's store was given; gives it `proposed` if it has none, unless that is empty.
+    """Return the id of a cluster's store. If it has none, set it to `proposed`, unless that is empty.
 
-    Brokers that find the same name there write to the same store.
+    Brokers that read the same id write to the same store.
     """
     key = f"{cluster}/owner/store.json"
     try:
@@ -108,7 +108,7 @@ def store_identity(store: ObjectStore, cluster: str, proposed: str) -> str:
 
 
 def _marks(store: ObjectStore, cluster: str, scope: str) -> list[str]:
-    """Return the keys of one scope's marks, ascending; those of other scopes are in folders below a lone broker's."""
+    """Return the keys of one scope's marks, ascending. Other scopes are in folders below a lone broker's."""
     folder = _folder(cluster, scope)
     return sorted(
         fact.key

@@ -1,12 +1,12 @@
 """The interface of every object store. Adapters: `LocalStore`, `FsspecStore` (S3 and compatibles, memory).
 
-Blocking on purpose: stores live in the tier's own process and in commands, never in the broker's loop. A key is text
-like `a/b/c.parquet`, without a slash at either end and without empty, `.` or `..` parts. An object is written once,
-whole, under a name of its own, and never changed: nothing here appends or renames.
+The calls block, because stores are used in the tier's own process and in commands, never in the broker's loop. A key is
+text like `a/b/c.parquet`, without a slash at either end and without empty, `.` or `..` parts. An object is written once,
+whole, under a unique name, and never changed. No method appends or renames.
 
-Errors of every method: `ObjectMissing` where the key has no object, `CorruptObject` where a body is not as long as
-the store says, `StoreUnavailable` for everything else (away, refused, full), after the retries of the adapter. Their
-details name `store`, `key`, `cause` and `remedy`; none holds a secret.
+Every method raises `ObjectMissing` if the key has no object, `CorruptObject` if a body is shorter or longer than the
+store's size of it, and `StoreUnavailable` for everything else (down, refused, full), after the retries of the adapter.
+Their details have `store`, `key`, `cause` and `remedy`, and no secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydanube_core.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFact:
-    """An object in a listing; `modified_ms` is the store's time, None if it gives none."""
+    """An object in a listing. `modified_ms` is the store's time, None if the store returns none."""
 
     key: str
     bytes: int
@@ -33,48 +33,48 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """The URL for people and tools: `url + "/" + key` opens an object."""
+        """The URL for people and tools. `url + "/" + key` is an object's."""
 
     @property
     def spool(self) -> Path:
-        """A folder on disk where objects may be written before `put`; it exists, and is never listed."""
+        """An existing folder on disk in which to write objects before `put`. It is never listed."""
 
     def put(self, key: str, source: Path | bytes) -> None:
-        """Store an object: on return it is as durable as the store; before, nobody sees a part of it.
+        """Store an object atomically. On return it is as durable as the store.
 
-        A `source` that is a file in `spool` may be moved: it is the store's afterwards.
+        A `source` file in `spool` belongs to the store afterwards, which may move it.
         """
 
     def create(self, key: str, data: bytes) -> bool:
-        """As `put`, but only where there is no object, by one request; return False where there is one, which stays as it is.
+        """Store an object by one request if the key has none. Return False, without a change, if it has one.
 
-        False may also mean that an earlier attempt of this call came through without an answer: read the object. A store
-        that does not know the condition replaces the object, and returns True.
+        False may also mean that an earlier attempt of this call succeeded and its answer was lost, so read the object. A
+        store without conditional writes replaces the object and returns True.
         """
 
     def put_new(self, key: str, data: bytes) -> None:
-        """As `put`, but an existing object stays as it is, without an error."""
+        """Store an object like `put`. An existing object is kept without an error."""
 
     def read(self, key: str, start: int, end: int) -> bytes:
-        """Read the bytes `[start, end)` of an object, all of them."""
+        """Read all bytes `[start, end)` of an object."""
 
     def size(self, key: str) -> int:
-        """Return the bytes of an object."""
+        """Return the size of an object in bytes."""
 
     def list(self, prefix: str) -> Iterator[ObjectFact]:
-        """Return every object below a folder (`a/b`, not `a/b*`), by key; nothing if there is none."""
+        """Return every object below a folder (`a/b`, not `a/b*`), ordered by key. Nothing if there is none."""
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Return the names of the folders directly below a folder, ascending; `""` is the top. Nothing if there are none."""
+        """Return the names of the folders directly below a folder, ascending. `""` is the top folder."""
 
     def delete(self, key: str) -> None:
-        """Delete an object; no error if it does not exist."""
+        """Delete an object. No error if it does not exist."""
 
     def close(self) -> None: ...
 
 
 def check_key(key: str) -> str:
-    """Return the key. Raises `InvalidArgument` if it could leave the store's folder or mean another key."""
+    """Return the key. Raises `InvalidArgument` if it could leave the store's folder or be an alias of another key."""
     if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key or "\\" in key:
         raise InvalidArgument(
             f"object key {key!r}: use parts between single slashes, none of them . or ..",

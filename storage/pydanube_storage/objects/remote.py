@@ -1,8 +1,8 @@
-"""Object stores behind fsspec: S3 and compatibles by s3fs, Google's by gcsfs, Azure's by adlfs; memory, for tests.
+"""Object stores behind fsspec: S3 and compatibles by s3fs, Google's by gcsfs, Azure's by adlfs, and memory for tests.
 
-fsspec's caches of listings are off: what they show may be gone. Its errors are translated here, once, into ours.
-Secrets stay where the library finds them (environment, profile, instance role): they are never arguments here, and
-no message is made from what was sent.
+fsspec's listing caches are off, because they may show deleted objects. Its errors are translated into ours here. The
+library finds the secrets (environment, profile, instance role). They are never arguments here, and no error text is made
+from a request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pydanube_storage.objects.store_codes import code_of, is_lasting, remedy_of
 
 T = TypeVar("T")
 SLOWEST_BYTES_PER_S: Final = 1 << 20
-ATTEMPT_S: Final = 10.0  # beside the answer: the first call makes the client, connections are made
+ATTEMPT_S: Final = 10.0  # beside the answer: to create the client and to connect
 _LISTING_S: Final = 600.0
 _SPOOL_PREFIX: Final = "danube-spool-"
-#: where a file system says when an object was last written
+#: names of the modification time in the listings of file systems
 _MODIFIED: Final = ("LastModified", "last_modified", "mtime", "created")
-#: with which stores refuse to make an object under a name that is taken
+#: error codes of stores for an object that exists already
 _TAKEN: Final = ("PreconditionFailed", "412", "BlobAlreadyExists")
 _REFUSED: Final = (
     "AccessDenied", "Forbidden", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
@@ -38,7 +38,7 @@ _REFUSED: Final = (
 
 
 class FsspecStore:
-    """`root` is bucket and prefix, as the file system wants them; `url` is how people write the same place."""
+    """A store of fsspec. `root` is bucket and prefix in the file system's form, `url` the same for people."""
 
     def __init__(
         self, fs: Any, root: str, *, url: str, retry: Retry | None = None, timeout_s: float | None = None
@@ -56,7 +56,7 @@ class FsspecStore:
 
     @property
     def spool(self) -> Path:
-        self._spool.mkdir(mode=0o700, exist_ok=True)  # tidied up by somebody meanwhile
+        self._spool.mkdir(mode=0o700, exist_ok=True)  # temporary folders may be cleaned up
         return self._spool
 
     def _path(self, key: str) -> str:
@@ -71,12 +71,14 @@ class FsspecStore:
             size = source.stat().st_size
             self._call(key, lambda: self._fs.put_file(str(source), path, **self._within(size)))
         finally:
-            if source.parent == self._spool:  # also when it failed: the next attempt writes another
+            if (
+                source.parent == self._spool
+            ):  # also after a failure, because the next attempt writes another file
                 source.unlink(missing_ok=True)
 
     def _within(self, size: int = 0) -> dict[str, float]:
-        """How long one attempt may take. The client's own limits see a store that does not answer, not one that does
-        not take what it is sent."""
+        """Return the timeout of one attempt. The client's own timeouts cover a store that does not answer, but not one
+        that does not read the request."""
         if self._timeout_s is None:
             return {}
         return {"timeout": self._timeout_s + ATTEMPT_S + size / SLOWEST_BYTES_PER_S}
@@ -225,11 +227,11 @@ def _refused(error: Exception) -> bool:
 
 
 def _may_help(error: Exception) -> bool:
-    """Return whether the same call may succeed soon: not if something is missing, refused, or our own mistake."""
+    """Return whether the same call may succeed soon: not if an object is missing, access refused, or it is our bug."""
     if isinstance(error, FileNotFoundError | TypeError | AttributeError) or _refused(error):
         return False
     if is_lasting(code_of(error)):
         return False
     if isinstance(error, CorruptObject):
-        return error.details.get("cause") == "short"  # a body that was cut on its way
+        return error.details.get("cause") == "short"  # a body truncated in transit
     return not isinstance(error, ClusterError)

@@ -1,7 +1,7 @@
-"""Retry while that may help, within a budget of time.
+"""Retry a call while that may help, within a time budget.
 
-Pure but for the clock and the sleep it is given. A store that is away for a second must not cost a flush, and a store
-that is away for an hour must not hold a thread: the tier comes back later by itself.
+Pure except for the injected clock and sleep. An outage of a second must not fail a flush. An outage of an hour must not
+block a thread, because the tier retries later anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Waits of `first_s`, doubled each time up to `longest_s`, with jitter; no attempt begins after `budget_s`."""
+    """Waits of `first_s`, doubled each time up to `longest_s`, with jitter. No attempt begins after `budget_s`."""
 
     budget_s: float = 20.0
     first_s: float = 0.1
@@ -27,7 +27,7 @@ class Retry:
     jitter: Callable[[], float] = random.random
 
     def call(self, attempt: Callable[[], T], may_help: Callable[[Exception], bool]) -> T:
-        """Return the first success; raise the last error, unchanged."""
+        """Return the first result, or raise the last error unchanged."""
         until = self.monotonic() + self.budget_s
         wait = self.first_s
         while True:

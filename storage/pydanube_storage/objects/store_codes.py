@@ -1,4 +1,4 @@
-"""Read the code with which an object store refused a call: what to do about it, and whether the same call may pass soon."""
+"""Map the error codes of object stores to a remedy, and to whether the same call may succeed soon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUSY: Final = "the store asks to be called less often; nothing is to be done un
 
 _WHOSE: Final = "the credentials (of tier.profile, else of the environment or the machine)"
 
-# Code → what to do. The codes are those of S3, MinIO, Ceph, Google's and Azure's stores.
+# Code → remedy. The codes are those of S3, MinIO, Ceph, Google's and Azure's stores.
 _REMEDIES: Final[dict[str, str]] = {
     **dict.fromkeys(("InvalidObjectState", "ObjectArchived", "BlobArchived"), _ARCHIVED),
     "RequestTimeTooSkewed": _CLOCK,
@@ -47,7 +47,7 @@ _MOST_CAUSES: Final = 8
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the store's code of an error, from the library's error behind it; None if it has none."""
+    """Return the store's code of an error, taken from its causes. None if it has none."""
     for each in _causes(error):
         response = getattr(each, "response", None)
         if isinstance(response, dict):
@@ -62,13 +62,13 @@ def code_of(error: BaseException) -> str | None:
 
 
 def remedy_of(code: str | None, *, bucket: str) -> str | None:
-    """Return what to do about a code; None if it is not known."""
+    """Return the remedy for a code, None if the code is not in the table."""
     remedy = _REMEDIES.get(code or "")
     return None if remedy is None else remedy.format(bucket=bucket)
 
 
 def is_lasting(code: str | None) -> bool:
-    """Return whether the same call is refused again until somebody changes something."""
+    """Return whether the same call fails until an operator intervenes."""
     return code in _REMEDIES and code not in _MAY_PASS
 
 

@@ -3,19 +3,19 @@
 ==============  ===========================  =====================================================================
 column          type                         meaning
 ==============  ===========================  =====================================================================
-offset          int64                        ascending; gaps are offsets without a message
-append_time     timestamp[ms, UTC]           the broker's clock; never falls in a topic
+offset          int64                        ascending. Gaps are offsets without a message
+append_time     timestamp[ms, UTC]           the broker's clock, never decreasing in a topic
 publish_time    timestamp[ms, UTC]           the producer's clock
-producer        struct<id: uint64, name>     name is "" where the producer gave none with its batch
+producer        struct<id: uint64, name>     name is "" if the batch has none
 sequence        int64                        number of the message within its producer
 key             string, nullable             "" is a key, null is none
-attributes      map<string, string>          empty where the message has none
+attributes      map<string, string>          empty if the message has none
 schema_id       uint64, nullable             null: no schema
 schema_version  uint32, nullable
 payload         binary
 ==============  ===========================  =====================================================================
 
-The footer's key-value metadata begins with `danube.`; `Meta` is that part.
+The keys of our metadata in the footer begin with `danube.`. `Meta` is that part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import pyarrow as pa
 from pydanube_core.errors import CorruptObject, FormatTooNew
 
 FORMAT_VERSION: Final = 1  # written
-READS_VERSION: Final = 2  # in format 2 a null payload is null in its column too, beside its attribute
+READS_VERSION: Final = 2  # in format 2 a null payload is also null in its column, beside its attribute
 _PREFIX: Final = "danube."
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 
@@ -57,8 +57,8 @@ SCHEMA: Final = pa.schema(
 class Meta:
     """The facts in an object's footer. Offsets are the covered range `[start, end)`, as in its name.
 
-    `epochs`: (epoch, first offset of it in this object), ascending. `subscriptions` and `schemas` are as they were
-    when the object was written: enough to find them again when the metadata is lost.
+    `epochs`: (epoch, its first offset in this object), ascending. `subscriptions` and `schemas` are as of the time of
+    writing, to restore them if the metadata is lost.
     """
 
     cluster: str

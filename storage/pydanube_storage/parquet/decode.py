@@ -1,8 +1,8 @@
-"""Convert Arrow to stored batches, for cold reads. No work per message, ≈ 60 µs a batch.
+"""Convert Arrow to stored batches for cold reads, with no work per message: ≈ 60 µs per batch.
 
-A batch has one append time, so rows are cut where it changes; otherwise by size. The batches are not those that
-producers sent (`resealed`, the tier's checksum, producer id and epoch only where all rows share them): batch boundaries
-are not observable, and duplicates are found by the log's state, never by old batches.
+A batch has one append time, so rows are cut where it changes, and by size. The batches differ from those that producers
+sent (`resealed`, the tier's checksum, a producer id only if all rows share it): batch boundaries are not observable, and
+duplicates are detected by the log's state, never by old batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydanube_core.batch import MAX_BATCH_MESSAGES, Codec, Column, ProducerPart,
 from pydanube_core.batch.encode import append_padded, seal
 
 Ints = npt.NDArray[Any]
-BATCH_BYTES: Final = 256 << 10  # payload bytes a batch is aimed at: what a delivery frame takes
+BATCH_BYTES: Final = 256 << 10  # target for the payload bytes of a batch, which fit a delivery frame
 BATCH_MESSAGES: Final = 8192
 _MAX_DELTA: Final = (1 << 31) - 1
 
@@ -39,7 +39,7 @@ class DecodedBatch:
 
 @dataclass(slots=True)
 class _Texts:
-    """A variable-length column for numpy: offsets into `data`, one more than entries."""
+    """A variable-length column for numpy: offsets into `data`, one more than there are entries."""
 
     offsets: Ints
     data: memoryview
@@ -107,7 +107,7 @@ class _Rows:
                 first = end
 
     def _publishable(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Halve a range until its publish times fit their column, which has 31 bits for the difference from the first."""
+        """Halve a range until its publish times fit their column, whose differences from the first have 31 bits."""
         times = self.publish_time[first:end]
         spread = max(int(times.max()) - int(times[0]), int(times[0]) - int(times.min()))
         if spread <= _MAX_DELTA or end - first == 1:
@@ -134,7 +134,7 @@ class _Rows:
             if high > low:
                 columns |= Column.ATTRIBUTES
                 append_padded(parts, (entries - low).astype("<i4").tobytes())
-                # `keys` and `items` of a map array are whole children: entry numbers are theirs
+                # `keys` and `items` of a map array are its whole children, so entry numbers index into them
                 self.attribute_keys.append(parts, low, high)
                 self.attribute_values.append(parts, low, high)
         times = self.publish_time[rows]
@@ -177,7 +177,7 @@ class _Rows:
         return DecodedBatch(base, last + 1, n, time_ms, head + sealed)
 
     def _producers(self, parts: list[bytes | memoryview], rows: slice) -> tuple[int, int]:
-        """Add the producers' columns if there are several producers; return the id of the first, and the column bits."""
+        """Add the producers' columns if needed. Return the common producer id, 0 if there are several, and column bits."""
         ids, codes = self.producer_id[rows], self.producer_name[rows]
         if bool((ids == ids[0]).all()) and bool((codes == codes[0]).all()):
             name = self.names[int(codes[0])]
@@ -215,7 +215,7 @@ def _table(parts: list[bytes | memoryview], rows: list[tuple[int, str]]) -> None
 
 
 def _whole(column: Any) -> Any:
-    """A chunked column as one array."""
+    """Return a chunked column as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -224,7 +224,7 @@ def _whole(column: Any) -> Any:
 
 
 def batches_of(table: Any, *, epoch: int = 0) -> list[DecodedBatch]:
-    """Yield the rows of a table of `SCHEMA`, ascending by offset, as stored batches.
+    """Return the rows of a table of `SCHEMA`, ascending by offset, as stored batches.
 
     Args:
         epoch: written into the broker parts.

@@ -1,8 +1,8 @@
-"""Convert stored batches to Arrow, many at a time: no work per message, ≈ 15 µs a batch.
+"""Convert stored batches to Arrow, many at a time, with no work per message: ≈ 15 µs per batch.
 
-Batches are taken apart into pieces of columns and put together once a row group. What a batch says was validated when
-it was received (`pydanube_core.batch.validate`) and is checked again by its checksums here, so its offset arrays may be
-trusted: one that falls would end this process.
+Batches are split into pieces of columns, which are joined once per row group. A batch was validated when it was received
+(`pydanube_core.batch.validate`), and its checksums are verified here. So its offset arrays are trusted, although a
+descending one would crash this process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pydanube_storage.parquet.columns import ATTRIBUTES, PRODUCER, SCHEMA
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
-_ROW_BYTES: Final = 64  # what a row costs beside its texts
+_ROW_BYTES: Final = 64  # memory of a row beside its texts
 
 
 class _Ragged:
-    """A variable-length column, gathered in pieces."""
+    """A variable-length column, collected in pieces."""
 
     __slots__ = ("data", "lengths")
 
@@ -56,15 +56,15 @@ class _Ragged:
 
 
 class RowGroup:
-    """Batches of one topic, ascending, that will be one row group."""
+    """Ascending batches of one topic that become one row group."""
 
     def __init__(self) -> None:
         self.messages = 0
-        self.raw_bytes = 0  # about what the columns take in memory
+        self.raw_bytes = 0  # approximate memory of the columns
         self._counts: list[int] = []
         self._parts: list[tuple[int, int, int, int, int, int, int, int]] = []
         self._payload = _Ragged()
-        self._over: list[tuple[str, int, Ints]] = []  # (column, first row, values) that follow no simple rule
+        self._over: list[tuple[str, int, Ints]] = []  # (column, first row, values) that are stored explicitly
         self._keys = _Ragged()
         self._key_valid: list[Ints] = []
         self._has_keys = False
@@ -74,9 +74,9 @@ class RowGroup:
         self._names: dict[str, int] = {"": 0}
 
     def add(self, data: Buffer) -> BrokerPart:
-        """Add a stored batch; return its broker part.
+        """Add a stored batch and return its broker part.
 
-        Raises `ChecksumMismatch`, `InvalidArgument`: the batch is damaged.
+        Raises `ChecksumMismatch` or `InvalidArgument` if the batch is damaged.
         """
         owner = read_broker_part(data)
         body = memoryview(data)[BROKER_PART_BYTES:]
@@ -216,7 +216,7 @@ class RowGroup:
 
 
 def _take_ragged(column: _Ragged, body: memoryview, at: int, n: int) -> int:
-    """Add `n` entries that begin at byte `at`; return where they end."""
+    """Add `n` entries that begin at byte `at`, and return the byte after them."""
     offsets = np.frombuffer(body, "<i4", n + 1, at)
     start = at + padded(4 * (n + 1))
     length = int(offsets[n])

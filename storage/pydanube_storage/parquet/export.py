@@ -1,8 +1,7 @@
 """Write rows of objects into one file, Parquet or JSON lines, which gets its name when it is complete and synced.
 
-`begin` → `add` once an object, ascending → `finish`, or `abort` at any time. A file that exists is never replaced. What
-an abandoned export leaves is a hidden file beside the target; the next export to that folder under the same name does
-not touch it.
+`begin` → `add` once per object, ascending → `finish`, or `abort` at any time. An existing file is never replaced. An
+abandoned export leaves a hidden file beside the target, which the next export to the same name does not touch.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class ExportFile:
     """One export: a hidden file that gets its name in `finish`. Rows are added in ascending order of offsets.
 
     Args:
-        target: a path at which there is nothing yet.
+        target: a path that does not exist yet.
         file_format: `parquet` or `jsonl`.
-        partition: of the topic; stands in JSON lines.
+        partition: of the topic, written into JSON lines.
 
-    Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`, as all methods do but `abort`.
+    The constructor and all methods except `abort` raise `AlreadyExists`, `InvalidArgument` and `DiskFull`.
     """
 
     def __init__(self, target: Path, meta: Meta, *, file_format: str, partition: int | None) -> None:
@@ -73,10 +72,10 @@ class ExportFile:
             _fail(self._target, error)
 
     def finish(self, *, covers: tuple[int, int] | None = None) -> dict[str, int]:
-        """Give the file its name: {messages, bytes}. It is on stable storage on return.
+        """Give the file its name and return {messages, bytes}. The file is durable on return.
 
         Args:
-            covers: the offsets [start, end), where `meta` did not have them.
+            covers: the offsets [start, end), if `meta` does not have them.
         """
         try:
             if self._writer is not None:
@@ -95,7 +94,7 @@ class ExportFile:
         return {"messages": self.messages, "bytes": size}
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Remove the unfinished file."""
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.__exit__(None, None, None)
@@ -106,19 +105,19 @@ class ExportFile:
 
 
 class ExportOfBatches:
-    """An export of batches as the log stores them, for a process without the object store: `danube objects export`."""
+    """An export of stored batches, for a process without the object store: `danube objects export`."""
 
     def __init__(self, file: ExportFile) -> None:
         self._file = file
         self._group = RowGroup()
         self._epochs: list[tuple[int, int]] = []
         self.start: int | None = None  # first offset
-        self.end = 0  # one past the last one that was added
-        self._taken = 0  # of a batch that arrives in several parts, which is in the group whole
+        self.end = 0  # one past the last added offset
+        self._taken = 0  # end of the batches in the group, where a batch that arrives in parts is whole
         self._at = 0  # rows below are in the file
 
     def add(self, stored: bytes | memoryview, *, start: int, end: int) -> None:
-        """Add the messages in `[start, end)` of a batch. Raises as `RowGroup.add` and `ExportFile.add`."""
+        """Add the messages in `[start, end)` of a batch. Raises like `RowGroup.add` and `ExportFile.add`."""
         if self.start is None:
             self.start = self._at = start
         if end > self._taken:
@@ -142,7 +141,7 @@ class ExportOfBatches:
 
 
 class ExportWork:
-    """Calls of the tier's process: JSON values in and out, bytes beside. A token names an export."""
+    """Calls of the tier's process, with JSON values and bytes in and out. A token names an export."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -151,7 +150,7 @@ class ExportWork:
     def begin(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
         """Begin an export: `token`, `path`, `format` (parquet or jsonl), `meta` (`Meta`), `partition`.
 
-        Raises `AlreadyExists`, `InvalidArgument`, `DiskFull`: nothing was written.
+        Raises `AlreadyExists`, `InvalidArgument` or `DiskFull`. Nothing was written then.
         """
         self._open[arguments["token"]] = ExportFile(
             Path(arguments["path"]),
@@ -181,13 +180,13 @@ class ExportWork:
         return {"messages": export.messages}, b""
 
     def finish(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Give the file its name; it is on stable storage on return."""
+        """Give the file its name. It is durable on return."""
         said = self._find(arguments["token"]).finish()
         del self._open[arguments["token"]]
         return said, b""
 
     def abort(self, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-        """Give up an export and leave nothing behind."""
+        """Abort an export and remove its unfinished file."""
         export = self._open.pop(arguments["token"], None)
         if export is not None:
             export.abort()
@@ -201,7 +200,7 @@ class ExportWork:
 
 
 def _lines(table: Any, topic: str, partition: int | None) -> list[bytes]:
-    """Yield a JSON object for each message, with the names of `danube consume --json`."""
+    """Return a JSON object for each message, with the names of `danube consume --json`."""
     columns = {name: table.column(name) for name in table.column_names}
     times = columns["append_time"].cast(pa.int64()).to_pylist()
     published = columns["publish_time"].cast(pa.int64()).to_pylist()

@@ -1,7 +1,7 @@
 """Read an object from a store, a row group at a time: one range request each, page checksums verified.
 
-What is read is checked against what the catalog says of the object (length, footer): an object that was replaced or
-cut is damaged, not different.
+The object's length and footer are checked against the catalog, so that a replaced or truncated object is reported as
+damaged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Expected:
 
 
 class _Window(io.RawIOBase):
-    """An object as a file, with some parts in memory already."""
+    """An object as a file, with some parts already in memory."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class _Window(io.RawIOBase):
         return self._store.read(self._key, start, end) if start < end else b""
 
 
-# What pyarrow raises for bytes that are no Parquet; ValueError is for names that are no UTF-8.
+# Errors of pyarrow for bytes that are not Parquet. It raises ValueError for names that are not UTF-8.
 _DAMAGED: Final = (pa.ArrowException, OSError, ValueError)
 
 
 class ObjectReader:
-    """An opened object, with its footer read and checked. Not safe for several threads.
+    """An open object with its footer read and checked. Not thread-safe.
 
     Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`, `FormatTooNew`.
     """
@@ -103,20 +103,20 @@ class ObjectReader:
             statistics = [self.footer.row_group(i).column(0).statistics for i in range(self.row_groups)]
             self._last = [int(each.max) for each in statistics]  # last offset of each row group
             self.first = [int(each.min) for each in statistics]
-        except (*_DAMAGED, AttributeError, TypeError) as error:  # the last two: statistics that are not there
+        except (*_DAMAGED, AttributeError, TypeError) as error:  # the last two: missing statistics
             raise self._corrupt(f"it is not Parquet: {error}", "footer") from error
         self.meta = Meta.from_footer(self.footer.metadata, key=key)
 
     def row_group_at(self, offset: int) -> int:
-        """Return the first row group with a message at or after `offset`; `row_groups` if there is none."""
+        """Return the first row group with a message at or after `offset`, `row_groups` if there is none."""
         return bisect_right(self._last, offset - 1)
 
     def row_group_end(self, index: int) -> int:
-        """Return the offset, exclusive, up to which a row group covers the object, including gaps after it."""
+        """Return the end (exclusive) of the offsets that a row group covers, including the gap after it."""
         return self.meta.end if index + 1 >= self.row_groups else self.first[index + 1]
 
     def read_row_group(self, index: int, columns: list[str] | None = None) -> Any:
-        """Return a row group as a table. Raises as the constructor."""
+        """Return a row group as a table. Raises like the constructor."""
         group = self.footer.row_group(index)
         starts, ends = [], []
         for i in range(group.num_columns):
@@ -137,24 +137,24 @@ class ObjectReader:
             self._window.parts = [self._tail]
 
     def offset_at_time(self, time_ms: int) -> int | None:
-        """Return the first offset appended at or after `time_ms`; None if there is none in this object."""
+        """Return the first offset appended at or after `time_ms`, None if this object has none."""
         for index in range(self.row_groups):
             table = self.read_row_group(index, ["offset", "append_time"])
             times = table.column("append_time").cast(pa.int64()).to_numpy()
-            # A clock that ran ahead may have stamped some: those are no newer than what came after them.
+            # A clock that ran ahead may have stamped some messages: limit each time to those that follow.
             at = int(np.minimum.accumulate(times[::-1])[::-1].searchsorted(time_ms))
             if at < len(times):
                 return int(table.column("offset")[at].as_py())
         return None
 
     def time_at_offset(self, offset: int) -> int | None:
-        """Return the append time of the first message at or after `offset`; None if there is none in this object."""
+        """Return the append time of the first message at or after `offset`, None if this object has none."""
         times = self.times_from(offset, 1)
         return times[0][1] if times else None
 
     def times_from(self, offset: int, points: int) -> list[tuple[int, int]]:
-        """(offset, append time) of the first message at or behind `offset`, and of so many in all, evenly from there to the
-        end of its row group; none if the object ends before."""
+        """Return (offset, append time) of up to `points` messages: the first one at or after `offset`, and further ones
+        evenly spaced to the end of its row group. Empty if the object ends before."""
         index = self.row_group_at(offset)
         if index == self.row_groups:
             return []
@@ -167,7 +167,7 @@ class ObjectReader:
         return [(int(offsets[place]), int(times[place])) for place in places]
 
     def described(self) -> WrittenObject:
-        """Return the facts about an object that is not listed, as its writer recorded them. Reads all of it."""
+        """Return the facts of an object that is not in the catalog, as its writer computed them. Reads the whole object."""
         tail = self._tail[1]
         footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
         size = self._tail[0] + len(tail)
@@ -194,7 +194,7 @@ class ObjectReader:
 
 
 def _without_nulls(table: Any) -> Any:
-    """Return a table with payloads as format 1 has them: a null is empty, and its attribute stays."""
+    """Return a table with payloads as in format 1: a null payload is empty and keeps its attribute."""
     at = table.schema.get_field_index("payload")
     if at < 0 or not table.column(at).null_count:
         return table
@@ -207,10 +207,10 @@ def _ms(time: Any) -> int:
 
 
 def digest_of(store: ObjectStore, key: str, size: int, *, like: str = "") -> str:
-    """Return the SHA-256 of an object as the store returns it; three times as fast as BLAKE2b with hardware support.
+    """Return the SHA-256 of an object in the store. With hardware support it is three times as fast as BLAKE2b.
 
     Args:
-        like: a digest to compare with; one of 32 digits is BLAKE2b-128, as the first objects have it.
+        like: a digest to compare with. If it has 32 digits, the result is BLAKE2b-128, which the first objects have.
     """
     digest = hashlib.blake2b(digest_size=16) if len(like) == 32 else hashlib.sha256()
     for piece in _pieces(size):

@@ -1,6 +1,6 @@
-"""Write one object: row groups as they fill, then the footer; returns hash, size and facts.
+"""Write one object: row groups as they fill, then the footer. Return digest, size and facts.
 
-Memory is bounded by one row group, whatever the object's size. The file is written to the store's spool folder.
+Memory is bounded by one row group for any object size. The file is written to the store's spool folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ROW_GROUP_BYTES: Final = 12 << 20  # raw; 8 to 16 MB: docs/design.md#5-the-cold-
 _MAX_ROW_GROUP_BYTES: Final = 16 << 20
 _DICTIONARY: Final = ["producer.id", "producer.name", "key", "schema_id", "schema_version"]
 _DELTA: Final = dict.fromkeys(("offset", "append_time", "publish_time", "sequence"), "DELTA_BINARY_PACKED")
-# Of every column but the payload: DuckDB answers min and max from the footer only if each column it may need has them
-# (19 ms against 3 ms for 1.5 million rows), and a payload's would be copies of payloads.
+# Every column except the payload: DuckDB answers min and max from the footer only if each column it may need has
+# statistics (19 ms against 3 ms for 1.5 million rows). A payload's statistics would be copies of payloads.
 _STATISTICS: Final = [
     *("offset", "append_time", "publish_time", "sequence", "key", "producer.id", "producer.name"),
     *("attributes.key_value.key", "attributes.key_value.value", "schema_id", "schema_version"),
@@ -32,7 +32,7 @@ _STATISTICS: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenObject:
-    """An object that was written. `digest` is SHA-256 of the file in hexadecimal; the footer's CRC covers its last bytes."""
+    """A written object. `digest` is the file's SHA-256 in hexadecimal. `footer_crc` covers the last `footer_bytes`."""
 
     meta: Meta
     messages: int
@@ -45,7 +45,7 @@ class WrittenObject:
 
 
 class _Hashing(io.RawIOBase):
-    """A file that hashes what is written to it."""
+    """A file that hashes its data while it is written."""
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__()
@@ -72,7 +72,10 @@ class _Hashing(io.RawIOBase):
 
 
 class ObjectWriter:
-    """`with ObjectWriter(path, meta) as writer`: add batches or tables, then `finish`. Left early, the file is removed."""
+    """Use as `with ObjectWriter(path, meta) as writer`: add batches or tables, then `finish`.
+
+    Without `finish`, the file is removed on exit.
+    """
 
     def __init__(self, path: Path, meta: Meta, *, must_be_new: bool = False) -> None:
         self._path = path
@@ -108,7 +111,7 @@ class ObjectWriter:
                 self._path.unlink(missing_ok=True)
 
     def add(self, data: Buffer) -> tuple[int, int]:
-        """Add a stored batch; return its offsets [base, end). Raises as `RowGroup.add`."""
+        """Add a stored batch and return its offsets [base, end). Raises like `RowGroup.add`."""
         if self._group.messages and self._group.raw_bytes + len(data) > _MAX_ROW_GROUP_BYTES:
             self._flush()
         owner = self._group.add(data)
@@ -127,7 +130,7 @@ class ObjectWriter:
                 self._epochs.append((epoch, first))
         if table.num_rows:
             times = table.column("append_time").cast(pa.int64())
-            self._note_time(times[0].as_py(), times[-1].as_py())  # append times never fall
+            self._note_time(times[0].as_py(), times[-1].as_py())  # append times never decrease
             if (
                 self._tables
                 and sum(each.nbytes for each in self._tables) + table.nbytes > _MAX_ROW_GROUP_BYTES
@@ -152,7 +155,7 @@ class ObjectWriter:
             self._tables = []
 
     def finish(self, *, covers: tuple[int, int] | None = None) -> WrittenObject:
-        """Write what is left and the footer. `covers`: the offsets [start, end), where they were not known before."""
+        """Write the remaining rows and the footer. `covers`: the offsets [start, end), if `meta` does not have them."""
         assert not self._finished
         self._flush()
         start, end = covers or (self._meta.start, self._meta.end)

@@ -1,4 +1,4 @@
-"""Read files of samples as Arrow: pages checked by checksums, columns against the table."""
+"""Read files of samples as Arrow. Page checksums are verified, and columns checked against the table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stored_files(
 
 
 def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[str] | None = None) -> Any:
-    """Return the samples of one file; columns that its writer did not know are null.
+    """Return the samples of one file. Columns that its writer did not have are null.
 
     Raises:
         ObjectMissing, StoreUnavailable. CorruptObject: it is not a whole file of this table.
@@ -51,7 +51,7 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
             found.column(field.name).cast(field.type) if field.name in known else pa.nulls(count, field.type)
             for field in wanted
         ]
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # ValueError: a name that is no UTF-8
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # ValueError: a name is not UTF-8
         raise CorruptObject(
             f"telemetry file {key} in {store.url} is damaged: {str(error).rstrip('. ')}. Delete it, or restore it from a copy of the "
             "bucket; what it held is missing from reports then",

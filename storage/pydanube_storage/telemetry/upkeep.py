@@ -1,8 +1,8 @@
 """Maintain telemetry: merge small files by the hour, thin old samples, delete the oldest.
 
-Each step writes the file that replaces others, and deletes those in a later round, when whoever listed the folder
-before has had time to read: no lock, no list of its own, and nothing is lost by a crash in between. A broker looks
-after its own files; those of brokers that are gone are looked after by whoever sees that they are a day old.
+Each step writes a file that replaces others, and a later round deletes those, after readers that listed the folder
+before have had time to read. This needs no lock and no list of files, and a crash in between loses nothing. A broker
+maintains its own files, and every broker those that are older than a day, in case their broker is gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.telemetry.reading import read_samples
 from pydanube_storage.telemetry.writing import encode
 
-GRACE_MS: Final = 10 * 60_000  # a reader that listed a folder has opened its files by then
+GRACE_MS: Final = 10 * 60_000  # time in which a reader that listed a folder opens its files
 MINUTE_MS: Final = 60_000
 _EPOCH_DAYS: Final = np.datetime64("1970-01-01")
 
@@ -36,7 +36,7 @@ class Keeping:
     downsample_after_ms: int
     keep_ms: int
     keep_downsampled_ms: int
-    settled_ms: int = 5 * MINUTE_MS  # behind an hour's end, before it is merged
+    settled_ms: int = 5 * MINUTE_MS  # wait after an hour's end before its files are merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class _Step:
 def look_after(
     store: ObjectStore, cluster: str, broker_id: str, keeping: Keeping, *, now_ms: int, most: int = 20
 ) -> dict[str, int]:
-    """Do up to `most` steps; return {merged, deleted, damaged}: numbers of files. The rest is for the next round."""
+    """Do up to `most` steps and leave the rest for the next round. Return {merged, deleted, damaged}: numbers of files."""
     done = {"merged": 0, "deleted": 0, "damaged": 0}
     for table in TABLES.values():
         top = telemetry_folder(cluster, table.name)
@@ -119,7 +119,7 @@ def _steps(
     keeping: Keeping,
     now_ms: int,
 ) -> Iterable[_Step]:
-    """Return what is due in one folder: one file a day for old ones, one an hour for the rest."""
+    """Return the due steps of one folder: one file per day for old samples, one per hour for the rest."""
     live = live_files([key for key, _ in files])
     for broker in dict.fromkeys(file.broker_id for _, file in live):
         own = [(key, file) for key, file in live if file.broker_id == broker]
@@ -154,7 +154,7 @@ def _steps(
 
 
 def _carry_out(store: ObjectStore, step: _Step) -> int:
-    """Write the replacement; return how many sources were damaged and left out."""
+    """Write the replacement and return how many damaged sources were left out."""
     read, damaged = [], 0
     for key, _ in step.sources:
         try:
@@ -162,14 +162,14 @@ def _carry_out(store: ObjectStore, step: _Step) -> int:
         except CorruptObject:
             damaged += 1
         except ObjectMissing:
-            return damaged  # somebody else looks after this folder at this moment
+            return damaged  # another broker maintains this folder concurrently
     if not read:
         return damaged
     samples = pa.concat_tables(read)
     if step.generation >= 2:
         samples = thin(step.table, samples, MINUTE_MS if step.generation == 2 else HOUR_MS)
     elif _overlap([file for _, file in step.sources]):
-        samples = thin(step.table, samples, 1)  # a flush whose answer was lost was written a second time
+        samples = thin(step.table, samples, 1)  # a flush whose answer was lost was written twice
     name = TelemetryFile(
         start_ms=step.start_ms,
         end_ms=step.end_ms,
@@ -182,13 +182,13 @@ def _carry_out(store: ObjectStore, step: _Step) -> int:
 
 
 def _overlap(files: Sequence[TelemetryFile]) -> bool:
-    """Return whether two files have samples of the same time."""
+    """Return whether the times of two files overlap."""
     ordered = sorted(files, key=lambda file: file.start_ms)
     return any(after.start_ms < before.end_ms for before, after in pairwise(ordered))
 
 
 def thin(table: Table, samples: Any, step_ms: int) -> Any:
-    """Keep the last sample of each subject in each step of time; counters and positions keep their values."""
+    """Keep the last sample of each subject in each interval of `step_ms`. Values are kept unchanged."""
     times = samples.column("taken_at").cast(pa.int64())
     steps = pc.divide(times, pa.scalar(step_ms, pa.int64()))
     numbered = samples.append_column("_step", steps).append_column(

@@ -1,8 +1,8 @@
-"""The extent of a topic for a reader: for each partition objects with ranges of offsets, and a tail. Pure.
+"""The extent of a topic for a reader: for each partition, objects with ranges of offsets, and a tail. Pure.
 
-An object's name says which offsets it covers, and every object under such a name holds exactly what was committed
-there: nothing is tiered before it is committed, and an object is whole before anybody sees its name. So where the
-broker cannot be asked which objects count, any set of them without an overlap is the topic.
+An object's name contains its offsets, and every object holds exactly the committed messages of those offsets: only
+committed messages are tiered, and an object is complete before its name is visible. So without a broker that names the
+current objects, any set of objects without overlap is the topic.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 
 from pydanube_storage.objects.names import ObjectName
 
-_UNKNOWN_BYTES: Final = 1024.0  # of a message, while none of its topic is in an object
+_UNKNOWN_BYTES: Final = 1024.0  # assumed per message while the topic has no object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdObject:
-    """One object, which counts for offsets `[start, end)`; times and the length and checksum of its footer
-    are None where only its name is known.
+    """One object, read for the offsets `[start, end)`. Without a catalog, the times and the length and checksum of the
+    footer are None.
 
-    `whole`: it holds nothing outside of them. One of a listing may overlap its neighbour.
+    `whole`: it has no other offsets. Objects of a listing may overlap their neighbours.
     """
 
     key: str
@@ -43,12 +43,12 @@ class ColdObject:
 class Extent:
     """One concrete topic at one moment: messages `[start, end)`, those below `cold_end` in `objects`."""
 
-    topic: str  # concrete: of a partition, its own name
+    topic: str  # concrete: a partition's own name
     partition: int | None
     start: int
     end: int
     objects: tuple[ColdObject, ...] = ()
-    of: str = ""  # the topic that was asked for, which rows name; empty: the same
+    of: str = ""  # the requested topic, which rows contain. Empty if it is the same
 
     @property
     def shown(self) -> str:
@@ -74,7 +74,10 @@ class Slice:
 
 
 def cover_of(found: Iterable[tuple[str, ObjectName, int]]) -> tuple[ColdObject, ...]:
-    """Return objects without overlap from a listing of (key, name, bytes): merged ones first, since their sources are deleted soon."""
+    """Return objects without overlap from a listing of (key, name, bytes).
+
+    Merged objects are preferred, because their sources are deleted soon.
+    """
     named = sorted(found, key=lambda each: each[1].start)
     chosen: list[ColdObject] = []
     at, index = 0, 0
@@ -99,7 +102,7 @@ def cover_of(found: Iterable[tuple[str, ObjectName, int]]) -> tuple[ColdObject, 
 
 
 def within(extent: Extent, start: int, end: int) -> Extent:
-    """Return the part of an extent between two offsets; empty if there is none."""
+    """Return the part of an extent between two offsets, which may be empty."""
     low = max(extent.start, start)
     high = max(low, min(extent.end, end))
     kept = tuple(each for each in extent.objects if each.end > low and each.start < high)
@@ -107,9 +110,9 @@ def within(extent: Extent, start: int, end: int) -> Extent:
 
 
 def reached_by(extent: Extent, start: int, end: int, share: float) -> int:
-    """Return the offset up to which about `share` of the bytes of `[start, end)` lie; at least one message further if there is one.
+    """Return the offset below which about `share` of the bytes of `[start, end)` lie, at least one message after `start`.
 
-    The bytes of an object are spread evenly over its offsets; a message that is in none yet has the mean of those that are.
+    An object's bytes are spread evenly over its offsets. A message outside objects counts as their mean.
     """
     budget = share * stored_bytes(extent, start, end)
     for low, high, each_bytes in _stretches(extent, start, end):
@@ -125,7 +128,7 @@ def stored_bytes(extent: Extent, start: int, end: int) -> float:
 
 
 def _stretches(extent: Extent, start: int, end: int) -> list[tuple[int, int, float]]:
-    """Yield (low, high, bytes of one message), ascending, between two offsets."""
+    """Return (low, high, bytes per message), ascending, between two offsets."""
     known = [(each.start, each.end, each.bytes / (each.end - each.start)) for each in extent.objects]
     messages = sum(high - low for low, high, _ in known)
     mean = sum(each.bytes for each in extent.objects) / messages if messages else _UNKNOWN_BYTES
@@ -175,7 +178,7 @@ def slices_of(extents: Sequence[Extent], *, split_bytes: int) -> list[tuple[Slic
 def pinned_slices(extent: Extent, target_bytes: int) -> Iterator[tuple[tuple[Slice, ...], int]]:
     """Yield the cold part of an extent in tasks of about `target_bytes`, each with its stored bytes, ascending.
 
-    Large objects are cut by offset, so that a task is the same when its object was merged into another one.
+    Large objects are cut by offset, so that a task stays the same if its object is merged into another one.
     """
     gathered: list[Slice] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Turn positions into what is read: offsets, or append times by the broker's clock."""
+"""Turn positions into offsets, or into append times by the broker's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube_storage.topics.reading import Times, open_object
 
 
 def between(query: TopicQuery, located: Located) -> tuple[list[Extent], Times]:
-    """Return what is between `start` and `end`: the extents, and the times that rows must have."""
+    """Return the extents between `start` and `end`, and the bounds of the rows' append times."""
     starts = _Positions(query.start, located, field="start")
     ends = None if query.end is None else _Positions(query.end, located, field="end")
     extents = []
@@ -46,11 +46,11 @@ class _Positions:
 
     @property
     def time_ms(self) -> int | None:
-        """The time, if it is one."""
+        """The time, None if the position is not a time."""
         return self.one.value if self.one.kind is PositionKind.TIME else None
 
     def offset(self, extent: Extent) -> int | None:
-        """Return the offset in a partition; None if that needs a look-up by time."""
+        """Return the offset in a partition, None if that requires a look-up by time."""
         said = (
             next((self._offsets[name] for name in self._names(extent) if name in self._offsets), None)
             if self._offsets
@@ -61,7 +61,7 @@ class _Positions:
         return extent.start if said == -2 else extent.end if said == -1 else said
 
     def _names(self, extent: Extent) -> tuple[str, ...]:
-        """Return the names that a partition may be given: its own with and without its namespace, and in one topic its number."""
+        """Return the accepted names of a partition: with and without namespace, and its number if there is one topic."""
         own = extent.topic, extent.topic.rsplit("/", 1)[-1]
         return own if self._several else (*own, str(extent.partition or 0))
 
@@ -79,7 +79,7 @@ def _offset(position: Position, extent: Extent) -> int | None:
 
 
 def first_offsets(query: TopicQuery, located: Located) -> dict[str, int]:
-    """Return where a stream begins in each concrete topic."""
+    """Return the first offset of a stream in each concrete topic."""
     starts = _Positions(query.start, located, field="start")
     found = {}
     for each in located.extents:
@@ -91,7 +91,7 @@ def first_offsets(query: TopicQuery, located: Located) -> dict[str, int]:
 
 
 def _offset_at_time(query: TopicQuery, located: Located, extent: Extent, position: Position) -> int:
-    """Return the first offset at or after a time; the end if there is none yet."""
+    """Return the first offset at or after a time, the end if there is none yet."""
     if query.broker is not None:
         found = query.broker.first_offset(extent.topic, str(position), end=extent.end)
         return extent.end if found is None else found

@@ -1,4 +1,4 @@
-"""The work of tasks: read parts of objects, or a range of the live tail, as record batches. Runs on the workers."""
+"""Read parts of objects, or a range of the live tail, as record batches. This is the work of tasks on the workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydanube_storage.topics.located import open_for_reading
 from pydanube_storage.topics.query import Broker, StoredBatch
 from pydanube_storage.topics.rows import ROWS, rows_of, stored_columns
 
-BATCH_ROWS: Final = 32_768  # of one record batch: what the JVM holds at once
+BATCH_ROWS: Final = 32_768  # per record batch, which the JVM holds in memory
 _TAIL_ROWS: Final = 16_384
 
 
@@ -50,7 +50,7 @@ def read_slices(
 
 
 def open_object(store: ObjectStore, cold: ColdObject) -> ObjectReader:
-    """Open an object; check it first if its checksum is known, as pyarrow may crash on a damaged footer.
+    """Open an object, after checking its footer if its checksum is given. pyarrow may crash on a damaged footer.
 
     Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`.
     """
@@ -89,7 +89,7 @@ def _batches(
     partition: int | None,
     columns: Sequence[str],
 ) -> Iterator[Any]:
-    """Yield the wanted part of a table: offsets and append times ascend, so it is one slice."""
+    """Yield the wanted part of a table. It is one slice, because offsets and append times ascend."""
     offsets = table.column("offset").to_numpy()
     low, high = int(offsets.searchsorted(start)), int(offsets.searchsorted(end))
     if times.start_ms is not None or times.end_ms is not None:
@@ -107,7 +107,7 @@ def _batches(
 def read_tail(
     broker: Broker, wanted: Extent, times: Times, columns: Sequence[str] = ROWS.names
 ) -> Iterator[Any]:
-    """Read what no object has yet from the broker. Nothing is acknowledged. Raises `ClusterError`."""
+    """Read messages that no object has yet from the broker. Nothing is acknowledged. Raises `ClusterError`."""
     tail = _Tail(wanted, times, columns)
     for batch in broker.tail(wanted.topic, wanted.start, wanted.end):
         yield from tail.add(batch)
@@ -115,15 +115,15 @@ def read_tail(
 
 
 class _Tail:
-    """Collects stored batches as rows. A batch that arrives in several deliveries is taken once, whole."""
+    """Collect stored batches as rows. A batch that arrives in several deliveries is added once, whole."""
 
     def __init__(self, wanted: Extent, times: Times, columns: Sequence[str]) -> None:
         self._wanted = wanted
         self._columns = columns
         self._times = times
         self._group = RowGroup()
-        self._at = wanted.start  # below it everything was given out
-        self._taken = wanted.start  # or is in the group
+        self._at = wanted.start  # messages below were yielded
+        self._taken = wanted.start  # messages below were yielded or are in the group
 
     def add(self, batch: StoredBatch) -> Iterator[Any]:
         first, last = batch.offsets[0], batch.offsets[-1]

@@ -1,4 +1,4 @@
-"""Address of and access to etcd: parsed and checked before anything is connected."""
+"""The address and the credentials of etcd, parsed and checked before a connection is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EtcdAddress:
     """The members of an etcd cluster, and the prefix of our keys there.
 
     Args:
-        endpoints: `host:port` of each member; several so that one may be away.
+        endpoints: `host:port` of each member. With several, one may be down.
         prefix: begins with `/` and does not end with it.
         tls: the scheme was `etcds`.
     """
@@ -30,19 +30,19 @@ class EtcdAddress:
 
     @classmethod
     def parse(cls, url: str, *, prefix: str | None = None) -> Self:
-        """Read `etcd://host:port[,host:port…][/prefix]`; `etcds://` means TLS.
+        """Parse `etcd://host:port[,host:port…][/prefix]`. `etcds://` means TLS.
 
         Args:
-            prefix: for a URL that names none; `/danube` if neither does.
+            prefix: used if the URL has none. The default is `/danube`.
 
         Raises:
-            InvalidArgument: with `field` "metadata.url" or "metadata.prefix", the value, and how it should look.
+            InvalidArgument: with `field` "metadata.url" or "metadata.prefix", the value, and the expected form.
         """
         scheme, found, rest = url.partition("://")
         if not found or scheme not in _SCHEMES:
             raise _invalid_url(url, "it begins with etcd:// or etcds://")
         hosts, _, path = rest.partition("/")
-        if "@" in rest:  # also behind a slash, which passwords may have
+        if "@" in rest:  # also after a slash, because passwords may contain one
             raise InvalidArgument(
                 "metadata.url holds a user or a password, which everybody could read in the list of processes: set "
                 "DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD in the environment and write the URL as "
@@ -60,13 +60,13 @@ class EtcdAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdOptions:
-    """How a store is opened.
+    """The options of a store.
 
     Args:
-        user, password: of etcd; None where etcd asks for none.
-        ca: certificates in PEM that etcd's must be signed by; turns TLS on. Without: those of the system.
-        cert, key: of this client, in PEM, where etcd asks for them.
-        timeout_s: the deadline of a call, all attempts together.
+        user, password: etcd's user, None if etcd's authentication is off.
+        ca: PEM file of the authorities for etcd's certificate. Turns TLS on. The default is the system's authorities.
+        cert, key: PEM files of this client's certificate, if etcd requires one.
+        timeout_s: the deadline of a call, over all attempts.
     """
 
     address: EtcdAddress

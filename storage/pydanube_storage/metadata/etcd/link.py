@@ -1,11 +1,11 @@
-"""Calls to etcd's members: to one at a time, to the next when it fails, and each with a deadline.
+"""Call etcd's members: one at a time, the next when it fails, each call with a deadline.
 
-What is safe to repeat (reads, renewals) goes on to the next member until the deadline. A change is repeated only where
-etcd has certainly not seen it: the connection was never made, or etcd says that it refused. Else its outcome is
-unknown, and the caller, who has guards, decides.
+Idempotent calls (reads, renewals) are retried on the next member until the deadline. A change is retried only if etcd
+certainly did not receive it: the connection failed, or etcd refused the call. Otherwise its outcome is unknown and the
+caller decides by its guards.
 
-A member that is stopped or cut off while the connection stands is noticed by the deadline of a call, and by the
-connection's own pings within `_PING_S + _PING_ANSWER_S`, which ends its watches.
+A stopped or partitioned member with an open connection is detected by a call's deadline, and by the connection's pings
+within `_PING_S + _PING_ANSWER_S`, which end its watches.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _PING_S: Final = 5.5  # etcd ends connections that ping more often than every 5 
 _PING_ANSWER_S: Final = 3.0
 _CONNECT_S: Final = 2.0
 AWAY_S: Final = (
-    2.0  # the deadline then: an operation that asks several times is refused before its caller gives up
+    2.0  # deadline during an outage, so that an operation of several calls fails before its caller gives up
 )
 _ROUND_PAUSE_S: Final = 0.1  # when no member answers
-_CALLS_AT_ONCE: Final = 256  # further calls wait their turn; it counts towards their deadline
-_MAX_ANSWER_BYTES: Final = 64 << 20  # a page is asked for in smaller parts when it would be more
+_CALLS_AT_ONCE: Final = 256  # concurrent calls. Waiting for a slot counts towards the deadline
+_MAX_ANSWER_BYTES: Final = 64 << 20  # larger pages are requested in smaller parts
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(_PING_S * 1000)),
     ("grpc.keepalive_timeout_ms", int(_PING_ANSWER_S * 1000)),
     (
         "grpc.http2.ping_timeout_ms",
         int(_PING_ANSWER_S * 1000),
-    ),  # a minute by default, and the ping before it counts
-    ("grpc.http2.max_pings_without_data", 0),  # no bound: a quiet watch is watched too
+    ),  # the default is a minute and includes the ping before
+    ("grpc.http2.max_pings_without_data", 0),  # unlimited, so that idle watches are checked too
     ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),  # one store's trouble is not another's
+    ("grpc.use_local_subchannel_pool", 1),  # stores in one process share no connection
     ("grpc.enable_http_proxy", 0),
 )
-# A member without a leader ends our streams instead of keeping quiet
+# Without a leader the member ends our streams instead of staying silent
 _REQUIRE_LEADER: Final = ("hasleader", "true")
 
 assert _PING_S + _PING_ANSWER_S < 10, "a watch that hears nothing is noticed within 10 s"
@@ -82,7 +82,7 @@ RANGE: Final = _method("KV/Range", pb.RangeRequest, pb.RangeResponse)
 TXN: Final = _method("KV/Txn", pb.TxnRequest, pb.TxnResponse, repeatable=False)
 FENCE: Final = replace(TXN, repeatable=True)
 COMPACT: Final = _method("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
-# Twice: the lease nobody knows of runs out by itself
+# Repeatable, because a lease granted twice expires unused
 LEASE_GRANT: Final = _method("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
 LEASE_REVOKE: Final = _method(
     "Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse, repeatable=False
@@ -95,7 +95,7 @@ _AUTHENTICATE: Final = _method("Auth/Authenticate", pb.AuthenticateRequest, pb.A
 
 
 class _Member:
-    """One member: its channel, which reconnects without help, and its prepared calls."""
+    """One member: its channel, which reconnects automatically, and its prepared calls."""
 
     def __init__(self, address: str, channel: Any) -> None:
         self.address = address
@@ -115,9 +115,9 @@ class _Member:
     async def connect(self, patience_s: float) -> None:
         """Wait until the channel is connected or its last attempt has failed.
 
-        A failed attempt is no error here: the call that follows is refused at once and says why.
+        A failed attempt is no error here, because the next call fails immediately with the reason.
 
-        Raises `Refused`: neither has happened in time; nothing was sent.
+        Raises `Refused` if neither happens in time. Nothing was sent then.
         """
         import grpc
 
@@ -131,7 +131,10 @@ class _Member:
 
 
 class EtcdLink:
-    """`async with EtcdLink(options) as link`; on asyncio. Raises `MissingExtra` and, for bad files, `InvalidArgument`."""
+    """Use as `async with EtcdLink(options) as link` on asyncio.
+
+    Entering raises `MissingExtra`, and `InvalidArgument` for unreadable certificate files.
+    """
 
     def __init__(self, options: EtcdOptions) -> None:
         self._options = options
@@ -140,9 +143,9 @@ class EtcdLink:
         self._current = 0
         self._slots = anyio.Semaphore(_CALLS_AT_ONCE)
         self._token: str | None = None
-        self._open_mode = options.user is None  # nothing to authenticate with, or etcd does not ask for it
+        self._open_mode = options.user is None  # no user is set, or etcd's authentication is off
         self._authenticating = anyio.Lock()
-        self._away = False  # no member has answered the last call that was repeated until its deadline
+        self._away = False  # the last call that was retried until its deadline got no answer
         self.waiting = 0
 
     async def __aenter__(self) -> Self:
@@ -181,12 +184,12 @@ class EtcdLink:
     # Calls
 
     async def call(self, method: Method, request: Any) -> Any:
-        """Make a call on the member that answered last, or on the others in turn.
+        """Call the member that answered last, or the others in turn.
 
         Raises:
-            MetadataUnavailable: no member answered within the deadline; with `outcome: "unknown"` if a change may have
-                been carried out all the same.
-            ClusterError: what etcd refused, translated (`refusals`).
+            MetadataUnavailable: no member answered within the deadline. With `outcome: "unknown"` if etcd may have
+                carried out the change.
+            ClusterError: etcd's error, translated (`refusals`).
         """
         timeout_s = min(self._options.timeout_s, AWAY_S) if self._away else self._options.timeout_s
         deadline = anyio.current_time() + timeout_s
@@ -217,7 +220,7 @@ class EtcdLink:
     async def _attempt(
         self, member: _Member, method: Method, request: Any, deadline: float, patience_s: float
     ) -> Any:
-        """Call one member, and wait `patience_s` for its answer, so that another gets a chance, too."""
+        """Call one member and wait `patience_s` for its answer, which leaves time for another member."""
         await member.connect(min(_CONNECT_S, patience_s))
         for is_last in (False, True):
             token = await self._authenticated(member)
@@ -231,9 +234,9 @@ class EtcdLink:
         raise AssertionError("unreachable")
 
     async def open_watch(self, request: pb.WatchRequest) -> tuple[_Member, Any]:
-        """Begin a watch on the present member; the stream's `read` returns its answers.
+        """Open a watch on the current member and return that member and the stream.
 
-        Raises `Refused`, after which the next member is to be tried.
+        Raises `Refused`. The next call uses the next member then.
         """
         member = self._members[self._current]
         try:
@@ -251,15 +254,15 @@ class EtcdLink:
         if self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
 
-    # Who we are
+    # Authentication
 
     def forget_token(self, token: str | None = None) -> None:
-        """Authenticate anew before the next call, unless that has happened since `token`."""
+        """Authenticate again before the next call, unless `token` has been replaced already."""
         if token is None or self._token == token:
             self._token = None
 
     async def _authenticated(self, member: _Member) -> str | None:
-        """Return the token to send; None if etcd requires none."""
+        """Return the token to send, None if etcd requires none."""
         if self._open_mode or self._token is not None:
             return self._token
         async with self._authenticating:
@@ -271,7 +274,7 @@ class EtcdLink:
                 except Refused as refused:
                     if not refused.no_authentication:
                         raise
-                    self._open_mode = True  # etcd lets everybody in: a password too many is no error
+                    self._open_mode = True  # etcd's authentication is off: an unneeded password is no error
         return self._token
 
     def _unavailable(
@@ -293,10 +296,10 @@ class EtcdLink:
 
 
 async def of_grpc(awaitable: Awaitable[Any]) -> Any:
-    """Await something of gRPC; raises what `judge` makes of its errors.
+    """Await an awaitable of gRPC and translate its errors with `judge`.
 
-    A cancellation that has been through gRPC's tasks no longer looks like that of a scope, which would let it pass;
-    and the calls of a channel that is closed end like cancelled ones.
+    A cancellation that passed through gRPC's tasks has lost the mark of its cancel scope, so the scope would not catch
+    it. Calls on a closed channel end with the same exception as cancelled ones.
     """
     try:
         return await awaitable
@@ -313,7 +316,7 @@ async def of_grpc(awaitable: Awaitable[Any]) -> Any:
 async def _send(
     member: _Member, method: Method, request: Any, timeout_s: float, metadata: tuple[tuple[str, str], ...]
 ) -> Any:
-    """Send one request; return its answer. Raises `Refused`, or what `judge` makes of etcd's error."""
+    """Send one request and return its answer. Raises `Refused` or the error translated by `judge`."""
     calling = member.callable(method)
     if not method.stream:
         return await of_grpc(calling(request, timeout=timeout_s, metadata=metadata))

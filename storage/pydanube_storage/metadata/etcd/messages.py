@@ -1,7 +1,7 @@
 """Translate between our model and etcd's messages. Pure.
 
-Every key stands behind the store's prefix, which nobody outside this module sees. etcd orders keys by bytes, we by
-code point: the same for UTF-8.
+Every key gets the store's prefix, which no other module sees. etcd orders keys by bytes, we by code point, which is the
+same order for UTF-8.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ class Messages:
     def range(
         self, range_: KeyRange, *, limit: int, after: str | None, descending: bool
     ) -> pb.RangeRequest | None:
-        """Return the request for a page; None if it cannot have keys."""
+        """Return the request for a page, None if the range is empty."""
         start, end = self._key(range_.start), self._key(range_.end)
         if after is not None and descending:
             end = min(end, self._key(after))
         elif after is not None:
-            start = max(start, self._key(after) + b"\0")  # the key that follows at once
+            start = max(start, self._key(after) + b"\0")  # the next possible key
         if start >= end:
             return None
         order = pb.RangeRequest.DESCEND if descending else pb.RangeRequest.NONE  # NONE: by key, rising
         return pb.RangeRequest(key=start, range_end=end, limit=limit, sort_order=order)
 
     def transaction(self, guards: Sequence[Guard], writes: Sequence[Write], *, fence: str) -> pb.TxnRequest:
-        """Return a transaction that is void once its fence exists; a refusal reads fence and guarded keys, to tell which it was."""
+        """Return a transaction that fails once its fence exists.
+
+        A failed transaction reads the fence and the guarded keys, which shows what failed.
+        """
         request = pb.TxnRequest()
         request.compare.add(target=pb.Compare.CREATE, key=self._fence(fence), create_revision=0)
         request.failure.add(request_range=pb.RangeRequest(key=self._fence(fence), keys_only=True))
@@ -89,14 +92,14 @@ class Messages:
         return request
 
     def fences(self, names: Iterable[str], lease_id: int) -> pb.TxnRequest:
-        """Return the request that creates these fences, until the lease ends."""
+        """Return the request that creates these fences for the time of the lease."""
         request = pb.TxnRequest()
         for name in names:
             request.success.add(request_put=pb.PutRequest(key=self._fence(name), lease=lease_id))
         return request
 
     def write_that_never_happens(self) -> pb.TxnRequest:
-        """Return a transaction whose guard never holds: etcd refuses it while it takes no writes, and changes nothing otherwise."""
+        """Return a transaction whose guard never holds. etcd refuses it while it accepts no writes."""
         request = pb.TxnRequest()
         key = self._fence("never")
         request.compare.add(target=pb.Compare.CREATE, key=key, create_revision=_NEVER)
@@ -104,9 +107,9 @@ class Messages:
         return request
 
     def watch(self, range_: KeyRange, *, from_revision: Revision) -> pb.WatchRequest:
-        """Return a watch that begins one revision early, as its reader must learn of every lost event.
+        """Return a watch that begins one revision early, so that its reader notices every lost event.
 
-        etcd lets a watch begin at the very revision it compacted up to, of which it has dropped the deletions.
+        etcd lets a watch begin at the compacted revision itself, whose deletions are gone.
         """
         return pb.WatchRequest(
             create_request=pb.WatchCreateRequest(
@@ -123,7 +126,7 @@ class Messages:
         return self._prefix + key.encode()
 
     def _fence(self, name: str) -> bytes:
-        """Return a fence's key: beside our keys, which all begin with `/`, and under the prefix that the user may write."""
+        """Return a fence's key. It is under the prefix that the user may write, and differs from our keys by the `#`."""
         return self._prefix + b"#fence/" + name.encode()
 
     # From etcd
@@ -138,7 +141,7 @@ class Messages:
         )
 
     def event(self, event: Any) -> Event | None:
-        """Return the event; None if etcd no longer knows what was deleted, as the history up to there is gone."""
+        """Return the event, None for a deletion whose previous value was compacted."""
         if event.type == pb.Event.DELETE:
             if not event.HasField("prev_kv"):
                 return None
@@ -152,11 +155,11 @@ class Messages:
         return Event.put(self.key_value(event.kv))
 
     def is_fenced(self, answer: pb.TxnResponse) -> bool:
-        """Return whether a transaction was refused for its fence: it has not happened and never will."""
+        """Return whether a transaction failed because of its fence. It has not happened and never will."""
         return bool(answer.responses[0].response_range.kvs)
 
     def failed_guard(self, guards: Sequence[Guard], answer: pb.TxnResponse) -> GuardFailed:
-        """Name the first guard that does not hold by the revisions that came with the refusal."""
+        """Return the error for the first failed guard, from the revisions in the answer."""
         for guard, response in zip(guards, answer.responses[1:], strict=True):
             items = response.response_range.kvs
             actual = Revision(items[0].mod_revision) if items else None

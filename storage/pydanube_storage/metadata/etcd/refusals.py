@@ -1,4 +1,4 @@
-"""The meaning of etcd's errors for a caller: try another member, authenticate again, or an error of ours with its remedy."""
+"""Translate etcd's errors: try another member, authenticate again, or raise an error of ours with its remedy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pydanube_storage.metadata.errors import CorruptMetadata
 
 
 class Seen(Enum):
-    """Whether the member may have carried the request out."""
+    """Whether the member may have carried out the request."""
 
     NO = "no"
     MAYBE = "maybe"
 
 
 class Refused(Exception):
-    """This member did not complete the call; another one, or the same one later, may."""
+    """This member did not complete the call. Another one may, or this one later."""
 
     def __init__(
         self, why: str, *, seen: Seen, stale_token: bool = False, no_authentication: bool = False
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class LeaseNotFound(Exception):
-    """etcd does not know the lease; the caller knows which."""
+    """The lease of the request does not exist in etcd."""
 
 
 class AlreadyCompacted(Exception):
@@ -47,23 +47,23 @@ class AlreadyCompacted(Exception):
 
 
 class AnswerTooLarge(Exception):
-    """The answer has more bytes than we accept; a shorter page fits."""
+    """The answer exceeds our limit in bytes. Request a shorter page."""
 
 
-# etcd says these before it does anything (rpctypes/error.go names them all)
+# Errors that etcd returns before it does anything (all errors: rpctypes/error.go)
 _NOT_BEGUN: Final = ("no leader", "too many requests", "not capable", "unhealthy cluster")
 _STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
 _NO_AUTHENTICATION: Final = "authentication is not enabled"
-_NOT_CONNECTED: Final = "failed to connect to all addresses"  # of gRPC: nothing was sent
+_NOT_CONNECTED: Final = "failed to connect to all addresses"  # gRPC's text: nothing was sent
 _WRONG_PASSWORD: Final = "authentication failed"
 _NO_USER: Final = "user name is empty"
 _NO_SPACE: Final = "database space exceeded"
 _NO_LEASE: Final = "requested lease not found"
 _COMPACTED: Final = "required revision has been compacted"
-_TOO_LARGE: Final = "larger than max"  # of gRPC
+_TOO_LARGE: Final = "larger than max"  # gRPC's text
 _CORRUPT: Final = "corrupt cluster"
 _LONGEST_REASON: Final = 300
-#: what gRPC says of a handshake that failed → what it means, and what helps
+#: gRPC's texts for a failed handshake → the cause and the remedy
 _HANDSHAKES: Final = (
     (("certificate has expired",), "etcd's certificate has expired: renew it"),
     (
@@ -89,10 +89,10 @@ _GRPC_HEAD: Final = re.compile(
 
 
 def judge(error: BaseException) -> Exception:
-    """Translate the error of a gRPC call; any other error is returned as it is."""
+    """Translate the error of a gRPC call. Any other error is returned unchanged."""
     import grpc
 
-    if isinstance(error, asyncio.InvalidStateError):  # gRPC's way to say that the stream has ended already
+    if isinstance(error, asyncio.InvalidStateError):  # gRPC raises it if the stream has ended already
         return Refused("ended the stream", seen=Seen.MAYBE)
     if not isinstance(error, grpc.RpcError):
         assert isinstance(error, Exception)
@@ -118,7 +118,7 @@ def judge(error: BaseException) -> Exception:
 
 
 def _final(status: object, text: str) -> ClusterError | None:
-    """Return the error that every member would give; None if it is about this member only."""
+    """Return the error that every member would give, None if only this member gives it."""
     import grpc
 
     if _WRONG_PASSWORD in text:
@@ -163,7 +163,7 @@ def permission_denied() -> PermissionDenied:
 
 
 def plain(text: str) -> str:
-    """Return the reason without the prefixes of gRPC and etcd; of a handshake, what it means."""
+    """Return the reason without the prefixes of gRPC and etcd. For a failed handshake, return its cause and remedy."""
     for marks, words in _HANDSHAKES:
         if any(mark in text for mark in marks):
             return f"the TLS handshake failed: {words}"

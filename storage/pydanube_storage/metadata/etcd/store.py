@@ -1,11 +1,11 @@
 """`MetadataStore` on etcd, through which several brokers agree (docs/design.md#8-metadata-and-the-cluster).
 
-Every read is linearizable, and proves how a change of unknown outcome ended: such a change may still be under way in
-etcd when a later read is answered. So each one names a fence, a key that must not be there; before this store is asked
-for anything else the fence is put up, and what has not happened by then cannot happen any more.
+Every read is linearizable and shows how a change of unknown outcome ended, although such a change may still be under way
+in etcd when a later read is answered: each transaction is guarded by the absence of a key, its fence. After an unknown
+outcome the store creates that key before its next operation. From then on the change has happened or never will.
 
-What etcd does otherwise than the protocol says is evened out here: leases of whole seconds, a watch that begins where
-history was just cut, deletions without the create revision of what was deleted.
+This module evens out where etcd differs from the protocol: leases of whole seconds, a watch that begins at the
+compacted revision, deletions without the create revision of the deleted key.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from pydanube_storage.metadata.model import (
 )
 from pydanube_storage.metadata.protocol import StoreStatistics
 
-_FENCE_S: Final = 3600  # nothing is under way in etcd for longer
+_FENCE_S: Final = 3600  # longer than any request is under way in etcd
 
 
 class EtcdStore:
-    """`async with EtcdStore(options) as store`; on asyncio. Entering asks etcd for its revision.
+    """Use as `async with EtcdStore(options) as store` on asyncio.
 
-    Entering raises `MetadataUnavailable`, `Unauthenticated`, `PermissionDenied`, `InvalidArgument` or `MissingExtra`,
-    each with the remedy.
+    Entering reads etcd's revision. It raises `MetadataUnavailable`, `Unauthenticated`, `PermissionDenied`,
+    `InvalidArgument` or `MissingExtra`, each with the remedy.
     """
 
     def __init__(self, options: EtcdOptions) -> None:
@@ -71,7 +71,7 @@ class EtcdStore:
         self._transactions = 0
         self._conflicts = 0
         self._fence = secrets.token_hex(8)
-        self._in_doubt: set[str] = set()  # fences of changes of which nobody knows
+        self._in_doubt: set[str] = set()  # fences of changes with unknown outcome
 
     @property
     def cluster_id(self) -> int:
@@ -122,26 +122,29 @@ class EtcdStore:
         after: str | None = None,
         descending: bool = False,
     ) -> Page:
-        """Read a page as `MetadataStore.range`. For a descending page etcd reads the whole range."""
+        """Read a page like `MetadataStore.range`. For a descending page etcd reads the whole range."""
         check_limit(limit)
         if after is not None:
             check_key(after, field="after")
         await self._settle()
         request = self._messages.range(range_, limit=limit, after=after, descending=descending)
-        if request is None:  # asks for nothing, but for the revision
+        if request is None:  # an empty range: only the revision is needed
             answer = await self._call(api.RANGE, self._messages.get("/"))
             return Page(items=(), revision=Revision(answer.header.revision), more=False)
         while True:
             try:
                 answer = await self._call(api.RANGE, request)
                 break
-            except AnswerTooLarge:  # large values: a shorter page, and `more`
+            except AnswerTooLarge:  # large values: request a shorter page, with `more`
                 request.limit = max(1, request.limit // 8)
         items = tuple(self._messages.key_value(item) for item in answer.kvs)
         return Page(items=items, revision=Revision(answer.header.revision), more=answer.more)
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
-        """Run a transaction as `MetadataStore.transact`. `MetadataUnavailable` with `outcome: "unknown"`: it may have happened."""
+        """Run a transaction like `MetadataStore.transact`.
+
+        It may have happened if `MetadataUnavailable` has `outcome: "unknown"`.
+        """
         fixed_guards, fixed_writes = tuple(guards), tuple(writes)
         check_transaction(fixed_guards, fixed_writes)
         while True:
@@ -163,7 +166,7 @@ class EtcdStore:
             if not self._messages.is_fenced(answer):
                 self._conflicts += 1
                 raise self._messages.failed_guard(fixed_guards, answer)
-            # It was under way with one of unknown outcome and shared its fence: it has not happened.
+            # A concurrent transaction with the same fence had an unknown outcome. This one has not happened.
 
     def _doubt(self, fence: str) -> None:
         self._in_doubt.add(fence)
@@ -171,7 +174,7 @@ class EtcdStore:
             self._fence = secrets.token_hex(8)
 
     async def _settle(self) -> None:
-        """Make sure that no change with an unknown outcome can still happen."""
+        """Ensure that no change with an unknown outcome can still happen."""
         while self._in_doubt:
             doubted = frozenset(self._in_doubt)
             lease = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=_FENCE_S))
@@ -179,7 +182,7 @@ class EtcdStore:
             self._in_doubt -= doubted
 
     async def _lost_lease(self, writes: Sequence[Write]) -> LeaseLost:
-        """Return the lease that etcd did not know: the only one, or the first of several that cannot be renewed."""
+        """Return the lost lease: the only one, or the first of several that cannot be renewed."""
         leases = sorted({write.lease_id for write in writes if isinstance(write, Put) and write.lease_id})
         for lease_id in leases[:-1]:
             try:
@@ -189,7 +192,10 @@ class EtcdStore:
         return LeaseLost(leases[-1])
 
     async def grant_lease(self, ttl_ms: int) -> LeaseId:
-        """Grant a lease as `MetadataStore.grant_lease`; etcd rounds up to whole seconds, and to 1.5 times its election timeout."""
+        """Grant a lease like `MetadataStore.grant_lease`.
+
+        etcd rounds up to whole seconds, and to at least 1.5 times its election timeout.
+        """
         check_ttl(ttl_ms)
         answer = await self._call(api.LEASE_GRANT, pb.LeaseGrantRequest(TTL=math.ceil(ttl_ms / 1000)))
         lease_id = LeaseId(answer.ID)
@@ -215,7 +221,7 @@ class EtcdStore:
     async def watch(
         self, range_: KeyRange, *, from_revision: Revision
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """Watch as `MetadataStore.watch`. It waits while etcd does not answer; the lease limits how long that may last."""
+        """Watch like `MetadataStore.watch`. It waits while etcd does not answer. The caller's lease limits that time."""
         if not self._open:
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
         check_from_revision(from_revision)
@@ -229,7 +235,7 @@ class EtcdStore:
             watch.close()
 
     def statistics(self) -> StoreStatistics:
-        """Return statistics as `MetadataStore.statistics`, of what this client has seen and done."""
+        """Return statistics like `MetadataStore.statistics`, of this client only."""
         return StoreStatistics(
             revision=self._revision,
             oldest_event_revision=Revision(self._compacted + 1) if self._compacted else None,
@@ -245,13 +251,13 @@ class EtcdStore:
     # Beyond the protocol
 
     async def check_writable(self) -> None:
-        """Ask etcd whether it takes writes, without writing. Raises as `transact`: reads succeed while etcd is full."""
+        """Check that etcd accepts writes, without writing. Reads also succeed while etcd is full. Raises like `transact`."""
         await self._call(api.FENCE, self._messages.write_that_never_happens())
 
     async def forget_history(self, up_to: Revision) -> None:
         """Compact etcd's history: changes at `up_to` and before can no longer be watched.
 
-        No error if that has happened already.
+        No error if it was compacted before.
         """
         with suppress(AlreadyCompacted):
             await self._call(api.COMPACT, pb.CompactionRequest(revision=up_to, physical=True))

@@ -1,12 +1,12 @@
-"""A watch on etcd that survives reconnects: each event once and in order, from whichever member.
+"""A watch on etcd that survives reconnects: each event once and in order, from any member.
 
-A task reads the stream and keeps one answer ahead of the reader; while the reader is busy nothing more is read, and
-gRPC's window holds etcd back. The place (`revision`, how many events of it were taken over) moves with what was read;
-a stream that ends is opened anew from there, on the next member, and what it repeats is skipped.
+A task reads the stream and stays one answer ahead of the reader. While the reader is busy it reads no more, and gRPC's
+flow control holds etcd back. The place (a revision, and the number of its events that were read) advances with each event.
+When the stream ends, the task opens a new one from that place on the next member and skips repeated events.
 
-A member that is cut off with us ends the stream (`hasleader`), a member that hears nothing is noticed by the pings of
-the connection. etcd tells a quiet watch every ten minutes how far it is, so that a compaction elsewhere does not
-reach its place.
+A member without a leader ends the stream (`hasleader`). The connection's pings detect an unreachable member. etcd
+reports its progress to an idle watch every ten minutes, so that a compaction by another client does not pass the
+watch's place.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pydanube_storage.metadata.etcd.messages import Messages
 from pydanube_storage.metadata.etcd.refusals import Refused, Seen, permission_denied
 from pydanube_storage.metadata.model import Event, KeyRange, Revision
 
-_PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0)  # before opening it anew: the first time, the second …
+_PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0)  # pause before the first, second … new stream
 _DENIED: Final = "permission denied"
 
 
 class EtcdWatch:
-    """One reader's events; used by one task at a time, fed by `run`."""
+    """The events of one reader, fed by `run`. One task at a time may iterate."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class EtcdWatch:
         self._link = link
         self._messages = messages
         self._range = range_
-        self._note = note  # is told every answer's header
+        self._note = note  # called with the header of each answer
         self._place = Place(from_revision, 0)
         self._events: deque[Event] = deque()
         self._failure: Exception | None = None
@@ -60,7 +60,7 @@ class EtcdWatch:
         return self
 
     async def __anext__(self) -> Event:
-        await anyio.lowlevel.checkpoint_if_cancelled()  # a cancelled reader must not be handed an event
+        await anyio.lowlevel.checkpoint_if_cancelled()  # a cancelled reader must not take an event
         while not self._events:
             if self._failure is not None:
                 raise self._failure
@@ -72,7 +72,7 @@ class EtcdWatch:
         return event
 
     def close(self) -> None:
-        """End the watch; iterating raises `ClosedResource`."""
+        """End the watch. Iterating raises `ClosedResource` from now on."""
         self._events.clear()
         self._end(ClosedResource("the watch is closed", resource="watch"))
         self._scope.cancel()
@@ -84,7 +84,7 @@ class EtcdWatch:
     # The task's side
 
     async def run(self) -> None:
-        """Feed the reader until `close`, or until the needed history is gone or etcd refuses the watch."""
+        """Feed the reader until `close`, until the needed history is compacted, or until etcd refuses the watch."""
         with self._scope:
             while True:
                 await anyio.sleep(_PAUSES_S[min(self._attempts, len(_PAUSES_S) - 1)])
@@ -92,7 +92,7 @@ class EtcdWatch:
                 try:
                     await self._follow()
                 except Refused:
-                    continue  # the link speaks to the next member from now on
+                    continue  # the link uses the next member from now on
                 except ClusterError as error:
                     self._end(error)
                     return
@@ -100,7 +100,7 @@ class EtcdWatch:
     async def _follow(self) -> None:
         start = self._place.revision
         member, stream = await self._link.open_watch(self._messages.watch(self._range, from_revision=start))
-        counted = Place(Revision(0), 0)  # of this stream: the place behind what it has brought
+        counted = Place(Revision(0), 0)  # the place after the events of this stream
         try:
             while True:
                 answer = await _read(stream)
@@ -111,10 +111,10 @@ class EtcdWatch:
                 for each in answer.events:
                     revision = Revision(each.kv.mod_revision)
                     counted = Place(revision, counted.position + 1 if counted.revision == revision else 1)
-                    # The stream begins early and may repeat what an earlier one brought
+                    # The stream begins early and may repeat events of the previous one
                     if counted > self._place:
                         self._take(each, counted)
-                if not answer.events and not answer.created:  # progress: etcd has brought all up to here
+                if not answer.events and not answer.created:  # progress: etcd has sent all events up to here
                     self._place = max(self._place, Place(Revision(answer.header.revision + 1), 0))
                 await self._until_read()
         except Refused:
@@ -135,7 +135,7 @@ class EtcdWatch:
         if answer.compact_revision:
             raise Compacted(self._place.revision, Revision(answer.compact_revision + 1))
         if _DENIED in answer.cancel_reason:
-            # So it answers to a token that has run out, too
+            # etcd also answers this for an expired token
             if self._token_renewed:
                 raise permission_denied()
             self._token_renewed = True
@@ -150,6 +150,6 @@ class EtcdWatch:
 
 async def _read(stream: Any) -> Any:
     answer = await of_grpc(stream.read())
-    if not hasattr(answer, "events"):  # gRPC's mark of the end
+    if not hasattr(answer, "events"):  # gRPC's end of stream
         raise Refused("ended the watch", seen=Seen.NO)
     return answer

@@ -1,8 +1,8 @@
-"""Decode Avro as a column: the Arrow type of the reader's version, and the form of values that Arrow takes.
+"""Decode Avro as a column: the Arrow type of the reader's version, and values in the form that Arrow accepts.
 
-A union of null and one type is that type; of several, a struct `member0, member1, …` of which one is not null, as in
-Spark's own `from_avro`. A type within itself is JSON text, since no column can hold it. Data are read with the writer's
-version and resolved to the reader's (`pydanube_core.avro.reading`).
+A union of null and one type is that type. A union of several types is a struct `member0, member1, …` of which one is not
+null, as in Spark's own `from_avro`. A recursive type is JSON text, because no column can hold it. Data are read with the
+writer's version and resolved to the reader's (`pydanube_core.avro.reading`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from pydanube_core.avro.reading import Shape, resolving_reader
 from pydanube_storage.topics.decoding.fault import Fault, day_in_range, micros_in_range
 
 MAX_PRECISION: Final = 38  # of a decimal in Spark
-MAX_COLUMNS: Final = 10_000  # of one value with all that it contains: types that use each other twice are 2^n
+MAX_COLUMNS: Final = (
+    10_000  # of one value including nested ones, because types that use each other twice grow by 2^n
+)
 
 _PLAIN: Final = {
     "null": pa.null(),
@@ -60,7 +62,7 @@ class AvroFormat:
         self.type = self._arrow(self._tree, frozenset())
 
     def reading(self, writer: bytes) -> Callable[[bytes], Any]:
-        """Return the function that reads payloads of a version. Raises `Fault`: they can never be read as `type`."""
+        """Return the function that reads payloads of a version. Raises `Fault` if none can be read as `type`."""
         return resolving_reader(parse_avro(json.loads(writer)), self._tree, _ArrowShape())
 
     def _arrow(self, kind: AvroType, above: frozenset[str]) -> Any:
@@ -110,7 +112,7 @@ def _members(union: Union) -> list[AvroType]:
 
 
 def _wide_type(members: list[AvroType]) -> str | None:
-    """Return the number type that holds all of a union's, if they are all integers or all floats."""
+    """Return the widest number type of a union whose members are all integers or all floats, else None."""
     if len(members) != 2:
         return None
     kinds = {each.name for each in members if isinstance(each, Primitive) and each.logical is None}
@@ -118,7 +120,7 @@ def _wide_type(members: list[AvroType]) -> str | None:
 
 
 class _ArrowShape(Shape):
-    """Values as Arrow takes them for the types above."""
+    """Values in the form that Arrow accepts for the types above."""
 
     def leaf(self, wrote: AvroType, wants: AvroType) -> Callable[[Any], Any] | None:
         match wants:

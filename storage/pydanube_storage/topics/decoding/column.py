@@ -13,7 +13,7 @@ from pydanube_storage.topics.decoding.fault import FAULTS
 from pydanube_storage.topics.decoding.registry import Version, format_of, reading, version_of_id
 from pydanube_storage.topics.query import Broker
 
-DECODED_ROWS: Final = 4096  # of one record batch: decoded rows are Python's before they are Arrow's
+DECODED_ROWS: Final = 4096  # per record batch, because decoded rows are Python objects first
 _TEXT_CHARS: Final = 300
 
 Reading = Callable[[bytes], Any] | str
@@ -21,7 +21,7 @@ Reading = Callable[[bytes], Any] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """Decodes a topic's payloads. `fail`: the first one that cannot be decoded ends the job."""
+    """Decode a topic's payloads. With `fail` the first one that cannot be decoded fails the job."""
 
     broker: Broker
     reader: Version
@@ -31,8 +31,8 @@ class Decoding:
         """Return the batch with the two columns added.
 
         Raises:
-            PayloadInvalid: with `fail`, of the first message that cannot be decoded.
-            Unavailable: the registry cannot be asked.
+            PayloadInvalid: with `fail`, a message cannot be decoded.
+            Unavailable: the registry does not answer.
         """
         kind = format_of(self.reader).type
         values: list[Any] = []
@@ -60,7 +60,7 @@ class Decoding:
         )
 
     def _reading(self, schema_id: int | None, version: int | None) -> Reading:
-        if not schema_id:  # sent without a schema: what the topic's says is all there is
+        if not schema_id:  # sent without a schema: read it by the topic's
             return reading(self.reader, self.reader)
         writer = version_of_id(self.broker, schema_id, version)
         return writer if isinstance(writer, str) else reading(self.reader, writer)

@@ -1,8 +1,8 @@
 """Decode JSON into columns, by the types of a JSON Schema.
 
-The column's type comes from the reader's version; JSON says itself what it is, so that what another version wrote is
-read alike: properties that the reader has not are left out, those it misses are null. What has no one type (no `type`,
-several, alternatives that disagree, a schema within itself) is JSON text.
+The column's type comes from the reader's version. JSON is self-describing, so payloads of other versions are read in the
+same way: properties that the reader's schema does not have are dropped, missing ones are null. A value without a single
+type (no `type`, several, different alternatives, a recursive schema) is JSON text.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, micro
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
-_MAX_DEPTH: Final = 64  # of types in one another: deeper ones are JSON text
-_COLUMNS: Final = 2000  # likewise: what references unfold to has no bound of its own
+_MAX_DEPTH: Final = 64  # nested types. Deeper ones are JSON text
+_COLUMNS: Final = 2000  # further ones are JSON text, because references may unfold without bound
 
 Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A column type, and the conversion of a JSON value to it. `fields`: of a struct, by name."""
+    """A column type, and the conversion of a JSON value to it. `fields` are a struct's, by name."""
 
     type: Any
     convert: Convert
@@ -101,7 +101,7 @@ class _Unfolding:
     def _followed(
         self, schema: Mapping[str, Any], above: tuple[int, ...]
     ) -> tuple[Mapping[str, Any] | None, tuple[int, ...]]:
-        """Return the schema behind references; None: they lead out of the document, or to a schema around them."""
+        """Resolve references. Return None for the schema if they leave the document or are recursive."""
         found: Any = schema
         while True:
             if not isinstance(found, Mapping) or id(found) in above:
@@ -176,7 +176,7 @@ def _json_kind(value: Any) -> str:
 
 
 def _merged_alternatives(schema: Mapping[str, Any]) -> Iterable[Any]:
-    """Return the schemas whose types a value has or may have: of allOf, oneOf, anyOf; else the schema itself."""
+    """Return the schemas of allOf, oneOf and anyOf whose types a value may have. Without them, the schema itself."""
     found: list[Any] = []
     for word in ("allOf", "oneOf", "anyOf"):
         found += [each for each in schema.get(word, ()) if each != {"type": "null"}]
@@ -185,7 +185,7 @@ def _merged_alternatives(schema: Mapping[str, Any]) -> Iterable[Any]:
     rest = {name: each for name, each in schema.items() if name not in ("allOf", "oneOf", "anyOf")}
     if _kind_of(rest) is not None and (rest.get("properties") or _kind_of(rest) not in ("object", "array")):
         found.append(rest)
-    # A branch that only narrows (required, minimum) says nothing of types.
+    # A branch that only narrows (required, minimum) has no type.
     telling = [each for each in found if not isinstance(each, Mapping) or _tells(each)]
     return telling or found
 
@@ -196,7 +196,7 @@ def _tells(schema: Mapping[str, Any]) -> bool:
 
 
 def _together(shapes: list[_Shape]) -> _Shape:
-    """Return one shape for values of several: the same, structs with all fields, numbers; else JSON text."""
+    """Return one shape for values of several shapes: a common one, a struct of all fields, a number, or JSON text."""
     first = shapes[0]
     if all(each.type == first.type for each in shapes[1:]):
         return first
@@ -261,7 +261,7 @@ def _as_string(value: Any) -> str:
 
 def _as_integer(value: Any) -> int:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-        return int(value)  # 1.0 is an integer of JSON
+        return int(value)  # 1.0 is an integer in JSON Schema
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(value, "a whole number")
     if not -(2**63) <= value < 2**63:

@@ -1,9 +1,9 @@
 """Decode Protobuf: payloads are the first message of the file, as in the registry.
 
-Fields are matched by number, so a payload of any version is read by the reader's; the version it was written with says
-whether it is one at all. Fields of a oneof are columns of which one at most is not null. What knows its own absence
-(messages, `optional`, oneof, proto2) is null without it, other fields have their default. Messages within themselves
-and those of no fixed shape (Struct, Value, Any …) are JSON text.
+Fields are matched by number, so the reader's version reads payloads of any version. The writer's version only validates
+them. Fields of a oneof are columns of which at most one is not null. Absent fields with presence (messages, `optional`,
+oneof, proto2) are null, other fields have their default. Recursive messages and those without a fixed shape (Struct,
+Value, Any …) are JSON text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Convert = Callable[[Any], Any]
 def compiled(definition: bytes) -> bytes:
     """Return the file's descriptors: a FileDescriptorSet with its imports.
 
-    Raises `MissingExtra`: no compiler. Internal: it does not compile, though it was registered.
+    Raises `MissingExtra` without a compiler, and `Internal` if the registered definition does not compile.
     """
     spec = importlib.util.find_spec("grpc_tools")
     if spec is None or spec.origin is None:
@@ -79,7 +79,7 @@ def compiled(definition: bytes) -> bytes:
 
 
 class ProtobufFormat:
-    """The reader's version. `compile_with`: from definition to descriptors."""
+    """The reader's version. `compile_with` compiles a definition to descriptors."""
 
     def __init__(self, definition: bytes, compile_with: Callable[[bytes], bytes] = compiled) -> None:
         self._compile = compile_with
@@ -113,7 +113,7 @@ def _message_class(descriptors: bytes) -> Any:
 
 
 def _check_name(written: Any, wants: Any) -> None:
-    """Raise `Fault` if the file's first message is another one: its payloads are of another type."""
+    """Raise `Fault` if the file's first message has another name, because its payloads are of another type."""
     if written.name != wants.name:
         raise Fault(f"it is a {written.name}, the latest version of the subject is of {wants.name}")
 
@@ -127,7 +127,7 @@ def _whole(message_class: Any, payload: bytes) -> Any:
 
 
 def _check_known(message: Any, path: str) -> None:
-    """Raise `Fault` for a declared field with another wire type, which protobuf would drop as unknown."""
+    """Raise `Fault` for a declared field with another wire type, which protobuf would skip as unknown."""
     unknown: Any = UnknownFieldSet(message)
     if len(unknown):
         names = {field.number: field.name for field in message.DESCRIPTOR.fields}
@@ -185,7 +185,7 @@ def _step(field: Any, above: frozenset[str]) -> tuple[str, Any, Convert]:
 
 
 def _single(field: Any, above: frozenset[str]) -> tuple[Any, Convert]:
-    """Return the type of a field's single value, and its conversion to the column's."""
+    """Return the type of a field's single value, and its conversion to the column's type."""
     if field.message_type is not None:
         return _message(field.message_type, above)
     if field.type == FieldDescriptor.TYPE_BYTES:

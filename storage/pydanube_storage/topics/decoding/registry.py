@@ -1,7 +1,7 @@
-"""The schemas of payloads, asked of the broker's registry; a version never changes.
+"""Read the schemas of payloads from the broker's registry. A version never changes.
 
-The driver finds out which version the column is of, tasks ask for what messages were written with: versions that are
-registered while a stream runs come to light only there.
+The driver reads the version that defines the column. Tasks read the versions that messages were written with, because
+versions may be registered while a stream runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """One version of a subject; `definition` is what was registered, byte for byte."""
+    """One version of a subject. `definition` has the registered bytes."""
 
     subject: str
     version: int
@@ -32,16 +32,16 @@ class Version:
 
 
 def latest_version(broker: Broker, topic: str, subject: str | None) -> Version:
-    """Return the version that defines the column: the latest of the topic's subject, or the named one.
+    """Return the version that defines the column: the latest of `subject`, by default the topic's.
 
     Raises:
-        TopicNotFound, SchemaNotFound, Unavailable. InvalidArgument: the topic has no schema, and none was named.
+        TopicNotFound, SchemaNotFound, Unavailable. InvalidArgument: the topic has no schema and `subject` is None.
     """
     return _asked(broker, "schemas.get", {"subject": subject or _subject(broker, topic)})
 
 
 def versions_of(broker: Broker, subject: str) -> list[int]:
-    """The subject's versions, newest first; at most the last hundred."""
+    """Return the subject's last 100 versions at most, newest first."""
     page = broker.ask("schemas.versions", {"subject": subject, "limit": 100})
     return sorted((item["version"] for item in page["items"]), reverse=True)
 
@@ -52,9 +52,9 @@ def version_of(broker: Broker, subject: str, version: int) -> Version:
 
 @lru_cache(maxsize=_KEPT)
 def version_of_id(broker: Broker, schema_id: int, version: int | None) -> Version | str:
-    """Return the version that a message names; a text says why there is none, if it was deleted.
+    """Return the version that a message names, or the reason as text if it was deleted.
 
-    Raises `Unavailable`: no broker: that is the task's fault, not the message's.
+    Raises `Unavailable` if no broker answers, which fails the task and not the message.
     """
     asked: dict[str, Any] = {"schema_id": str(schema_id)}
     if version:
@@ -95,9 +95,9 @@ def _asked(broker: Broker, operation: str, arguments: Mapping[str, Any]) -> Vers
 
 @lru_cache(maxsize=32)
 def format_of(version: Version) -> Format:
-    """Return the column's format, by the version's schema type.
+    """Return the column's format by the version's schema type.
 
-    Raises `MissingExtra`: the format's library is not installed. Fault: no column can hold what it says.
+    Raises `MissingExtra` if the format's library is not installed, and `Fault` if no column can hold the type.
     """
     match version.schema_type:
         case "avro":
@@ -120,7 +120,7 @@ def format_of(version: Version) -> Format:
 
 @lru_cache(maxsize=_KEPT)
 def reading(reader: Version, writer: Version) -> Callable[[bytes], Any] | str:
-    """Return the function that reads payloads of one version as another; a text says why that is impossible."""
+    """Return the function that reads payloads of one version as another, or the reason as text if that is impossible."""
     if writer.schema_type != reader.schema_type:
         return (
             f"{writer.subject} version {writer.version} is {writer.schema_type}, {reader.subject} version "
