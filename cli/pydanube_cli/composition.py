@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import gc
 import json
 import logging
 import os
@@ -43,6 +42,7 @@ from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, DiskFull
 
 from pydanube_cli.checks import at_start, check_secrets, of_the_store
+from pydanube_cli.collecting import Collecting
 from pydanube_cli.fitness import Finding, Level
 from pydanube_cli.main import version
 from pydanube_cli.ready import program_name, ready_facts, ready_text, replace_file
@@ -132,12 +132,10 @@ async def _serve(
         async with contextlib.AsyncExitStack() as stack:
             if http:
                 broker.http_url = await stack.enter_async_context(http_face(broker, core.serve_call))
-            # What the start has made lives as long as the process: a full collection that looks through it each time
-            # stops every stream for 30-60 ms.
-            gc.collect()
-            gc.freeze()
-            # A frame of a key-shared consumer is a thousand short-lived tuples
-            gc.set_threshold(50_000, 20, 20)
+            collecting = Collecting()
+            collecting.begin()
+            task = asyncio.ensure_future(collecting.run())
+            stack.callback(task.cancel)
             announce(ready_facts(broker))
             broker.health.on_fenced = stop.end
             if broker.health.fenced is not None:

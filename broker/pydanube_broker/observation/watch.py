@@ -25,6 +25,7 @@ from pydanube_core.diagnosis.views import SubscriptionView, Thresholds
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -59,6 +60,7 @@ class Observation:
         self.sampler = Sampler(observed, self.options)
         self.viewer = Viewer(observed, self.sampler)
         self.alerts = Alerts(self.options)
+        self.stops = LoopStops()
         self.observe = self.sampler.observe  # the subscriber interface: told of every round
         self._observed = observed
         self._findings: dict[_Scope, tuple[Finding, ...]] = {}
@@ -76,14 +78,15 @@ class Observation:
         """Run rounds until cancelled; a round that fails is logged, and the next one is tried."""
         interval = self.options.sample_interval_s
         due = time.monotonic()
-        while True:
-            try:
-                await self.look_once()
-            except Exception:
-                log.exception("round_failed")
-            due = max(due + interval, time.monotonic())
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
+        with self.stops.watching():
+            while True:
+                try:
+                    await self.look_once()
+                except Exception:
+                    log.exception("round_failed")
+                due = max(due + interval, time.monotonic())
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
 
     async def look_once(self) -> None:
         """Run one round: sample, then judge. A caller during a round waits, and gets the next."""

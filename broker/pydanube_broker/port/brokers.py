@@ -317,15 +317,22 @@ class BrokersPart:
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
                 peer_memory=broker.peer_memory.statistics(),
+                longest_stop_s=0.0 if self._observation is None else self._observation.stops.longest_s(),
                 open_alerts=self._open_alerts(),
                 topics=topics,
                 subscriptions=subscriptions,
             )
         )
 
+    @property
+    def _observation(self) -> Observation | None:
+        """None while the broker starts."""
+        found: Observation | None = getattr(self._broker, "observation", None)
+        return found
+
     def _open_alerts(self) -> Counter[tuple[str, ...]]:
-        """Return the number of alerts by (rule, severity); none while the broker starts."""
-        observation: Observation | None = getattr(self._broker, "observation", None)
+        """Return the number of alerts by (rule, severity)."""
+        observation = self._observation
         if observation is None:
             return Counter()
         return Counter((alert.rule, alert.severity.word) for alert in observation.alerts.open())

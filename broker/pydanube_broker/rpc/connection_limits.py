@@ -61,6 +61,9 @@ def places_within(soft: int) -> Places:
     return Places(grpc=max(4, min(MOST, soft - files - 3 * other)), other=other)
 
 
+def _nothing() -> None: ...
+
+
 class OneWrite:
     """A transport that sends everything written in one turn of the loop at once: the head of an answer and its body.
 
@@ -94,6 +97,10 @@ class OneWrite:
         if held and not self._transport.is_closing():
             self._transport.write(b"".join(held))
             self._wrote()
+
+    def release(self) -> None:
+        """Drop the reference to whoever is told of writes."""
+        self._wrote = _nothing
 
     def close(self) -> None:
         self._flush()
@@ -159,10 +166,15 @@ def patient_http(
             here.pop(self, None)
             if memory is not None:
                 memory.note(self.holding, 0)
+            self.holding.release()
             if self.look is not None:
                 self.look.cancel()
                 self.look = None
             super().connection_lost(exc)
+            # What refers to this connection and is referred to by it, so that no cycle stays behind
+            cast("OneWrite", self.transport).release()
+            if self.working is None:
+                self.cycle = None  # type: ignore[assignment]
 
         def data_received(self, data: bytes) -> None:
             self.holding.passed += len(data)

@@ -237,6 +237,7 @@ class OwnConnection(asyncio.Protocol):
         if self._ended is not None:
             self._ended()
         self.server.memory.note(self.holding, 0)
+        self.holding.release()
         for stream in tuple(self.http.streams.values()):
             self._gone(stream)
         for stream in self.http.out.ended + self.http.finished:

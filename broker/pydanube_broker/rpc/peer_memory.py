@@ -33,6 +33,13 @@ TLS_BYTES: Final = 48 << 10
 Group = tuple[str, str]
 
 
+def _nothing_held() -> int:
+    return 0
+
+
+def _nothing_to_close() -> None: ...
+
+
 class Holding:
     """The memory held for one connection, and how long it has been waiting, estimated from the bytes that pass.
 
@@ -55,6 +62,10 @@ class Holding:
         self._at = now
         self._before = 0
         self._rate = 0.0
+
+    def release(self) -> None:
+        """Drop the references to the connection, which is gone and refers to this."""
+        self.holds, self.give_up = _nothing_held, _nothing_to_close
 
     def look(self, now: float) -> None:
         """Measure the bytes that pass; called every few seconds."""

@@ -115,7 +115,8 @@ class _Streaming(Call):
     def _tell_closed(self) -> None:
         if self.handler is not None and not self._closed:
             self._closed = True
-            self.handler.on_close()
+            handler, self.handler = self.handler, None  # which refers to this call: no cycle stays behind
+            handler.on_close()
 
 
 class ServerStreamCall(_Streaming, OneRequest):

@@ -475,3 +475,4 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
+        self._pace = Pace()  # the other one refers to this stream

@@ -404,6 +404,7 @@ class PublishStream:
         self.closed = True
         self._gone(self)
         self._release()
+        self._pace = Pace()  # the other one refers to this stream
 
     def _release(self) -> None:
         """Release the producer's session: this connection writes no more."""

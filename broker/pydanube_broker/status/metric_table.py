@@ -70,6 +70,10 @@ _DECLARED: Final = (
         "connections closed for what they made the broker hold",
     ),
     _of(
+        _BROKER, _GAUGE, "danube_loop_longest_stop_seconds",
+        "longest time of the last five minutes for which the event loop was held up", unit="s",
+    ),
+    _of(
         _BROKER, _COUNTER, "danube_observation_seconds",
         "processor time of looking at topics and subscriptions (sample), of judging them (judge), of telling "
         "telemetry (tell)", "part", unit="s",

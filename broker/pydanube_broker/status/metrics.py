@@ -61,6 +61,7 @@ class Gathered:
     tier_errors: int
     tier_objects: Mapping[str, int]  # what was done with objects → how many
     peer_memory: HeldForPeers
+    longest_stop_s: float
     open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → how many
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
@@ -126,6 +127,7 @@ class BrokerMetrics:
         for name, value in (
             ("danube_broker_topics_owned", len(now.topics)),
             ("danube_leader_election_state", 1),
+            ("danube_loop_longest_stop_seconds", now.longest_stop_s),
             ("danube_journal_bytes", now.journal_bytes),
             ("danube_journal_read_only", int(now.journal_read_only)),
             ("danube_tier_backlog_bytes", now.tier_backlog_bytes),

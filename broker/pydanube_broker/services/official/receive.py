@@ -360,6 +360,7 @@ class ReceiveStream:
                 pump.leave(self.consumer_id)
         self._detach()
         self._gone(self)
+        self._pace = Pace()  # the other one refers to this stream
 
     def _detach(self) -> None:
         """Free the consumer's place; a stream that waits for it takes it."""

@@ -1,0 +1,56 @@
+"""The collector of a broker's process looks only at what is new, and at everything once half as much was added."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from pydanube_cli import collecting
+from pydanube_cli.collecting import Collecting
+
+
+class Ring:
+    """An object that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def found() -> Iterator[Collecting]:
+    thresholds, made = gc.get_threshold(), Collecting()
+    made.begin()
+    yield made
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+def test_what_is_new_is_collected_and_what_survives_is_not_looked_at_again(found: Collecting) -> None:
+    kept = [Ring() for _ in range(1000)]
+    gone = weakref.ref(Ring())
+    assert found.collect() >= 1
+    assert gone() is None
+    frozen = gc.get_freeze_count()
+    assert frozen >= 1000
+    watched = weakref.ref(kept[0])
+    kept.clear()
+    found.collect()
+    assert watched() is not None, "put aside: only a round over everything finds it"
+
+
+def test_everything_is_looked_at_once_half_as_much_was_added(
+    found: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "LEAST", 0)
+    kept = [Ring() for _ in range(gc.get_freeze_count())]
+    found.collect()
+    watched = weakref.ref(kept[0])
+    kept.clear()
+    found.collect()
+    assert watched() is None
+
+
+def test_the_oldest_generation_is_left_to_it(found: Collecting) -> None:
+    assert gc.get_threshold() == collecting.THRESHOLDS
