@@ -67,18 +67,19 @@ class JournalRecord(JsonRecord):
         return self.until > 0
 
 
-def registered(found: JournalRecord | None, journal: int, *, copies: bool) -> JournalRecord:
+def registered(found: JournalRecord | None, journal: int, *, is_start: bool) -> JournalRecord:
     """Return the record of a broker that registers with this journal; the found one where nothing is to change.
 
     While topics are taken over the record stays, because their heirs still read the chain. The leader opens it
-    afterwards.
+    afterwards. A process that starts has no chain until it says so (`copies`): it may not copy any more. One that
+    registers again after its lease has ended goes on with its chain.
     """
     if found is not None and found.state is JournalState.CLOSING:
         return found
     if found is None or found.journal != journal:
         # A term is never used twice under a broker's id, whichever journal it had
-        return JournalRecord(journal=journal, term=1 if found is None else found.term + 1, copies=copies)
-    return replace(found, state=JournalState.OPEN, until=0, heirs=(), copies=copies)
+        return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
+    return replace(found, state=JournalState.OPEN, until=0, heirs=(), copies=found.copies and not is_start)
 
 
 def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:

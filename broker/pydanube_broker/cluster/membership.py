@@ -46,6 +46,7 @@ from pydanube_broker.records.set_aside import counted_at_most
 
 log = logging.getLogger("pydanube.cluster")
 
+_BOOT: Final = "boot"  # the reason of the first registration of a process
 _RETRY_MS: Final = 1_000  # pause after the store did not answer; doubled up to 5 s
 _RETRY_MAX_MS: Final = 5_000
 _LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anyway
@@ -188,7 +189,7 @@ class Membership:
         return self._state
 
     async def __aenter__(self) -> Self:
-        await self._register("boot")
+        await self._register(_BOOT)
         if self._ttl_ms is not None:
             group = await self._stack.enter_async_context(anyio.create_task_group())
             self._stack.callback(group.cancel_scope.cancel)
@@ -253,7 +254,7 @@ class Membership:
             change.put(counter_key, IncarnationRecord(incarnation=incarnation))
             change.put(member_key, self._record(incarnation, self._state, reason), lease_id=lease_id)
             if self._journal is not None:
-                await self._put_journal(change, self._journal)
+                await self._put_journal(change, self._journal, is_start=reason == _BOOT)
             return incarnation
 
         outcome = await change(self._store, decide)
@@ -266,11 +267,11 @@ class Membership:
         renewed, self._renewed = self._renewed, anyio.Event()
         renewed.set()
 
-    async def _put_journal(self, change: Change, journal: int) -> None:
+    async def _put_journal(self, change: Change, journal: int, *, is_start: bool) -> None:
         key = keys.journal_key(self._broker_id)
         item = await change.read(key)
         found = None if item is None else JournalRecord.from_json(item.value, key=key)
-        record = registered(found, journal, copies=False)
+        record = registered(found, journal, is_start=is_start)
         if record != found:
             change.put(key, record)
 

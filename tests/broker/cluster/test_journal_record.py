@@ -66,6 +66,24 @@ async def test_registration_writes_the_record_once(store: MemoryStore, clock: Ma
 
 
 @pytest.mark.anyio
+async def test_chain_of_a_process_is_kept_until_another_one_starts(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    key = keys.journal_key(BrokerId(1))
+    async with membership(store, clock, JOURNAL) as joined:
+        copying = replace(JournalRecord(journal=JOURNAL, term=1), copies=True)
+        await store.transact([Put(key, copying.to_json())])
+        former, lease_id = joined.registration, joined.registration.lease_id
+        assert lease_id is not None
+        await store.revoke_lease(lease_id)
+        clock.advance(20_000)
+        await joined.renewed_after(former)
+        assert await stored(store) == copying, "the same process registered again"
+    async with membership(store, clock, JOURNAL):
+        assert await stored(store) == replace(copying, copies=False), "this one may not copy"
+
+
+@pytest.mark.anyio
 async def test_lone_broker_has_no_record(store: MemoryStore, clock: ManualClock) -> None:
     async with membership(store, clock, None):
         assert await stored(store) is None
@@ -123,19 +141,21 @@ class Records(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.record = registered(None, JOURNAL, copies=True)
+        self.record = replace(registered(None, JOURNAL, is_start=True), copies=True)
         self.fences: dict[int, int] = {}  # term → number, as it was recorded
         self.read: set[TopicId] = set()  # topics that heirs read now
         self.at_broker = dict.fromkeys(TOPICS, False)
 
-    @rule(journal=st.sampled_from([JOURNAL, 5]))
-    def registers(self, journal: int) -> None:
+    @rule(journal=st.sampled_from([JOURNAL, 5]), is_start=st.booleans())
+    def registers(self, journal: int, is_start: bool) -> None:
         before = self.record
-        self.record = registered(before, journal, copies=True)
+        self.record = registered(before, journal, is_start=is_start)
         if before.state is JournalState.CLOSING:
             assert self.record == before, "heirs may be reading"
         elif before.journal != journal:
             assert self.record.term > before.term, "no term twice"
+            assert not self.record.copies, "its chain is another"
+        self.record = replace(self.record, copies=True)  # the chain is begun
 
     @rule(topics=st.lists(st.sampled_from(TOPICS), min_size=1))
     def plan(self, topics: list[TopicId]) -> None:
