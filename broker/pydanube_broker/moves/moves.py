@@ -28,7 +28,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.office import LEASE_MS, Office
 from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.copying.arrival import Arrival, confirm
@@ -38,6 +38,7 @@ from pydanube_broker.copying.target import Copies, OpenWire
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.moves.inheritance import Inheritances
 from pydanube_broker.moves.leaving import Leaving
+from pydanube_broker.moves.loss_watch import LossWatch
 from pydanube_broker.moves.move import Witnesses, begin, transaction
 from pydanube_broker.moves.move_leader import Brokers, MoveLeader
 from pydanube_broker.moves.mover import Mover
@@ -232,6 +233,7 @@ class Moves:
 
     async def _lead(self, office: Office) -> None:
         leader: MoveLeader | None = None
+        losses = LossWatch(monotonic_ms(), LEASE_MS)
         look_s = time.monotonic()
         while True:
             sealed = await self._sealed_by(look_s)
@@ -244,12 +246,19 @@ class Moves:
                 if leader is None:
                     self.taking.unsettled = True  # another leader may have fenced
                     leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
+                    losses = LossWatch(monotonic_ms(), LEASE_MS)
                 brokers = self._brokers(office)
                 for topic_id in sealed:  # its clients wait
                     await leader.take_step(topic_id, brokers)
                 if not is_look:
                     continue
-                await self.taking.look(office)
+                due = losses.look(
+                    monotonic_ms(),
+                    members=office.members,
+                    owners=office.lost_owners(),
+                    connected=self._health.metadata_away is None,
+                )
+                await self.taking.look(office, due)
                 await leader.look_after(office.moving_places(), brokers)
             except ClusterError as error:
                 leader = None

@@ -33,7 +33,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.office import Office, TakenOver
-from pydanube_broker.cluster.records import DispatchStrategy
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
@@ -46,6 +46,8 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
+# The durability of topics that are taken over without a plan
+TAKEN_AT_ONCE: Final = "stored"
 _AT_ONCE: Final = 200  # topics of a broker between two looks
 
 
@@ -71,12 +73,17 @@ class RemovedBrokers:
         # Of brokers whose topics are being taken away
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
-    async def look(self, office: Office) -> None:
+    async def look(self, office: Office, due: Collection[BrokerId] = ()) -> None:
         """Reassign some topics of lost brokers; the next call continues with the rest.
+
+        Args:
+            due: lost brokers whose stored topics are taken over without a plan (`loss_watch`).
 
         Raises `MetadataUnavailable`.
         """
         lost = office.lost_owners()
+        for broker_id in lost.intersection(due):
+            await self._ask_for_stored(office, broker_id)
         self._said = {broker: said for broker, said in self._said.items() if broker in lost}
         lives = {broker: member.incarnation for broker, member in office.members.items()}
         if lives != self._lives:  # one may have come back to a record that names its topics
@@ -108,6 +115,29 @@ class RemovedBrokers:
             if waiting := self._waiting(office, broker_id, asked):
                 taken_over[broker_id] = TakenOver(topics=waiting, why=why)
         office.taken_over = taken_over
+
+    async def _ask_for_stored(self, office: Office, broker_id: BrokerId) -> None:
+        """Have topics that are stored in the object store taken over, as a plan would, if their owner has a chain."""
+        records = [
+            record
+            for place in office.owned_by(broker_id)
+            if self._is_to_go(place)
+            and (record := self._record(place)) is not None
+            and record.durability.value == TAKEN_AT_ONCE
+        ]
+        if not records or office.taken_over.get(broker_id) is not None:
+            return
+        try:
+            await self.take_overs.ask(office, records)
+        except MetadataUnavailable:
+            raise
+        except ClusterError as error:  # it is back, or has no chain: the next look shows it
+            facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
+            log.warning("stored_topics_not_taken_over", extra=facts)
+
+    def _record(self, place: Assignment) -> TopicRecord | None:
+        topic_id = place.topic_id
+        return self._catalog.index.topic_by_id(topic_id) or self._catalog.restorable.record(topic_id)
 
     def _waiting(self, office: Office, broker_id: BrokerId, asked: Collection[str] | None) -> int:
         """Return how many topics of a lost broker wait for their next owner: of those asked for, or of all."""
@@ -230,9 +260,7 @@ class RemovedBrokers:
         """
         if place.stage not in (Stage.SERVING, Stage.MOVING):
             return False
-        record = self._catalog.index.topic_by_id(place.topic_id) or self._catalog.restorable.record(
-            place.topic_id
-        )
+        record = self._record(place)
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
 
     async def _take(

@@ -1,0 +1,187 @@
+"""A broker is killed under load and its disk deleted: its topic is taken over by a plan, from the chain of its journal.
+
+What was acknowledged before the chain ended is there once and in order, and nothing is there that was not sent. Producer
+and consumer go on with the topic at its heir.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+from anyio import to_thread
+from pydanube import connect
+from pydanube_broker.chain import ChainObjects, Place, piece_key
+from pydanube_broker.chain.piece import encode_piece
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.ids import BrokerId
+from pydanube_broker.cluster.journal_record import JournalRecord
+from pydanube_broker.tier.tier import CLUSTER_KEY
+from pydanube_core.errors import ClusterError, OutOfSequence
+from pydanube_storage.metadata import Put
+from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
+from pydanube_storage.objects import StoreOptions, open_store
+
+from tests.broker.chain.records_of import groups_of
+from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
+from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
+from tests.support.load import PATIENCE
+from tests.support.s3_server import BUCKET, s3_environment
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.long, pytest.mark.anyio, pytest.mark.timeout(600)]
+
+TOPIC: Final = "/default/precious"
+OTHER: Final = "/default/patient"
+NUMBER: Final = struct.Struct("<Q")
+JUMP: Final = 1 << 32
+AFTER: Final = 100
+
+
+class Told:
+    """What clients were told, for the checker."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[int] = []
+        self.sent = 0
+        self.delivered: list[int] = []
+        self.enough = anyio.Event()
+
+    async def produce(self, urls: str) -> None:
+        """Send one number after the other.
+
+        Where acknowledged messages are missing the heir refuses the session, whose next number it does not expect. The
+        producer then opens another.
+        """
+        async with connect(urls, retry=PATIENCE) as client:
+            while not self.enough.is_set():
+                with suppress(OutOfSequence):
+                    async with client.producer(TOPIC) as producer:
+                        while not self.enough.is_set():
+                            number, self.sent = self.sent, self.sent + 1
+                            await producer.send(NUMBER.pack(number) + bytes(500))
+                            self.acknowledged.append(number)
+
+    async def consume(self, urls: str) -> None:
+        async with (
+            connect(urls, retry=PATIENCE) as client,
+            client.consumer(TOPIC, "s", start="earliest", ack_timeout_ms=3_600_000) as consumer,
+        ):
+            async for message in consumer:
+                self.delivered.append(NUMBER.unpack_from(message.payload)[0])
+                await message.ack()
+
+
+async def planned(
+    cluster: RealCluster, operation: str, **arguments: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Carry out what its plan says; returns plan and result. Asked again while the lease of a killed broker lasts."""
+    plan: dict[str, Any] = {}
+    with anyio.fail_after(120):
+        while True:
+            try:
+                return plan, await cluster.call(operation, arguments)
+            except ClusterError as error:
+                if error.code == "PLAN_REQUIRED":
+                    plan = error.details["plan"]
+                    arguments["plan_token"] = plan["plan_token"]
+                else:
+                    arguments.pop("plan_token", None)
+                    await anyio.sleep(0.5)
+
+
+async def copied(cluster: RealCluster, folder: Path, owner: int, metadata: EtcdStore) -> None:
+    """Put a copy of a journal's folder into the store, as a broker does that copies its journal."""
+    key = keys.journal_key(BrokerId(owner))
+    item, name = await metadata.get(key), await metadata.get(CLUSTER_KEY)
+    assert item is not None
+    assert name is not None
+    record = JournalRecord.from_json(item.value, key=key)
+    options = StoreOptions(
+        url=f"s3://{BUCKET}/cluster", endpoint=cluster.store.endpoint, region="us-east-1", path_style=True
+    )
+    store, place = await to_thread.run_sync(open_store, options), Place()
+    chain = ChainObjects(store)
+    for group in groups_of(folder, each=500):
+        header, data = encode_piece(
+            place, [group], journal=record.journal, term=record.term, random=bytes(16)
+        )
+        assert await chain.create(piece_key(name.value.decode(), record.journal, place.number), data)
+        place = place.after(header)
+    await metadata.transact([Put(key, replace(record, copies=True).to_json())])
+
+
+async def stored(cluster: RealCluster, least: int) -> list[tuple[int, int]]:
+    """Return (offset, number) of all messages, of which there are `least`."""
+    async with (
+        connect(cluster.urls, retry=PATIENCE) as client,
+        client.reader(TOPIC, stop="head") as reader,
+    ):
+        found = [(each.offset, NUMBER.unpack_from(each.payload)[0]) async for each in reader]
+    assert len(found) >= least
+    return found
+
+
+async def test_disk_of_a_killed_broker_is_gone_and_its_topic_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_environment().items():
+        monkeypatch.setenv(name, value)
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT) as cluster:
+        await cluster.start()
+        for topic in (TOPIC, OTHER):
+            await cluster.call("topics.create", {"topic": topic})
+        n = await cluster.owner(TOPIC)
+        assert n is not None
+        owner_id = int(cluster.id_of(n))
+        if await cluster.owner(OTHER) != n:
+            await cluster.moved(OTHER, n)
+        told = Told()
+        etcd = EtcdOptions(address=EtcdAddress.parse(cluster.etcd.url("/cluster")))
+        async with EtcdStore(etcd) as metadata, anyio.create_task_group() as group:
+            group.start_soon(told.produce, cluster.urls)
+            group.start_soon(told.consume, cluster.urls)
+            await until(lambda: len(told.acknowledged) >= 500, 60)
+            safe = len(told.acknowledged)  # before the copy begins
+            lost = cluster.brokers[n]
+            shutil.copytree(lost.data_dir / "journal", tmp_path / "copied")
+            await until(lambda: len(told.acknowledged) >= safe + 200, 60)
+            lost.kill()
+            acknowledged = list(told.acknowledged)
+            shutil.rmtree(lost.data_dir)
+            await copied(cluster, tmp_path / "copied", owner_id, metadata)
+            plan, result = await planned(cluster, "topics.take_over", topic=TOPIC)
+            (entry,) = plan["diff"]
+            assert entry["before"]["owner"] == str(owner_id)
+            assert entry["before"]["copied_until"] >= safe
+            assert result["topics"] == 1
+            await until(lambda: len(told.acknowledged) >= len(acknowledged) + AFTER, 120)
+            told.enough.set()
+            found = await stored(cluster, safe)
+            numbers = [number for _, number in found]
+            expected = set(numbers)
+            await until(lambda: set(told.delivered) >= expected, 60)
+            group.cancel_scope.cancel()
+        # the checker
+        assert len(set(numbers)) == len(numbers), "each once"
+        assert numbers == sorted(numbers), "in order"
+        missing = sorted(set(acknowledged) - set(numbers))
+        assert not [number for number in missing if number < safe], "what the chain had is there"
+        assert missing == list(range(missing[0], missing[0] + len(missing))) if missing else True, "one gap"
+        after = [number for number in told.acknowledged if number > acknowledged[-1]]
+        assert set(after) <= set(numbers), "what the heir acknowledged is there"
+        assert set(numbers) <= set(range(told.sent)), "nothing that was not sent"
+        assert found[-1][0] >= JUMP, "no offset means two messages"
+        listed = (await cluster.call("topics.list"))["items"]
+        owners = {item["topic"]: item["owner"] for item in listed}
+        assert owners[TOPIC] in {cluster.id_of(each) for each in BROKERS if each != n}
+        assert owners.get(OTHER) in (None, str(owner_id)), "no plan names it"
+        print(
+            f"{len(acknowledged)} acknowledged before the kill, {safe} before the copy, {len(missing)} missing"
+        )
