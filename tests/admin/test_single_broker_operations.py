@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from pydanube import connect
 
 from tests.admin.real_broker import Administered, administered
 
@@ -17,6 +18,20 @@ async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
         await cluster("topics.create", topic="orders")
         await cluster("subscriptions.create", topic="orders", subscription="billing")
         yield cluster
+
+
+async def test_a_null_payload_is_published_as_a_null(cluster: Administered) -> None:
+    marked = {"kind": "a"}
+    await cluster("messages.publish", topic="orders", payload=None, key="k1", attributes=marked)
+    await cluster("messages.publish", topic="orders", payload="", key="k1")
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.reader("orders", start="earliest", stop="head") as reader,
+    ):
+        null, empty = [message async for message in reader]
+    assert (null.is_null, null.payload, null.key) == (True, b"", "k1")
+    assert null.attributes["kind"] == "a"
+    assert (empty.is_null, empty.payload) == (False, b"")
 
 
 async def test_messages_are_published_peeked_and_searched(cluster: Administered) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 from pydanube_core.batch import MAX_BATCH_BYTES
+from pydanube_core.batch.nulls import NULL
 from pydanube_core.errors import MessageTooLarge
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import system_is_closed
@@ -24,9 +25,18 @@ LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096  # of one message, as the SDK send
 
 class PublishRequest(Request):
     topic: TopicArgument
-    payload: Annotated[str, Field(max_length=4_000_000, description="Text of the message")]
+    payload: Annotated[
+        str | None, Field(max_length=4_000_000, description="Text of the message; null marks its key as deleted")
+    ]
     key: Annotated[str | None, Field(max_length=512, description="Its key")] = None
     attributes: Annotated[dict[str, str] | None, Field(description="Its attributes")] = None
+
+
+    @property
+    def stored(self) -> tuple[str, dict[str, str]]:
+        """Return the payload and the attributes as they are stored: a null is empty, beside an attribute."""
+        attributes = self.attributes or {}
+        return ("", {**attributes, NULL: "1"}) if self.payload is None else (self.payload, attributes)
 
 
 class PublishedMessage(Change):
@@ -39,7 +49,8 @@ async def _log_for(context: Context, request: PublishRequest) -> str:
     topic = await find_topic(context, request.topic)
     if TopicName.parse(topic.own.topic).is_system:
         raise system_is_closed(topic.own.topic)
-    texts = (request.payload, request.key or "", *chain.from_iterable((request.attributes or {}).items()))
+    payload, attributes = request.stored
+    texts = (payload, request.key or "", *chain.from_iterable(attributes.items()))
     size = sum(len(text.encode()) + 8 for text in texts)  # each with its place in a column
     if size > LARGEST_BYTES:
         raise MessageTooLarge(
@@ -48,13 +59,13 @@ async def _log_for(context: Context, request: PublishRequest) -> str:
             value=size,
             limit=LARGEST_BYTES,
         )
-    chosen = (request.payload if request.key is None else request.key).encode()
+    chosen = (payload if request.key is None else request.key).encode()
     return topic.logs[zlib.crc32(chosen) % len(topic.logs)].topic
 
 
 async def forecast_publish(context: Context, request: PublishRequest) -> Forecast:
     log = await _log_for(context, request)
-    added = {"messages": 1, "bytes": len(request.payload.encode())}
+    added = {"messages": 1, "bytes": len(request.stored[0].encode())}
     return Forecast(
         diff=[entry(f"topics{log}/messages", None, {"added": added["messages"]})],
         blast_radius=blast_radius(topics=1, **added),
@@ -74,8 +85,9 @@ async def forecast_publish(context: Context, request: PublishRequest) -> Forecas
 )
 async def publish_message(context: Context, request: PublishRequest) -> PublishedMessage:
     log = await _log_for(context, request)
+    payload, attributes = request.stored
     offset = await context.port.publish_message(
-        log, payload=request.payload.encode(), key=request.key, attributes=request.attributes or {}
+        log, payload=payload.encode(), key=request.key, attributes=attributes
     )
     name = TopicName.parse(log)
     return PublishedMessage(topic=str(name.base), partition=name.partition, offset=offset)

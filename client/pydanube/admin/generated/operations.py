@@ -579,7 +579,7 @@ class MessagesOperations(KeywordsNamed):
         self,
         topic: str,
         *,
-        payload: str,
+        payload: str | None,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         plan_token: str | None = None,
@@ -588,7 +588,12 @@ class MessagesOperations(KeywordsNamed):
         return await self._caller.call("messages.publish", locals(), PublishedMessage)
 
     async def plan_publish(
-        self, topic: str, *, payload: str, key: str | None = None, attributes: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        *,
+        payload: str | None,
+        key: str | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> Plan[PublishedMessage]:
         """What `publish` would change; nothing changes until it is applied."""
         return await planned(self._caller, "messages.publish", locals(), PublishedMessage)
