@@ -300,6 +300,7 @@ class Broker(BrokerParts):
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=earliest_ms,
+            state=lambda: self.ownership.office.membership.state.value,
         )
         self.observation.observe(self.telemetry.take)
         # A process that is started to write the last minute down would hold the stop up: only one that runs is asked.

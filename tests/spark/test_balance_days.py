@@ -43,7 +43,8 @@ def broker_row(
 
 minutes = st.integers(1, MINUTES - 1)
 lives = st.lists(
-    st.tuples(minutes, st.sampled_from(["stopped", "killed", "removed"]), st.integers(0, 90)), max_size=3
+    st.tuples(minutes, st.sampled_from(["stopped", "killed", "removed", "drained"]), st.integers(0, 90)),
+    max_size=3,
 )
 
 
@@ -58,7 +59,7 @@ def days(draw: st.DrawFn) -> Day:
                 up[broker, minute] = begun, incarnation
                 day.brokers.append(broker_row(broker, minute, begun, incarnation))
             if end > begun and how != "runs" and end < MINUTES:
-                if how == "stopped":
+                if how in ("stopped", "drained"):
                     day.brokers.append(broker_row(broker, end, begun, incarnation, how))
                 if how == "removed":
                     day.brokers.append(broker_row(broker, end, end, 0, how))
@@ -112,7 +113,7 @@ def test_every_boundary_of_a_day_is_walked(day: Day, seed: int) -> None:
             inside = [each for each in samples if begin <= each["taken_at"] < end]
             if inside or not before:
                 continue
-            gone = before[-1]["state"] in ("stopped", "removed")
+            gone = before[-1]["state"] in ("drained", "stopped", "removed")
             assert (broker in missing) == (not gone)
         if missing and row["score"] is not None:
             assert all(any(begin <= each["taken_at"] < end for each in own[broker]) for broker in missing)

@@ -26,11 +26,11 @@ LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096  # of one message, as the SDK send
 class PublishRequest(Request):
     topic: TopicArgument
     payload: Annotated[
-        str | None, Field(max_length=4_000_000, description="Text of the message; null marks its key as deleted")
+        str | None,
+        Field(max_length=4_000_000, description="Text of the message; null marks its key as deleted"),
     ]
     key: Annotated[str | None, Field(max_length=512, description="Its key")] = None
     attributes: Annotated[dict[str, str] | None, Field(description="Its attributes")] = None
-
 
     @property
     def stored(self) -> tuple[str, dict[str, str]]:

@@ -52,11 +52,19 @@ class Machine:
     network_out_bytes_per_s: float | None = None
 
 
-class RoundRows:
-    """Keeps the last samples; single user."""
+LEAVING: Final = ("draining", "drained")  # states of a broker that is given no topics, as rows tell them
 
-    def __init__(self, machine: Machine) -> None:
+
+class RoundRows:
+    """Keeps the last samples; single user.
+
+    Args:
+        state: asks for the state that this broker is registered with.
+    """
+
+    def __init__(self, machine: Machine, state: Callable[[], str]) -> None:
         self._machine = machine
+        self._state = state
         self._heads: dict[int, HeadSample] = {}
         self._cursors: dict[tuple[int, int], CursorSample] = {}
         self._consumers: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
@@ -154,7 +162,9 @@ class RoundRows:
         ]
 
     def _broker(self, sample: BrokerSample, taken: int) -> Row:
-        known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": "active"}
+        state = self._state()
+        told = state if state in LEAVING else "active"
+        known = {**sample._asdict(), **asdict(self._machine), "taken_at": taken, "state": told}
         return tuple(known[name] for name in BROKERS.names)
 
 

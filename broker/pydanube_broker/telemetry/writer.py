@@ -73,6 +73,7 @@ class TelemetryWriter:
     Args:
         call: asks the tier's process.
         cluster: first part of every key.
+        state: asks for the state that this broker is registered with.
     """
 
     def __init__(
@@ -83,12 +84,13 @@ class TelemetryWriter:
         cluster: str,
         *,
         now_ms: Callable[[], int],
+        state: Callable[[], str] = lambda: "active",
     ) -> None:
         self._settings = settings
         self._call = call
         self._cluster = cluster
         self._broker_id = machine.broker_id
-        self._rows = RoundRows(machine)
+        self._rows = RoundRows(machine, state)
         self._now_ms = now_ms
         self._waiting: deque[_Packed] = deque()
         self._waiting_bytes = 0

@@ -200,7 +200,8 @@ BROKERS: Final = Table(
         _float("network_in_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _text(
-            "state", "active; stopped in the last row of a clean stop, removed in that of a removed broker"
+            "state",
+            "active, draining, drained; stopped in the last row of a clean stop, removed in that of a removed broker",
         ),
     ),
 )

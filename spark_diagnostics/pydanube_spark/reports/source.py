@@ -18,6 +18,7 @@ from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
 from pydanube_storage.topics.located import cluster_folder, open_for_reading
 
+_OF_ROUNDS: Final = pa.array(["active", "draining", "drained"])  # states in the rows of rounds
 _SHORTEST_MS: Final = 100
 
 
@@ -120,7 +121,7 @@ def _times(store: Any, key: str) -> Any:
         rows = read_samples(store, key, table, columns=["taken_at", "state"])
     except (CorruptObject, ObjectMissing):
         return np.zeros(0, np.int64)
-    rounds = rows.filter(pc.equal(rows.column("state"), "active"))  # a last word comes at any time
+    rounds = rows.filter(pc.is_in(rows.column("state"), _OF_ROUNDS))  # a last word comes at any time
     return np.sort(rounds.column("taken_at").cast(pa.int64()).to_numpy())
 
 

@@ -231,6 +231,20 @@ async def test_a_clean_stop_and_a_removal_have_the_last_word(tmp_path: Path) -> 
 
 
 @pytest.mark.anyio
+async def test_a_broker_that_drains_says_so_in_its_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    states = iter(["starting", "active", "draining", "drained", "read_only"])
+    writer = TelemetryWriter(
+        OPTIONS, MACHINE, store.call, "c", now_ms=lambda: START + 10_000_000, state=lambda: next(states)
+    )
+    for number in range(1, 6):
+        writer.take(round_(number))
+    await writer.flush()
+    told = [row["state"] for row in store.rows("brokers")]
+    assert told == ["active", "active", "draining", "drained", "active"]
+
+
+@pytest.mark.anyio
 async def test_a_writer_that_took_nothing_has_no_last_word(tmp_path: Path) -> None:
     store = Store(tmp_path)
     await made(store).aclose()

@@ -35,7 +35,7 @@ TOPIC_COLUMNS: Final = (
     *("bytes_in", "bytes_out", "unread_messages"),
 )
 COOLDOWN_MS: Final = 600_000
-GONE: Final = ("stopped", "removed")  # states of a broker's last row, after which none is missed
+GONE: Final = ("drained", "stopped", "removed")  # states of a broker's last row, after which none is missed
 _UNKNOWN_SHARE: Final = 0.2  # of a broker's bytes; more of unknown topics make it unknown
 _FLOORS: Final = Policy().floors
 
