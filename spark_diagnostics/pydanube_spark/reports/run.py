@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest:
-    """The request of a report, in the words of the command line and the operations."""
+    """The request of a report, with the names of the command line and the operations."""
 
     store: StoreOptions
     cluster: str | None = None
@@ -40,8 +40,8 @@ class ReportRequest:
     topic: str | None = None
     out: Path | None = None
     master: str | None = None
-    compare: str | None = None  # previous: with the time of the same length before
-    # As the broker has them, for its statuses
+    compare: str | None = None  # "previous": compare with the time of the same length before
+    # The broker's settings, for equal statuses
     rules: DiagnosisOptions = field(default_factory=DiagnosisOptions)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Found:
     """The result of a report for one stretch of time."""
 
     cluster: str
-    engine: str  # what made it: python or spark
+    engine: str  # python or spark
     oldest_ms: int  # of the first sample, if telemetry begins within the time
     newest_ms: int  # of the newest sample
     summary: dict[str, Any]
@@ -76,13 +76,12 @@ class Report:
     """A kind of report.
 
     Attributes:
-        plan: finds the files of a time; what can be wrong is said before anything is started for it. What it returns
-            reads them.
-        shown: a row as JSON shows it.
-        answered: the rows that are answered, of all.
-        compared: what is told of the time before, beside its time.
-        beside: the rows, with what they were in the time before (none where it could not be read).
-        files: None: it has none.
+        plan: finds the files of a time and raises errors before anything is started. The returned function reads them.
+        shown: returns a row in the form of JSON.
+        answered: selects the rows of the answer.
+        compared: returns the fields of `previous` beside its time.
+        beside: adds the values of the time before to the rows. Its rows are empty if they could not be read.
+        files: None if the report has no files.
     """
 
     name: str
@@ -95,9 +94,9 @@ class Report:
 
 
 def span_of(request: ReportRequest, *, now_ms: int) -> Span:
-    """Return the requested time; `since` is a length before `until`, or a time.
+    """Return the requested time. `since` is a length before `until`, or a time.
 
-    Raises `InvalidArgument`: neither, or nothing lies in between.
+    Raises `InvalidArgument` for other texts, and if the time is empty.
     """
     until_ms = (
         now_ms if request.until is None else parse_moment_ms(request.until, now_ms=now_ms, field="until")
@@ -114,9 +113,9 @@ def span_of(request: ReportRequest, *, now_ms: int) -> Span:
 
 def run_report(report: Report, request: ReportRequest, progress: Progress = no_progress) -> dict[str, Any]:
     """Make a report: {report, cluster, since, until, known_from, as_of, data_age_s, engine, took_s, rows, summary, files}, and
-    `previous` if it is to be compared. All rows are in the files.
+    `previous` if it compares. All rows are in the files.
 
-    Raises `ClusterError`: no store, no telemetry, none of that time, no such topic, no Java.
+    Raises `ClusterError` without a store, telemetry, telemetry of that time, a matching topic, or Java.
     """
     begun = time.monotonic()
     now_ms = time.time_ns() // 1_000_000
@@ -163,11 +162,11 @@ def run_report(report: Report, request: ReportRequest, progress: Progress = no_p
 def _previous(
     report: Report, request: ReportRequest, span: Span, now: Found
 ) -> tuple[dict[str, Any], Sequence[Row]]:
-    """Return {since, until, …} of the equally long time before, and its rows; or {since, until, reason} and none."""
+    """Return {since, until, …} of the time of equal length before, and its rows, or {since, until, reason} and none."""
     before = Span(since_ms=max(0, 2 * span.since_ms - span.until_ms), until_ms=span.since_ms)
     head = {"since": format_time(before.since_ms), "until": format_time(before.until_ms)}
     try:
         found = report.plan(request, before)()
-    except (InvalidArgument, CorruptObject) as error:  # none of that time, or none that can be read
+    except (InvalidArgument, CorruptObject) as error:  # no telemetry of that time, or none is readable
         return {**head, "reason": error.message}, ()
     return {**head, **report.compared(found, now)}, found.rows

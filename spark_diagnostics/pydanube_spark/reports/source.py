@@ -1,4 +1,4 @@
-"""The telemetry that a report reads: the files with samples of a time, and what brokers reported."""
+"""The telemetry that a report reads: the files with samples of a time, and the brokers' rounds in it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SHORTEST_MS: Final = 100
 class Telemetry:
     """The files of one table that a report reads. `interval_ms`: between two rounds of the brokers.
 
-    `told_ms`: broker → its last round in the time; until then what it told last of a subscription is so.
-    `alive_ms`: broker → a late moment from which on it told of itself for as long as a sample holds. Of what it has
-    not told anything since, there is nothing to tell.
+    `told_ms`: broker → its last round in the time, until which the last sample of a subscription holds.
+    `alive_ms`: broker → the latest moment after which it reported for at least as long as a sample holds. A subscription
+    without samples since then does not exist any more.
     """
 
     store: StoreOptions
     cluster: str
     keys: tuple[str, ...]
     interval_ms: int
-    thinned_ms: int  # 0: as sampled; else one sample in so much time, in the coarsest file
+    thinned_ms: int  # time between two samples in the coarsest file, 0 if no file is thinned
     stored_bytes: int
-    oldest_ms: int  # the first round in the time, if telemetry begins in it; else before the time
+    oldest_ms: int  # the first round in the time if telemetry begins in it, else before the time
     newest_ms: int
     told_ms: Mapping[str, int]
     alive_ms: Mapping[str, int]
@@ -49,8 +49,8 @@ def find_telemetry(
     """Return the files with samples of `[start_ms, end_ms)`.
 
     Raises:
-        InvalidArgument: there is none of it, and why: no telemetry at all, or none of that time.
-        StoreUnavailable: no such store.
+        InvalidArgument: there is no telemetry at all, or none of that time.
+        StoreUnavailable: the store does not exist.
     """
     opened = open_for_reading(store)
     name = cluster_folder(opened, cluster)
@@ -90,7 +90,7 @@ def find_telemetry(
 
 
 def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_ms: int) -> dict[str, int]:
-    """Return when each broker was sampled last before `end_ms`, by its newest file; unreadable ones are left out."""
+    """Return each broker's last sample before `end_ms`, by its newest file. Unreadable files are left out."""
     newest: dict[str, tuple[int, str]] = {}
     for key, file, _ in rounds:
         newest[file.broker_id] = max(newest.get(file.broker_id, (0, "")), (file.start_ms, key))
@@ -105,7 +105,7 @@ def _told_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], end_m
 def _oldest_ms(
     store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]], start_ms: int, spacing_ms: int
 ) -> int:
-    """When telemetry began, by each broker's first file, whose name may say the hour only; `start_ms`: before that."""
+    """Return the begin of telemetry by each broker's first file, whose name may have only the hour, or `start_ms`."""
     first: dict[str, tuple[int, str]] = {}
     for key, file, _ in rounds:
         first[file.broker_id] = min(first.get(file.broker_id, (file.start_ms, key)), (file.start_ms, key))
@@ -115,13 +115,13 @@ def _oldest_ms(
 
 
 def _times(store: Any, key: str) -> Any:
-    """Return the times of a file's rounds, ascending; none for a damaged one, which its own report names."""
+    """Return the times of a file's rounds, ascending. Empty for a damaged file, which its report names."""
     table = table_named("brokers")
     try:
         rows = read_samples(store, key, table, columns=["taken_at", "state"])
     except (CorruptObject, ObjectMissing):
         return np.zeros(0, np.int64)
-    rounds = rows.filter(pc.is_in(rows.column("state"), _OF_ROUNDS))  # a last word comes at any time
+    rounds = rows.filter(pc.is_in(rows.column("state"), _OF_ROUNDS))  # a last row at shutdown is no round
     return np.sort(rounds.column("taken_at").cast(pa.int64()).to_numpy())
 
 
@@ -137,7 +137,7 @@ def _alive_ms(files: Sequence[TelemetryFile], hold_ms: int) -> dict[str, int]:
 
 
 def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -> int:
-    """Return the milliseconds between two rounds, from the newest file that was not thinned."""
+    """Return the milliseconds between two rounds, by the newest file that is not thinned."""
     files = [(file.end_ms, key) for key, file, _ in rounds if file.generation < 2]
     for _, key in sorted(files, reverse=True)[:5]:
         gaps = np.diff(_times(store, key))
@@ -147,7 +147,7 @@ def _interval_ms(store: Any, rounds: Sequence[tuple[str, TelemetryFile, int]]) -
 
 
 def topic_matches(topic: str, glob: str | None) -> bool:
-    """Return whether a concrete topic is asked for: by its own name, or by its partitioned topic's."""
+    """Return whether the glob matches a concrete topic's name, or the name of its partitioned topic."""
     if glob is None:
         return True
     full = glob if glob.startswith("/") else f"/{glob}" if "/" in glob else f"/default/{glob}"

@@ -1,7 +1,7 @@
 """The traffic report: messages into and out of topics, by stretches of time. Without Spark.
 
-Telemetry has a topic's counters every few minutes. What they rose by between two samples is spread evenly over the time between
-them; they begin at 0 with each start of the broker, and whenever the topic comes to it.
+Telemetry has a topic's counters every few minutes. The rise between two samples is spread evenly over the time between
+them. Counters start at 0 with each start of the broker, and whenever the topic moves to it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pydanube_spark.reports.run import Found, Report, ReportRequest, Span, run_r
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 
 COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
-#: A sample from before the time says where a counter stood: telemetry that was thinned out has one an hour.
+#: a sample before the time has the counter's start value. Thinned telemetry has one sample per hour
 LEAD_MS: Final = 2 * HOUR_MS
 MOST_STRETCHES: Final = 48
 _LENGTHS_MS: Final = (300_000, 900_000, HOUR_MS, 6 * HOUR_MS, 24 * HOUR_MS)
-_MOST_BYTES: Final = 1 << 30  # of files: some ten thousand topics over a week
+_MOST_BYTES: Final = 1 << 30  # size of the files for some ten thousand topics over a week
 
 
 def compared(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a row with its former values; `change`: of the rate of messages, 0.5 for half as many again."""
+    """Return a row with its former values. `change` is of the rate of messages, 0.5 for 50 % more."""
     was = None if before is None else before["messages_in_per_s"]
     change = None if not was else round(row["messages_in_per_s"] / was - 1, 3)
     return {**row, "messages_in_per_s_before": was, "change": change}
@@ -47,10 +47,10 @@ class Traffic:
     cluster: str
     span: Span
     starts: Any  # of the stretches, ascending
-    from_ms: int  # what is counted lies between these two
+    from_ms: int  # counts are between these two
     until_ms: int
     damaged: list[str]
-    names: dict[str, int] = field(default_factory=dict)  # topic as its users know it → place
+    names: dict[str, int] = field(default_factory=dict)  # topic, without partition → place
     counts: Any = None  # [place, stretch, counter]
 
     @property
@@ -59,12 +59,12 @@ class Traffic:
 
     @property
     def covered_s(self) -> Any:
-        """Return the covered seconds of each stretch."""
+        """The covered seconds of each stretch."""
         covered = np.minimum(self.ends, self.until_ms) - np.maximum(self.starts, self.from_ms)
         return np.clip(covered, 0, None) / 1000
 
     def place(self, topic: str) -> int:
-        """Return the row in which a log is counted: that of its topic."""
+        """Return the row in which a log is counted, its topic's."""
         return self.names.setdefault(str(TopicName.parse(topic).base), len(self.names))
 
     def add(self, places: Any, begin_ms: Any, end_ms: Any, rises: Any) -> None:
@@ -82,7 +82,7 @@ class Traffic:
                 self.counts[:, at, counter] += np.bincount(places[inside], weights, len(self.counts))
 
     def summary(self) -> dict[str, Any]:
-        """Return all topics together: totals, means per second, and the stretches; None where nothing was sampled."""
+        """Return totals, means per second and stretches of all topics, with None where nothing was sampled."""
         covered = self.covered_s
         stretches = []
         for at, start in enumerate(self.starts):
@@ -170,7 +170,7 @@ def traffic_of(request: ReportRequest, span: Span) -> Traffic:
 class _Samples:
     """The samples of one file, of one broker, by log; each log's ascend by time."""
 
-    rounds: Any  # when the broker told, ascending; also of topics that were not asked for
+    rounds: Any  # times of the broker's samples, ascending, also of topics outside of the request
     logs: Any
     topics: list[str]
     times: Any
@@ -195,9 +195,9 @@ class _Files:
         return {broker_id: [key for _, key in sorted(keys)] for broker_id, keys in by_broker.items()}
 
     def began_ms(self, broker_id: str) -> int | None:
-        """Return when the broker started whose sample is the first of this time; None: before it, or unknown.
+        """Return the start of the broker before its first sample in this time. None if it started earlier, or is unknown.
 
-        Its topics are told of minutes after a start, and what came until then counts as well.
+        Its topics are first sampled minutes after a start, and their messages until then count as well.
         """
         store = open_for_reading(self.source.store)
         table = table_named("brokers")
@@ -250,9 +250,9 @@ class _Files:
 
 
 def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int | None) -> None:
-    """Count one broker's files. The last sample of each log is carried into the next file."""
+    """Count one broker's files. The last sample of each log is carried over to the next file."""
     last: dict[int, tuple[int, int, Any]] = {}  # log → (time, life, values)
-    told_ms = began_ms  # the broker's last round in the files before; at first, its start
+    told_ms = began_ms  # the broker's last round in the previous files, first its start
     for samples in files.read(keys):
         if not len(samples.rounds):
             continue
@@ -267,7 +267,7 @@ def _count_broker(found: Traffic, files: _Files, keys: list[str], began_ms: int 
             if carried is not None:
                 before_ms[row], lives[row], values[row] = carried
                 continue
-            # New at this broker since its round before; of its first round nobody knows what came when.
+            # New at this broker since its previous round. The rise before its first round has no known time.
             at = int(np.searchsorted(samples.rounds, samples.times[row]))
             earlier = samples.rounds[at - 1] if at else told_ms
             before_ms[row] = samples.times[row] if earlier is None else earlier
@@ -306,5 +306,5 @@ def _beside(rows: list[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> 
 
 
 TRAFFIC: Final = Report(name="traffic", plan=_plan, beside=_beside)
-#: with a row for each topic, those with most messages first
+#: with a row for each topic, most messages first
 run_traffic: Final = partial(run_report, TRAFFIC)

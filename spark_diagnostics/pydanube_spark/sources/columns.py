@@ -1,4 +1,4 @@
-"""The columns of a topic in Spark, as `pydanube_storage.topics.rows` makes them, and those of the files."""
+"""The columns of a topic in Spark, as returned by `pydanube_storage.topics.rows`, and the columns of the files."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _OFFSET: Final = StructField("offset", LongType())
 TOPIC_SCHEMA: Final = StructType(
     [StructField("topic", StringType()), StructField("partition", IntegerType()), _OFFSET, *_COLUMNS]
 )
-# What Spark's own reader is told of the files. It takes unsigned 64-bit integers as decimals only: told bigint, it
-# fails over pages with a dictionary (ParquetDictionary.decodeToLong, seen in Spark 4.3.0).
+# The files' types for Spark's own reader. It supports unsigned 64-bit integers only as decimals. With bigint it fails at
+# pages with a dictionary (ParquetDictionary.decodeToLong, seen in Spark 4.3.0).
 _UNSIGNED: Final = DecimalType(20, 0)
 _IN_FILES: Final = {
     "producer": StructType([StructField("id", _UNSIGNED), StructField("name", StringType())]),

@@ -1,7 +1,7 @@
-"""The further columns of a topic's rows with the option `decode`; their types are determined when a query is made.
+"""The additional columns of a topic's rows with the option `decode`. Their types are fixed when a query is created.
 
-Spark asks for the schema first and for a reader later, perhaps much later: the reader is of that version whose types
-the query was made with.
+Spark requests the schema first and a reader perhaps much later, so the reader uses the version whose types the query
+has.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def schema_of(options: TopicOptions) -> StructType:
     """Return the columns of the topic, with `value` and `_decode_error`.
 
     Raises:
-        TopicNotFound, SchemaNotFound, Unavailable, InvalidArgument: as `latest_version`.
-        SchemaInvalid: the schema has no type that a column could be.
+        TopicNotFound, SchemaNotFound, Unavailable, InvalidArgument: see `latest_version`.
+        SchemaInvalid: no column can have the schema's type.
     """
     return _with_value(latest_version(options.calls, options.topic, options.schema))
 
 
 def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
-    """Return what fills the columns of `schema`; None: nothing is decoded.
+    """Return the decoding for the columns of `schema`, None without the option `decode`.
 
-    Raises `SchemaInvalid`: no version of the subject has these types any more.
+    Raises `SchemaInvalid` if no version of the subject has these types any more.
     """
     if not options.decode:
         return None
@@ -58,7 +58,7 @@ def decoding_of(options: TopicOptions, schema: StructType) -> Decoding | None:
             field="decode",
             subject=latest.subject,
         )
-    # Tasks ask for versions while the query runs, which outlives a restart of the broker
+    # Tasks read versions while the query runs, and retry during a restart of the broker
     return Decoding(broker=replace(calls, retry=Retry()), reader=found, fail=options.on_error == "fail")
 
 

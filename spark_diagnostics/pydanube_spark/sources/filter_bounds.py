@@ -1,6 +1,6 @@
-"""The offsets, append times and partitions that a query's filters want: a box that holds every row they let pass.
+"""Bounds of offsets, append times and partitions that contain every row that passes a query's filters.
 
-Spark still evaluates the filters: the box only keeps objects and row groups from being read for nothing.
+Spark still evaluates the filters. The bounds only avoid reading objects and row groups without matching rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterBounds:
-    """Offsets `[start, end)`, append times `[start_ms, end_ms)`, partitions; None: all."""
+    """Offsets `[start, end)`, append times `[start_ms, end_ms)`, partitions. None means all."""
 
     start: int = 0
     end: int = _MAX
@@ -35,7 +35,7 @@ class FilterBounds:
     partitions: frozenset[int] | None = None
 
     def of(self, extents: Iterable[Extent]) -> list[Extent]:
-        """Return those of the extents that lie in the box."""
+        """Return the parts of the extents within the bounds."""
         found = []
         for each in extents:
             if self.partitions is not None and each.partition not in self.partitions:
@@ -49,14 +49,14 @@ class FilterBounds:
             )
             if cold_end >= part.end:
                 found.append(replace(part, objects=kept))
-            else:  # the tail begins where all objects end, not where those that are left do
+            else:  # the tail begins at the end of all objects, not at the end of the kept ones
                 found.append(replace(part, end=cold_end, objects=kept))
                 found.append(replace(part, start=cold_end, objects=()))
         return found
 
 
 def wanted_by(filters: Iterable[Filter]) -> FilterBounds:
-    """The box of filters that all must hold."""
+    """Return the bounds for the conjunction of filters."""
     wanted = FilterBounds()
     for each in filters:
         match each:
@@ -89,7 +89,7 @@ def _offsets(wanted: FilterBounds, start: int, end: int) -> FilterBounds:
 
 
 def narrowed(wanted: FilterBounds, times: Times) -> FilterBounds:
-    """The box with times that must hold as well."""
+    """Return the bounds narrowed to times."""
     return _times(wanted, start_ms=times.start_ms, end_ms=times.end_ms)
 
 
@@ -108,7 +108,7 @@ def _partitions(wanted: FilterBounds, numbers: set[int]) -> FilterBounds:
 
 
 def _ms(value: Any) -> int | None:
-    """Whole milliseconds of a time; None for one whose zone is not known."""
+    """Return the whole milliseconds of a time, None without a time zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return int(value.timestamp() * 1000 // 1)

@@ -15,11 +15,9 @@ from pydanube_core.units import parse_bytes, parse_duration_s
 from pydanube_storage.topics.located import STORE, switch
 from pydanube_storage.topics.query import TopicQuery
 
-_OF_SPARK: Final = ("checkpointlocation",)  # Spark hands a sink its own options too
+_OF_SPARK: Final = ("checkpointlocation",)  # Spark also passes its own options to a sink
 ON_ERROR: Final = ("null", "fail")
-SPLIT_BYTES: Final = (
-    32 << 20
-)  # of stored bytes for one Spark partition: about 100 MB in memory, seconds of work
+SPLIT_BYTES: Final = 32 << 20  # stored bytes per Spark partition, about 100 MB in memory and seconds of work
 
 
 def _text(text: str, *, field: str) -> str:
@@ -43,7 +41,7 @@ def _size(text: str, *, field: str) -> int:
     return size
 
 
-# What the text of each option becomes; where it is not given, the field's default stands
+# Option → parser of its text. A missing option keeps the field's default
 _READ: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("topic", "pattern", "broker", "admin", "tier", "cluster", "start", "end"), _text),
     "decode": switch,
@@ -56,9 +54,9 @@ _READ: Final[Mapping[str, Callable[..., Any]]] = {
     "split_bytes": _size,
     **dict.fromkeys(("write_id", "dispatch_strategy", "schema"), _text),
 }
-_FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # where it is not called as the option
+_FIELD: Final = {"max_trigger_delay": "max_trigger_delay_s"}  # option → field, if the names differ
 TOPIC: Final = (*_READ, *STORE)
-#: what Spark's connector to Kafka calls it, in lower case → ours
+#: option of Spark's Kafka connector, in lower case → ours
 _KAFKA: Final[Mapping[str, str]] = {
     **dict.fromkeys(("subscribe", "assign"), "topic"),
     **dict.fromkeys(("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"), "start"),
@@ -78,12 +76,12 @@ _KAFKA: Final[Mapping[str, str]] = {
 class TopicOptions:
     """The options of reading and writing topics.
 
-    With `tier` and without `broker` and `admin` only the object store is asked; else the broker says what is committed
-    and has the live tail.
+    With `tier` and without `broker` and `admin` only the object store is read. Otherwise the broker lists the committed
+    objects and delivers the live tail.
     """
 
-    topic: str = ""  # several have commas between them
-    pattern: str | None = None  # in place of it: a glob over the topics of one namespace
+    topic: str = ""  # several are separated by commas
+    pattern: str | None = None  # instead of `topic`, a glob over the topics of one namespace
     broker: str | None = None
     admin: str | None = None
     tier: str | None = None
@@ -91,16 +89,16 @@ class TopicOptions:
     start: str = "earliest"
     end: str | None = None
     decode: bool = False
-    on_error: str = "null"  # what a payload becomes that cannot be decoded
+    on_error: str = "null"  # for a payload that cannot be decoded: `null`, or `fail` the job
     max_messages_per_batch: int | None = None  # of a micro-batch
     max_bytes_per_batch: int | None = None
-    min_messages_per_batch: int | None = None  # fewer wait, but no longer than `max_trigger_delay_s`
+    min_messages_per_batch: int | None = None  # fewer messages wait for up to `max_trigger_delay_s`
     max_trigger_delay_s: float = 900.0
     fail_on_data_loss: bool = True
     split_bytes: int = SPLIT_BYTES
     write_id: str | None = None
     dispatch_strategy: str | None = "reliable"
-    schema: str | None = None  # subject, of what is written, or decoded by
+    schema: str | None = None  # subject of written messages, or to decode by
     store: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +124,7 @@ class TopicOptions:
 
     @property
     def query(self) -> TopicQuery:
-        """What is read, without Spark. Raises `InvalidArgument`, `InvalidName`."""
+        """The query without Spark. Raises `InvalidArgument`, `InvalidName`."""
         return TopicQuery(
             topics=self.topic.split(",") if self.topic else (),
             pattern=self.pattern,
@@ -140,7 +138,7 @@ class TopicOptions:
 
     @property
     def calls(self) -> TableBroker:
-        """The broker, by addresses as this process has them."""
+        """The calls to the broker, by the addresses of this process."""
         return TableBroker(broker_url=self.broker_url, admin_url=self.admin_url)
 
     @property
@@ -165,7 +163,7 @@ class TopicOptions:
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse a reader's or writer's options.
 
-        Raises `InvalidArgument`: an unknown option, or a value that is none; `field` is the option.
+        Raises `InvalidArgument` for an unknown option or an invalid value. `field` is the option.
         """
         given = words_of(options, TOPIC)
         fields: dict[str, Any] = {
@@ -177,7 +175,7 @@ class TopicOptions:
 
 
 def words_of(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """Return the options in lower case; unknown ones are refused."""
+    """Return the options with names in lower case. Raises `InvalidArgument` for unknown ones."""
     given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
     for name, value in given.items():
         if name not in known:

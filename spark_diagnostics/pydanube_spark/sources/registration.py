@@ -18,8 +18,8 @@ _SPARKS_CHOICE: Final = "python3"  # whichever is first in PATH, unless PYSPARK_
 def register(spark: SparkSession) -> None:
     """Register the formats `danube` and `danube_telemetry` in a session, and enable its filter pushdown for them.
 
-    The session becomes that of this thread: a write looks for its format there only, and a thread that was started has
-    none, nor takes pyspark's `InheritableThread` one along.
+    The session becomes this thread's session, the only place where a write looks up its format. A new thread has none,
+    and pyspark's `InheritableThread` does not inherit one either.
     """
     spark.createDataFrame([], "nothing int")  # the one public call that sets the thread's session
     with suppress(PySparkException, AttributeError):  # Spark Connect has no context: its server chooses

@@ -1,7 +1,7 @@
-"""Check rows against a schema: all of a task's, before any of them is sent.
+"""Check all rows of a task against a schema before any of them is sent.
 
-They wait in a file of the worker. Where they are few they go on to the driver, with the task's message to it, and are
-sent when every task has found its rows to fit.
+They wait in a file of the worker. If they are few, the task passes them to the driver, which sends them when the rows of
+every task are valid.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import IO, Any, Final
 from pydanube.payloads.serialising import payload_check
 from pydanube_core.errors import InvalidArgument
 
-WAITING_BYTES: Final = 4 << 20  # of a task
-#: Those from the first on may wait. What the driver holds is bounded by both: far below what Spark lets it take from
-#: its tasks (`spark.driver.maxResultSize`, 1 GiB).
+WAITING_BYTES: Final = 4 << 20  # per task
+#: tasks with lower numbers may leave rows to the driver. Both bounds limit the driver's memory, far below the maximum
+#: result size of its tasks (`spark.driver.maxResultSize`, 1 GiB)
 WAITING_TASKS: Final = 64
 
 
@@ -38,15 +38,13 @@ def check_nulls_have_keys(rows: Any) -> None:
 
 
 def keep_fitting(rows: Iterator[Any], schema: Any, file: IO[bytes]) -> int:
-    """Check each payload against a schema, and write the rows to a file.
+    """Check each payload against a schema and write the rows to a file. Return the number of rows.
 
     Args:
-        schema: of the registry, as `client.schemas.latest` gives it.
-
-    Returns how many there are.
+        schema: of the registry, from `client.schemas.latest`.
 
     Raises:
-        PayloadInvalid: one does not fit. InvalidArgument: one is null without a key.
+        PayloadInvalid: a payload is not valid. InvalidArgument: a payload is null without a key.
     """
     import pyarrow as pa
 

@@ -72,7 +72,7 @@ class _Options:
 
 
 class TelemetrySource(DataSource):
-    """The Spark source `danube_telemetry`, as the module describes it."""
+    """The Spark source `danube_telemetry`. See the module."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -1,9 +1,8 @@
 """The data source `danube`: a topic as a table, as a stream, and to write to.
 
-A table is a topic as of the moment of its plan: what is committed in objects, by tasks of some tens of MB, and behind
-it the live tail, which the broker gives. A stream's offsets are the next offset of each concrete topic; a micro-batch
-is exactly the messages between two such maps, whenever and however often it is read: that is what makes a restart from
-a checkpoint neither lose nor repeat any.
+A table is a topic as of the moment of its plan: the committed objects, in tasks of some tens of MB, and after them the
+live tail from the broker. A stream's offsets are the next offset of each concrete topic. A micro-batch has exactly the
+messages between two such maps, at each time it is read, so a restart from a checkpoint loses and repeats none.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ from pydanube_spark.sources.decoded import decoding_of, schema_of
 from pydanube_spark.sources.filter_bounds import FilterBounds, narrowed, wanted_by
 from pydanube_spark.sources.options import TopicOptions
 
-#: in a stream's offsets, beside the topics, whose names begin with a slash: which topic of that name it is
+#: key for the topic's id in a stream's offsets, beside the topics, whose names begin with a slash
 TOPIC_ID: Final = "topic_id"
 log = logging.getLogger("pydanube.spark")
 
-TAIL_MESSAGES: Final = 1 << 20  # of the live tail for one task
-PATIENCE: Final = Retry(max_elapsed_s=60.0, initial_s=0.2, max_delay_s=5.0)  # of a stream with its broker
+TAIL_MESSAGES: Final = 1 << 20  # of the live tail per task
+PATIENCE: Final = Retry(max_elapsed_s=60.0, initial_s=0.2, max_delay_s=5.0)  # for calls of a stream
 
 
 class _Cold(InputPartition):
@@ -69,7 +68,7 @@ class _Live(InputPartition):
 
 
 class TopicSource(DataSource):
-    """The Spark source and sink `danube`, as the module describes it."""
+    """The Spark source and sink `danube`. See the module."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -107,7 +106,7 @@ class TopicSource(DataSource):
 
 
 class _Reading:
-    """The base of batch and stream: tasks from extents, and the work of a task."""
+    """The base of batch and stream readers: tasks from extents, and the work of a task."""
 
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         self.options = options
@@ -163,27 +162,27 @@ class _Reader(_Reading, DataSourceReader):
 
 
 class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets: concrete topic → next offset; with the topic's id, so that a later one of the same name is not confused with it."""
+    """Offsets: concrete topic → next offset, and the topic's id, to detect a later topic of the same name."""
 
     def __init__(self, options: TopicOptions, decoding: Decoding | None) -> None:
         super().__init__(options, decoding)
-        self._target: dict[str, int] | None = None  # with the trigger availableNow: where the query ends
+        self._target: dict[str, int] | None = None  # the end of the query with the trigger availableNow
         self._told: set[str] = set()  # concrete topics whose loss was logged
-        self._few_since: float | None = None  # when fewer messages than a batch should have began to wait
+        self._few_since: float | None = None  # since when fewer messages than the minimum of a batch wait
 
     def initialOffset(self) -> dict[str, Any]:
-        located = locate(self.options.query)  # at once: a new query may have a wrong address
+        located = locate(self.options.query)  # without retries, because a new query may have a wrong address
         return self._said(first_offsets(self.options.query, located), located)
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the next offset of each concrete topic, or as far as the limit permits; a topic never goes back."""
+        """Return the next offset of each concrete topic, or the offset within the limit. Offsets never decrease."""
         located = self._located()
         checkpoint = self._begun(start or {}, located)
         self._check_gone({**dict.fromkeys(self._target or {}, 0), **_offsets(start or {})}, {}, located)
-        # What was deleted is neither waited for nor part of a limit: also in a topic that has just joined.
+        # Deleted messages do not count for the minimum and the limits, also in a topic that has just joined.
         begun = {each.topic: max(checkpoint.get(each.topic, 0), each.start) for each in located.extents}
         latest = {each.topic: max(each.end, begun[each.topic]) for each in located.extents}
-        if self._target is not None:  # what came later is for the next query, partitions too
+        if self._target is not None:  # later messages and partitions are for the next query
             latest = {
                 each.topic: max(begun[each.topic], min(each.end, self._target.get(each.topic, 0)))
                 for each in located.extents
@@ -198,17 +197,18 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return self._said(latest, located)
 
     def _said(self, offsets: Mapping[str, int], located: Located) -> dict[str, Any]:
-        """Return offsets in the form of a checkpoint: with the id of the topic, or of each of several."""
+        """Return offsets in the form of a checkpoint, with the id of the topic, or of each of several topics."""
         ids: Any = dict(located.topic_ids)
         if ids and not self.options.several:
             (ids,) = ids.values()
         return {**offsets, TOPIC_ID: ids} if ids else {**offsets}
 
     def _begun(self, checkpoint: Mapping[str, Any], located: Located) -> dict[str, int]:
-        """Return where the checkpoint is; nowhere in a topic that was recreated, if the loss of the old one is permitted.
+        """Return the offsets of a checkpoint, without those of recreated topics if data loss is permitted.
 
         Raises:
-            InvalidArgument: it may not be: the first messages of the new one would be taken for those that were read.
+            InvalidArgument: a topic was recreated and loss is not permitted. The first messages of the new topic would
+                count as already read.
         """
         offsets = _offsets(checkpoint)
         again = _made_again(checkpoint, located)
@@ -245,13 +245,13 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return locate(query)
 
     def _check_gone(self, begun: Mapping[str, int], ends: Mapping[str, int], located: Located) -> None:
-        """Check that each concrete topic of the checkpoint is still read; log the others if loss is permitted.
+        """Check that each concrete topic of the checkpoint is still read. Log the others if loss is permitted.
 
         Args:
             begun: for each topic, the offset of its first unread message.
-            ends: for each topic, the offset after the last message of a batch. Others are unread without an end.
+            ends: for each topic, the offset after the last message of a batch. Other topics are unread without an end.
 
-        Raises `TopicNotFound`: messages were not read, and will not be.
+        Raises `TopicNotFound` if messages were not read and never will be.
         """
         there = {each.topic for each in located.extents}
         for topic, low in begun.items():
@@ -278,7 +278,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             )
 
     def _too_few(self, begun: Mapping[str, int], latest: Mapping[str, int]) -> bool:
-        """Return whether the available messages wait for more."""
+        """Return whether a batch waits, because too few messages are available."""
         least = self.options.min_messages_per_batch
         waiting = sum(end - begun[topic] for topic, end in latest.items())
         if least is None or not 0 < waiting < least:
@@ -292,11 +292,11 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         return False
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at the topic's present end, in batches by the limits."""
+        """Let the query end at the topic's current end, in batches within the limits."""
         self._target = {each.topic: each.end for each in self._located().extents}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return where the topic ends, for the query's progress."""
+        """Return the end of the topic, for the query's progress."""
         located = self._located()
         return self._said({each.topic: each.end for each in located.extents}, located)
 
@@ -367,7 +367,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         """Do nothing: the checkpoint has the offsets, and the broker keeps no state for a stream."""
 
     def stop(self) -> None:
-        """Do nothing: nothing is held between micro-batches."""
+        """Do nothing: no resource is held between micro-batches."""
 
 
 def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
@@ -375,7 +375,7 @@ def _offsets(said: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
-    """Return the deleted topics whose names other topics have now."""
+    """Return the names of deleted topics that other topics have now."""
     known = checkpoint.get(TOPIC_ID)
     if not isinstance(known, Mapping):
         known = {} if known is None else dict.fromkeys(located.topic_ids, str(known))
@@ -387,7 +387,7 @@ def _made_again(checkpoint: Mapping[str, Any], located: Located) -> set[str]:
 
 
 def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> dict[str, int]:
-    """Limit to `most` messages, shared among the topics by what each has; every topic with messages advances."""
+    """Limit to `most` messages, in proportion to each topic's. Every topic with messages advances."""
     waiting = {topic: end - start[topic] for topic, end in latest.items()}
     total = sum(waiting.values())
     if total <= most:
@@ -401,7 +401,7 @@ def _limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> 
 def _limited_bytes(
     extents: Sequence[Extent], start: Mapping[str, int], latest: Mapping[str, int], most: int
 ) -> dict[str, int]:
-    """Limit to about `most` stored bytes, shared among the topics by what each has; every topic with messages advances."""
+    """Limit to about `most` stored bytes, in proportion to each topic's. Every topic with messages advances."""
     spans = [(each, start[each.topic], latest[each.topic]) for each in extents]
     total = sum(stored_bytes(*span) for span in spans)
     if total <= most:

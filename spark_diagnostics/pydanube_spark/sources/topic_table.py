@@ -1,7 +1,7 @@
 """`read_topic`: a topic as a table by Spark's own Parquet reader, which prunes columns and decodes in the JVM.
 
-The committed objects are read as files, what is behind them by the data source: one exact copy of each message, as of
-the moment of the call. Where Spark cannot open the store (S3 without the jar for it), the data source reads all of it.
+Committed objects are read as files, later messages by the data source: each message exactly once, as of the moment of
+the call. If Spark cannot open the store (S3 without its jar), the data source reads everything.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def read_topic(
     schema: str | None = None,
     **store: str,
 ) -> DataFrame:
-    """The messages of a topic from `start` to `end`, in the columns of the data source `danube`.
+    """Return the messages of a topic from `start` to `end`, in the columns of the data source `danube`.
 
     Args:
-        topic: name, or names with commas between them.
-        pattern: in place of it, a glob over the topics of one namespace, as `orders*`.
-        broker, admin: the broker's addresses; without them, and with `tier`, only the object store is asked.
-        tier: where the objects are, if not where the broker says.
-        cluster: which cluster of the store, if it holds several.
-        start, end: positions; `end` is exclusive, None: what there is now.
+        topic: name, or names separated by commas.
+        pattern: instead of `topic`, a glob over the topics of one namespace, such as `orders*`.
+        broker, admin: the broker's addresses. Without them and with `tier`, only the object store is read.
+        tier: URL of the object store. The default is the broker's.
+        cluster: name of the cluster in the store, if the store has several.
+        start, end: positions. `end` is exclusive. None is the current end.
         decode: add the columns `value`, the payload by the topic's schema, and `_decode_error`.
-        on_error: `null`: a payload that cannot be decoded is null; `fail`: it ends the job.
-        schema: the subject to decode by, if not the topic's.
+        on_error: for a payload that cannot be decoded, `null` for a null value, or `fail` to fail the job.
+        schema: the subject to decode by. The default is the topic's.
         store: endpoint, region, path_style, profile of an S3 store.
 
     Raises:
@@ -77,7 +77,7 @@ def read_topic(
     )
     register(spark)
     located = locate(options.query)
-    if decode:  # by one subject, whichever part it is
+    if decode:  # all parts are decoded by one subject
         subject = latest_version(options.calls, located.topic, options.schema).subject
         options = replace(options, schema=subject)
     extents, times = between(options.query, located)
@@ -96,7 +96,7 @@ def _signed(name: str) -> Column:
 
 
 def _as_in_table(name: str) -> Column:
-    """A column of the files as the table has it: ids as bigint, null payloads as null."""
+    """Return a column of the files in the table's form: ids as bigint, null payloads as null."""
     if name == "producer":
         return f.struct(_signed("producer.id").alias("id"), f.col("producer.name").alias("name")).alias(
             "producer"
@@ -121,7 +121,7 @@ def _frames(
         root = located.store.url.rstrip("/")
         paths = [f"{root}/{each.key}" for each in objects]
         frame = spark.read.schema(FILE_SCHEMA).parquet(*paths)
-        # A filter costs nothing where statistics rule it out, and a little everywhere else: only where it is needed.
+        # Filter only if needed: a filter costs a little wherever statistics do not decide it.
         if objects[0].start < extent.start:
             frame = frame.where(f.col("offset") >= extent.start)
         if objects[-1].end > cold_end:
@@ -137,10 +137,10 @@ def _frames(
 
 
 def _by_source(spark: SparkSession, options: TopicOptions, extent: Extent) -> DataFrame:
-    """The data source over a range of one concrete topic, as a part of the whole topic."""
+    """Read a range of one concrete topic by the data source, as a part of the whole topic."""
     reader = spark.read.format("danube").option("topic", extent.topic)
     given = {
-        # As this process has them: a worker has the environment that the JVM was started in.
+        # This process's addresses, because a worker has the environment in which the JVM was started.
         "broker": None if options.offline else options.broker_url,
         "admin": None if options.offline else options.admin_url,
         "tier": options.tier,
@@ -168,11 +168,11 @@ def _by_time(times: Times) -> list[Column]:
 
 
 def _spark_can_open(spark: SparkSession, located: Located) -> bool:
-    """Whether Spark's own reader can be used: it reaches the store, and no object overlaps its neighbour."""
+    """Return whether Spark's own reader can be used: it reaches the store, and no objects overlap."""
     if located.store is None:
         return True
     scheme, there, _ = located.store.url.partition("://")
-    if there and scheme in ("memory", "gs", "az"):  # Spark comes without their connectors
+    if there and scheme in ("memory", "gs", "az"):  # Spark does not include their connectors
         return False
     if not all(one.whole for each in located.extents for one in each.objects):
         return False

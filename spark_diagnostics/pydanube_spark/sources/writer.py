@@ -1,15 +1,15 @@
-"""`df.write.format("danube").mode("append")`: rows become messages, once each, however often a task is tried.
+"""`df.write.format("danube").mode("append")`: each row becomes one message, even if its task is retried.
 
-Each Spark partition writes as a producer of its own, named after the write and the partition. A second try of a task
-comes again as that producer, which ends the first one's right to write (also if it still runs, as speculative ones do),
-and is told how many of its messages each partition of the topic holds: so many it leaves out. That rests on what Spark's
-retries rest on, too: that a partition computed again has the same rows in the same order.
+Each Spark partition has its own producer, named after the write and the partition. A retried task opens the same
+producer, which fences the first attempt (also if that still runs, as with speculative tasks), and gets the number of
+its messages in each partition of the topic. It skips that many rows. This relies, as Spark's own retries do, on a
+recomputed partition having the same rows in the same order.
 
-With a schema a task sends nothing before all of its rows fit, and where they are few the driver sends them at the end,
-when those of every task do.
+With a schema a task sends nothing before all of its rows are valid. If they are few, the driver sends them at the end,
+when the rows of every task are valid.
 
-A write that fails as a whole has written some of its rows; with the option `write_id`, the same write started again
-goes on where it stopped.
+A write that fails as a whole has written some of its rows. With the option `write_id`, the same write started again
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pydanube_spark.sources.schema_check import (
 
 _ROWS: Final = 65_536  # stored together
 _BYTES: Final = 4 << 20
-MOST_TOPICS: Final = 100  # of one task: each is a stream of its own
+MOST_TOPICS: Final = 100  # per task, because each topic needs a stream
 #: local properties of a streaming query's tasks
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -51,16 +51,16 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """The messages that a task stored, now and in earlier tries; or its rows, for the driver to store."""
+    """The number of messages that a task stored, now and in earlier attempts, or its rows for the driver to store."""
 
     rows: int
     left_out: int = 0
-    name: str = ""  # of the producer that is to store them
+    name: str = ""  # of the producer that will store them
     kept: bytes = b""
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises `InvalidArgument` for columns that cannot be a message's."""
+    """Raise `InvalidArgument` for columns that cannot be a message's."""
     columns = {field.name: field.dataType for field in schema.fields}
     wanted = {
         "payload": (BinaryType, StringType),
@@ -99,7 +99,7 @@ def _check_topic(options: TopicOptions, schema: StructType) -> None:
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """Made on the driver, once a write; copied to the tasks."""
+    """The writer of a batch query. The driver creates one per write and copies it to the tasks."""
 
     def __init__(self, options: TopicOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -112,22 +112,23 @@ class TopicWriter(DataSourceArrowWriter):
         self._write_id = options.write_id or uuid.uuid4().hex[:16]
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Runs in a task.
+        """Write one partition. Runs in a task.
 
-        Raises `ClusterError`: not stored; Spark tries the task again. ProducerFenced: another try of it has taken over.
+        Raises `ClusterError` if rows were not stored, and Spark retries the task. `ProducerFenced` means that another
+        attempt has taken over.
         """
         return _write(self._options, f"spark-{self._write_id}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Store what waits; every other task's messages are stored by now."""
+        """Store the rows that tasks left to the driver. All other messages are stored by now."""
         _store_kept(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what is stored stays, a log takes nothing back."""
+        """Do nothing: stored messages cannot be removed from a log."""
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch of a query is a write of its own, which a batch that is run again goes on with."""
+    """The writer of a streaming query. Each micro-batch is one write, which a repeated batch continues."""
 
     def __init__(self, options: TopicOptions, schema: StructType) -> None:
         if options.write_id is not None:
@@ -141,18 +142,18 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition of a micro-batch, under a producer name that is the same when Spark repeats it."""
+        """Publish one partition of a micro-batch, under a producer name that stays the same when Spark repeats it."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None, "runs in a task of a streaming query"
         return _write(self._options, f"spark-{query}-{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """As `TopicWriter.commit`. Spark notes the batch as done after it: a crash before that runs the batch again."""
+        """Commit like `TopicWriter.commit`. Spark records the batch as done afterwards, and repeats it after a crash."""
         _store_kept(self._options, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: what is stored stays, and is left out when the batch is run again."""
+        """Do nothing: stored messages stay, and are skipped when the batch is repeated."""
 
 
 def _context() -> Any:
@@ -167,7 +168,7 @@ def _write(options: TopicOptions, write: str, rows: Iterator[Any]) -> _Written:
     """Store the rows of this task, or keep them for the driver.
 
     Args:
-        write: the name of the write. The producer's is this and the number of the Spark partition, wherever it runs.
+        write: the name of the write. The producer's name is this and the number of the Spark partition.
     """
     from pydanube.sync import connect
 
@@ -177,7 +178,7 @@ def _write(options: TopicOptions, write: str, rows: Iterator[Any]) -> _Written:
         return _store(options, name, rows)
     with connect(options.broker_url) as client:
         subject = options.schema
-        schema = patiently(lambda: client.schemas.latest(subject), Retry())  # as producers are
+        schema = patiently(lambda: client.schemas.latest(subject), Retry())  # retried as producers retry
     with TemporaryFile() as file:
         count = keep_fitting(rows, schema, file)
         size = file.tell()
@@ -196,7 +197,7 @@ def _store_kept(options: TopicOptions, messages: Sequence[WriterCommitMessage | 
 
 
 def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Written:
-    """Store rows under the name of a producer, those that it has not stored yet."""
+    """Store the rows that the producer of this name has not stored yet."""
     from pydanube.sync import connect
 
     topics: dict[str, OneTopic] = {}
@@ -221,7 +222,7 @@ def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
                 topics[topic] = OneTopic(opened.enter_context(producer))
             topics[topic].store(own)
 
-    # Spark makes the next rows while these are sent.
+    # Spark computes the next rows while these are sent.
     with connect(options.broker_url) as client, ExitStack() as opened, ThreadPoolExecutor(1) as sender:
         sent: Future[None] | None = None
         for rows in _gathered(iterator):
@@ -237,7 +238,7 @@ def _store(options: TopicOptions, name: str, iterator: Iterator[Any]) -> _Writte
 
 
 def _gathered(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Spark's batches, several together: each time what was sent is waited for until it is stored."""
+    """Join several of Spark's batches, because each send waits until its rows are stored."""
     import pyarrow as pa
 
     held: list[Any] = []
@@ -251,7 +252,7 @@ def _gathered(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 def _by_topic(batch: Any, topic: str) -> Iterator[tuple[str, Any]]:
-    """The rows of each topic: all of one, or as their column says; where that is null, of the one of the options."""
+    """Yield the rows of each topic, by the column `topic`. The default, also for null, is the topic of the options."""
     import pyarrow.compute as pc
 
     if "topic" not in batch.schema.names:
@@ -274,7 +275,7 @@ class OneTopic:
         self.rows = _Rows(producer.stored_before)
 
     def store(self, batch: Any) -> None:
-        """Send what is not stored yet, and wait until it is."""
+        """Send the rows that are not stored yet, and wait until they are."""
         check_nulls_have_keys(batch)
         if self.rows.by_column and not _any(batch, "attributes"):
             self._store_columns(batch)
@@ -291,14 +292,14 @@ class OneTopic:
             self._producer.send_many(map(_message, payloads, keys or repeat(None), attributes))
 
     def _store_columns(self, batch: Any) -> None:
-        """Send Spark's columns as they are."""
+        """Send Spark's columns without converting them to rows."""
         rest = batch.slice(self.rows.pass_over(batch.num_rows))
         self._producer.send_many(
             rest.column("payload"), keys=rest.column("key") if _any(rest, "key") else None
         )
 
     def _store_each(self, rows: Sequence[_Placed]) -> None:
-        """As a task that comes again has to: each row to the partition that it went to in the first try."""
+        """Send each row of a retried task to the partition of its first attempt."""
         handles = [
             self._producer.send_nowait(payload, key=key, attributes=attributes or None, partition=partition)
             for partition, payload, key, attributes in rows
@@ -314,7 +315,7 @@ _Placed = tuple[int, bytes | None, str | None, _Attributes]
 
 
 def _columns(batch: Any) -> _Columns:
-    """Payloads, keys and attributes of rows; None for a column that says nothing."""
+    """Return payloads, keys and attributes of rows, None for a column without values."""
     import pyarrow as pa
 
     return (
@@ -325,7 +326,7 @@ def _columns(batch: Any) -> _Columns:
 
 
 def _any(batch: Any, name: str) -> bool:
-    """Whether a column says something of any row."""
+    """Return whether a column exists and has a value in any row."""
     return name in batch.schema.names and batch.column(name).null_count < batch.num_rows
 
 
@@ -338,18 +339,18 @@ def _message(payload: bytes | None, key: str | None, attributes: _Attributes) ->
 
 
 class _Rows:
-    """Which rows of a task are not stored yet. The way of a row hangs on nothing but its key and its place."""
+    """The rows of a task that are not stored yet. A row's partition depends only on its key and its position."""
 
     def __init__(self, stored: tuple[int, ...]) -> None:
         self._stored = stored
         self._reached = [0] * len(stored)
         self._router = Router(Routing.KEY, len(stored))
-        # Else a producer, whose routing is the same, would begin with the first row that is not stored.
+        # Otherwise each row is routed here, because the producer's routing would start at the first unstored row.
         self.by_column = len(stored) == 1 or not any(stored)
         self.seen = self.left_out = 0
 
     def pass_over(self, count: int) -> int:
-        """The next so many rows: how many of them, the first ones, are stored already. Where rows go by column."""
+        """Return how many of the next `count` rows are already stored. These are the first ones. Only if `by_column`."""
         first = min(count, max(0, sum(self._stored) - self.seen))
         self.seen += count
         self.left_out += first
@@ -361,7 +362,7 @@ class _Rows:
         keys: list[str | None] | None,
         attributes: list[_Attributes] | None,
     ) -> list[_Placed]:
-        """The rows that the topic does not hold from an earlier try, each with its partition."""
+        """Return the rows that no earlier attempt stored, each with its partition."""
         found = []
         for payload, key, pairs in zip(
             payloads, keys or repeat(None), attributes or repeat(None), strict=False

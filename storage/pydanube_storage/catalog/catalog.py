@@ -40,9 +40,8 @@ from pydanube_storage.metadata import (
     read_all,
 )
 
-MAX_CHANGED: Final = (
-    MAX_OPERATIONS - 4
-)  # entries that one change may remove, beside a guard, the head, a new entry and a `Resting`
+# Entries that one change may remove, beside a guard, the head, a new entry and a `Resting`
+MAX_CHANGED: Final = MAX_OPERATIONS - 4
 _PAGE: Final = 500
 _RACES: Final = 16  # retries after lost races before the caller gets the error
 _PRODUCERS_BYTES: Final = 80 << 10

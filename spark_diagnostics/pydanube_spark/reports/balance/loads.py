@@ -1,9 +1,9 @@
 """Make a snapshot of the cluster from telemetry rows of a stretch of time. Without Spark.
 
-A rate is the rise of a counter over the samples of the stretch, or since the sample before it if there is one only.
-Without two samples it is unknown, which is not 0. A counter begins at 0 with each incarnation of the broker, and of the
-topic. A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by
-one. A topic that every broker told of its topics without since is gone: it had a part in the load, and has no place.
+A rate is the rise of a counter over the samples of the stretch, or since the sample before it if there is only one.
+Without two samples it is unknown, which is not 0. A counter starts at 0 with each incarnation of the broker, and of the
+topic. Processor time per topic is not measured, so a broker's is split among its topics by bytes. A topic is gone if
+every broker has sampled its topics since without it. It contributed to the load, and is not in the snapshot.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TOPIC_COLUMNS: Final = (
     *("bytes_in", "bytes_out", "unread_messages"),
 )
 COOLDOWN_MS: Final = 600_000
-GONE: Final = ("drained", "stopped", "removed")  # states of a broker's last row, after which none is missed
-_UNKNOWN_SHARE: Final = 0.2  # of a broker's bytes; more of unknown topics make it unknown
+GONE: Final = ("drained", "stopped", "removed")  # last states after which a broker is not missing
+_UNKNOWN_SHARE: Final = 0.2  # of a broker's bytes. With a larger share of unknown topics its load is unknown
 _FLOORS: Final = Policy().floors
 
 Row = Mapping[str, Any]
@@ -50,11 +50,11 @@ class Stretch:
     owner_changes: int
     flapping: int  # changes that were undone
     disk_used_share: float | None  # of the fullest broker
-    told: Mapping[str, tuple[int, str]]  # broker → its last row of the stretch: when, and its state
+    told: Mapping[str, tuple[int, str]]  # broker → time and state of its last row of the stretch
 
 
 def rate(rows: Sequence[Row], counter: str) -> float | None:
-    """Return a counter's rise per second in one broker's rows, ascending; None for fewer than two."""
+    """Return a counter's rise per second in one broker's rows, ascending. None for fewer than two."""
     if len(rows) < 2 or rows[-1]["taken_at"] <= rows[0]["taken_at"]:
         return None
     rise = sum(
@@ -78,7 +78,7 @@ def snapshot_of(
     """Make the snapshot of one stretch. Times in the rows are milliseconds since 1970.
 
     Args:
-        begin_ms: rows before it are the ones just before the stretch: they give rates and moves, and are not judged.
+        begin_ms: start of the stretch. Rows before it only contribute to rates and moves.
     """
     by_broker: dict[str, list[Row]] = defaultdict(list)
     for row in brokers:
@@ -124,7 +124,7 @@ def snapshot_of(
 
 
 def _own(rows: Sequence[Row], begin_ms: int) -> Sequence[Row]:
-    """Return a subject's rows of the stretch, ascending; of one alone, with the one before the stretch."""
+    """Return a subject's rows of the stretch, ascending. If there is only one, add the row before it."""
     own = [row for row in rows if row["taken_at"] >= begin_ms]
     return own if len(own) > 1 else rows[-2:]
 
@@ -147,7 +147,7 @@ def _capacity(row: Row) -> dict[Resource, float]:
 def _topics(
     rows: Iterable[Row], brokers: Mapping[str, BrokerLoad], begin_ms: int, end_ms: int
 ) -> tuple[list[TopicLoad], dict[str, str], int, int]:
-    """Return loads of topics, brokers with too much unknown load and why, changes of owners, and those undone."""
+    """Return loads of topics, brokers with too much unknown load and why, ownership changes, and undone changes."""
     by_topic: dict[str, list[Row]] = defaultdict(list)
     told_ms: dict[str, int] = {}
     for row in rows:
@@ -173,7 +173,7 @@ def _topics(
             continue
         owner[topic] = seen[-1]
         cooling[topic] = changed_ms is not None and end_ms - changed_ms < COOLDOWN_MS
-        own = [row for row in seen if row["broker_id"] == owners[-1]]  # counters are of one broker
+        own = [row for row in seen if row["broker_id"] == owners[-1]]  # counters are per broker
         of_stretch = _own(own, begin_ms)
         rates = {
             Resource.NETWORK_IN: rate(of_stretch, "bytes_in"),
@@ -190,7 +190,7 @@ def _topics(
         if row["taken_at"] < all_told_ms:
             continue
         base = TopicName.parse(topic).base
-        # More than its broker has, by samples of other moments, would make loads negative when it moves.
+        # At most its broker's load, which is sampled at other moments: a move must not make loads negative.
         load = {r: min(value, broker.load.get(r, 0.0)) for r, value in bytes_of[topic].items()}
         found.append(
             TopicLoad(
@@ -210,7 +210,7 @@ def _unknown(
     rates: Mapping[str, Mapping[Resource, float]],
     brokers: Mapping[str, BrokerLoad],
 ) -> dict[str, str]:
-    """Return the brokers of which topics without a rate may make up a fifth of the bytes, and a sentence each."""
+    """Return the brokers whose topics without a rate may have over a fifth of the bytes, and a sentence each."""
     known: dict[str, float] = defaultdict(float)
     without: dict[str, list[str]] = defaultdict(list)
     for topic in topics:

@@ -62,7 +62,7 @@ def _busiest(rows: Sequence[Row], labels: Sequence[str]) -> Chart:
 
 
 def _by_broker(rows: Sequence[Row], labels: Sequence[str]) -> list[Chart]:
-    """Return a chart for each resource that counts in the last hour that was judged; where none does, for each."""
+    """Return a chart for each resource that counts in the last judged hour, or for each resource if none counts."""
     resources = [json.loads(row["resources"]) for row in rows]
     judged = [each for each, row in zip(resources, rows, strict=True) if row["score"] is not None]
     if not judged:
@@ -148,12 +148,12 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _used(value: float, known: bool) -> str:
-    """A share of the bottleneck's capacity; of a capacity that nobody knows, its load a second."""
+    """Return a share of the bottleneck's capacity, or its load per second if the capacity is unknown."""
     return f"{100 * value:.1f} %" if known else f"{value:,.3g}"
 
 
 def _steps(summary: Mapping[str, Any], known: bool) -> list[NextStep]:
-    """Return what would help, the most useful first."""
+    """Return the next steps, most useful first."""
     bottleneck = _RESOURCES.get(summary["bottleneck"], "").lower()
     steps = [
         NextStep(

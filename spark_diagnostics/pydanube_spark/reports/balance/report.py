@@ -55,7 +55,7 @@ def _find(work: BalanceWork, request: ReportRequest) -> Found:
 
 
 def shown_row(row: Row) -> dict[str, Any]:
-    """A row as JSON shows it."""
+    """Return a row in the form of JSON."""
     shown = {name: value for name, value in row.items() if name not in ("hour_ms", "as_of_ms", "told")}
     shown |= {name: json.loads(row[name]) for name in _JSON}
     return {"hour": format_time(row["hour_ms"]), "as_of": format_time(row["as_of_ms"]), **shown}
@@ -100,7 +100,7 @@ def balance_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, An
 
 
 def forecast(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the days until the bottleneck's mean and the fullest disk are 80 % used, by their slopes; None with a reason."""
+    """Return the days until the bottleneck's mean and the fullest disk are 80 % used, by their slopes, or None and why."""
     found: dict[str, Any] = {}
     bottleneck = rows[-1]["bottleneck"] if rows else None
     known = bottleneck is not None and json.loads(rows[-1]["resources"])[bottleneck]["capacity_known"]
@@ -119,7 +119,7 @@ def forecast(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def days_to_full(points: Sequence[tuple[int, float]]) -> tuple[float | None, str | None]:
-    """(days, reason): when a share reaches 80 %, by Theil and Sen's slope; only if it surely rises."""
+    """Return (days, reason) until a share reaches 80 %, by the Theil-Sen slope. Days are None unless it surely rises."""
     if not points:
         return None, "not_known"
     if points[-1][1] >= FULL:

@@ -31,7 +31,7 @@ from pydanube_spark.reports.run import Span
 from pydanube_spark.reports.source import Telemetry, find_telemetry, topic_matches
 
 DAMAGED: Final = "DAMAGED"
-_BROKER_STEP_MS: Final = 60_000  # of a broker's samples one a minute is enough for a rate over an hour
+_BROKER_STEP_MS: Final = 60_000  # one sample of a broker per minute is enough for a rate over an hour
 BALANCE_SCHEMA: Final = pa.schema(
     {
         "hour_ms": pa.int64(),
@@ -61,7 +61,7 @@ BALANCE_SCHEMA: Final = pa.schema(
         "missing": pa.string(),
     }
 )
-# `told`: the brokers' last rows of the stretch, from which the stretches after it find brokers missing
+# `told`: the brokers' last rows of the stretch, from which later stretches detect missing brokers
 _MADE: Final = BALANCE_SCHEMA.append(pa.field("told", pa.string()))
 _ROWS: Final = pa.schema({"bucket": pa.int64(), "kind": pa.string(), "rows": pa.string()})
 
@@ -74,7 +74,7 @@ def bucket_ms_of(span: Span, interval_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceWork:
-    """A planned report, with its files known; it is sent to where the work is done."""
+    """A planned report with its files. It is sent to the process that does the work."""
 
     brokers: Telemetry
     topics: Telemetry
@@ -89,7 +89,7 @@ class BalanceWork:
     def plan(cls, store: StoreOptions, cluster: str | None, span: Span, topic: str | None = None) -> Self:
         """Find the files, so that errors are raised before anything is started.
 
-        Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
+        Raises `InvalidArgument`, `StoreUnavailable` like `find_telemetry`.
         """
         given = {"start_ms": span.since_ms, "end_ms": span.until_ms}
         brokers = find_telemetry(store, cluster, "brokers", **given)
@@ -123,13 +123,13 @@ class BalanceWork:
             yield _rows(opened, kind, key, self.span, bucket_ms, self.topic, self._before_ms(kind))
 
     def _before_ms(self, kind: str) -> int:
-        """Return how long before a stretch rows count for it: two samples, of topics also the time that a move cools down."""
+        """Return how long before a stretch rows count for it: two samples, for topics at least a move's cool-down."""
         if kind == "brokers":
             return 2 * self.interval_ms
         return max(2 * LOAD_EVERY * self.interval_ms, COOLDOWN_MS)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the row of one stretch from its parts; damaged files have rows of their own."""
+        """Return the row of one stretch from its parts. Damaged files have separate rows."""
         found: dict[str, list[Any]] = {"brokers": [], "topics": [], "damaged": []}
         for part in parts:
             found[part["kind"]] += json.loads(part["rows"])
@@ -138,7 +138,7 @@ class BalanceWork:
             return [{**nothing, "verdict": DAMAGED, "because": text} for text in found["damaged"]]
         bucket, interval_ms = parts[0]["bucket"], self.interval_ms
         if all(row["taken_at"] < bucket for row in found["brokers"]):
-            return []  # no broker was sampled in it: these are rows from before it
+            return []  # no broker was sampled in the stretch: all rows are from before it
         end_ms = min(
             bucket + bucket_ms_of(self.span, interval_ms), self.span.until_ms, self.brokers.newest_ms
         )
@@ -156,9 +156,9 @@ class BalanceWork:
 def _rows(
     store: Any, kind: str, key: str, span: Span, bucket_ms: int, topic: str | None, before_ms: int
 ) -> Any:
-    """Return one file's rows by bucket, as JSON: there are few, of different kinds.
+    """Return one file's rows by bucket, as JSON, because they are few and of different kinds.
 
-    Rows of the last `before_ms` before a bucket are in that one, too.
+    Rows of the last `before_ms` before a bucket are also in that bucket.
     """
     columns = list(BROKER_COLUMNS if kind == "brokers" else TOPIC_COLUMNS)
     try:
@@ -252,9 +252,9 @@ def row_of(found: Assessment, stretch: Stretch, bucket: int, end_ms: int) -> dic
 
 
 def with_missing(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of ascending stretches. One that misses a broker's samples is undecided.
+    """Return the rows of ascending stretches. A stretch without samples of a broker is undecided.
 
-    A broker is missed from its last sample on, until it has another, or a last row that says it stopped or was removed.
+    A broker is missing after its last sample until its next one, unless the state of its last row is in `GONE`.
     """
     last: dict[str, tuple[int, str]] = {}
     found = []

@@ -1,6 +1,6 @@
 """Append times of messages from the cold tier: one row group of the object with the offset.
 
-Asked only where telemetry does not know: the message left the journal, or was unread before the broker started.
+Only used if telemetry has no age: the message left the journal, or was unread before the broker started.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydanube_storage.topics.located import objects_in, open_for_reading
 
 
 class ColdAges:
-    """The objects of one log, listed once, on first use."""
+    """The objects of one log, listed on first use."""
 
     def __init__(self, store: StoreOptions, cluster: str, topic: str, topic_id: int) -> None:
         name = TopicName.parse(topic)
@@ -28,7 +28,7 @@ class ColdAges:
         self.append_time = lru_cache(maxsize=256)(self._append_time)
 
     def _append_time(self, offset: int) -> int | None:
-        """Return milliseconds since 1970; None if no object has the offset, or it cannot be read."""
+        """Return milliseconds since 1970, None if no object has the offset or the object is unreadable."""
         try:
             if self._objects is None:
                 self._store = open_for_reading(self._options)

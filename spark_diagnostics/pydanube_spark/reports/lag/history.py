@@ -1,9 +1,9 @@
 """The samples of one subscription as arrays, and windows of them for the rules of diagnosis.
 
-A sample holds until the next one, for `hold_ms` at most: brokers write down what changed, and everything once a
-minute. So a window looks at a grid of moments, and at each at the last sample before it. What a sample says is known to
-be so until the round before the next one; after the last sample, until the broker's last round. Nothing is extrapolated
-beyond that.
+A sample holds until the next one, for `hold_ms` at most, because brokers record changes, and everything once a minute. So
+a window has a grid of moments, and takes for each the last sample before it. The values of a sample are certain until
+the round before the next sample, and after the last sample until the broker's last round. Nothing is extrapolated beyond
+that.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydanube_core.diagnosis import LagWindow, Retention
 from pydanube_core.telemetry.tables import CURSOR_STATE, HOLD_ROUNDS
 
 Ints = npt.NDArray[np.int64]
-#: columns of `cursors` that the rules need; what is null is -1
+#: columns of `cursors` that the rules need, with -1 for null
 ARRAYS: Final = ("taken_at", *CURSOR_STATE, "incarnation", "oldest_unread_age_ms")
-# 120 pairs a slope: a third of the time of 24, and as sure for what lasts five minutes
+# 120 pairs per slope: takes a third of the time of 24 points, and is as reliable over five minutes
 GRID_POINTS: Final = 16
 
 
@@ -37,7 +37,8 @@ class Grid:
     def of(cls, interval_ms: int, *, thinned_ms: int = 0, window_s: float = 300.0) -> Grid:
         """Return the grid for rounds of `interval_ms`, or for samples thinned to one in `thinned_ms`.
 
-        The window is the broker's, `diagnosis.window`, and at least ten samples; of samples less than a second apart 24.
+        The window is the broker's, `diagnosis.window`, but at least ten samples. If samples are at most a second apart, it
+        is 24 samples, and at least a second.
         """
         apart = max(interval_ms, thinned_ms)
         window = max(round(window_s * 1000), 10 * apart) if apart > 1000 else max(24 * apart, 1000)
@@ -55,9 +56,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Further facts about a log, from the last report of its load. None: unknown, or no limit."""
+    """Further facts about a log, from the last sample of its load. None if unknown or unlimited."""
 
-    message_bytes: float | None = None  # mean of what came in since its broker started
+    message_bytes: float | None = None  # mean size of the messages since its broker started
     retention_age_s: int | None = None
     retention_bytes: int | None = None
     drop_unread: bool = False
@@ -68,8 +69,8 @@ class History:
 
     Args:
         arrays: `ARRAYS`.
-        log: what is known of its log.
-        told_ms: when its broker told of anything last: until then the last sample is known to hold.
+        log: facts about its log.
+        told_ms: the last round of its broker, until which the last sample holds.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class History:
         gaps = np.diff(times, append=times[-1:] + max(0, told_ms - self.last_ms) + grid.interval_ms)
         held = gaps <= grid.hold_ms
         held[-1:] = True
-        #: how long each sample is known to hold, and to which moment it says for certain how things were
+        #: `_lasts`: for how long each sample holds. `_until`: the moment until which its values are certain
         self._lasts = np.where(held, gaps, grid.hold_ms)
         self._lasts[-1:] = np.minimum(gaps[-1:] - grid.interval_ms, grid.hold_ms)
         self._until = times + np.where(held, np.clip(gaps - grid.interval_ms, 0, grid.hold_ms), 0)
@@ -110,21 +111,21 @@ class History:
 
     @property
     def first_ms(self) -> int:
-        """When the oldest sample was taken."""
+        """The time of the oldest sample."""
         return int(self.times[0])
 
     @property
     def last_ms(self) -> int:
-        """When the newest sample was taken."""
+        """The time of the newest sample."""
         return int(self.times[-1])
 
     @property
     def known_until_ms(self) -> int:
-        """Return until when the state is known."""
+        """The moment until which the state is certain."""
         return int(self._until[-1])
 
     def at(self, moments: Ints) -> Ints:
-        """Return the index of the sample that holds at each moment; -1 if there is none."""
+        """Return the index of the sample that holds at each moment, -1 if there is none."""
         found: Ints = np.searchsorted(self.times, moments, "right") - 1
         held = (found >= 0) & (moments - self.times[np.maximum(found, 0)] <= self._grid.hold_ms)
         return np.where(held, found, -1)
@@ -141,7 +142,7 @@ class History:
         return found
 
     def rise(self, counter: str, start_ms: int, end_ms: int) -> int | None:
-        """Return a counter's rise in the samples of a time; each start of the broker begins at 0."""
+        """Return a counter's rise in the samples of a time. It starts at 0 with each start of the broker."""
         first, end = np.searchsorted(self.times, [start_ms, end_ms])
         if end <= first:
             return None
@@ -159,8 +160,8 @@ class History:
         return int(np.maximum(0, np.diff(lost)).sum()) + (int(lost[0]) if first == 0 else 0)
 
     def ages_s(self, moments: Ints) -> npt.NDArray[np.float64]:
-        """Age of the oldest unread message at each moment, 0 where nothing is unread; moments that are not known are
-        left out."""
+        """Return the age of the oldest unread message at each moment, 0 if nothing is unread. Moments without a sample
+        are left out."""
         index = self.at(moments)
         known = index >= 0
         index, when = index[known], moments[known]
@@ -171,7 +172,7 @@ class History:
         return found
 
     def window(self, end_ms: int) -> LagWindow:
-        """Return the window that ends at a moment, judged as of the end of its last sample."""
+        """Return the window that ends at a moment, to be judged as of the end of its last sample."""
         grid = self._grid
         moments = end_ms - grid.step_ms * np.arange(grid.points - 1, -1, -1, dtype=np.int64)
         index = self.at(moments)
@@ -183,7 +184,7 @@ class History:
         last = int(index[-1])
         age = int(self.age[last])
         unread = bool(self.lag[last])
-        # The heads are a second way to an age, where the first one fails: views of integers, looked up by bisection.
+        # Without an age in the sample it is found by bisection in the heads, which are views of integers.
         heads = slice(0, last + 1) if unread and age < 0 else slice(0, 0)
         read = int(self._read[last])
         rows = self._states[:, index].T.tolist()
@@ -216,10 +217,10 @@ class History:
         )
 
     def _failures(self, last: int) -> int:
-        """Return how often messages failed since the cursor stood still; if one blocks, its own failures.
+        """Return how often messages failed since the cursor last moved. If one message blocks, these are its failures.
 
-        Those of the round in which it moved count, unless messages were given up in it: then it moved past what had
-        failed. What failed before everything was read is read.
+        Failures of the round in which the cursor moved count, unless messages were given up in it, because it moved past
+        the failed ones then. Failures before the last moment with nothing unread do not count.
         """
         moved = int(self._moved[last])
         before = max(0, moved - 1)

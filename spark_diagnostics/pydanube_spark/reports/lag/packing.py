@@ -1,6 +1,6 @@
-"""Pack samples for transport from files to where they are judged: one row for each subscription and file.
+"""Pack samples for transport from the readers of files to the judges: one row for each subscription and file.
 
-Its samples are packed in one value: to move every sample as a row of its own costs ten times as much as to judge them.
+Its samples are packed into one value, because moving each sample as a row costs ten times as much as judging it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PACKED: Final = pa.schema(
 def packed_samples(
     store: StoreOptions, keys: Iterable[str], topic: str | None, start_ms: int, end_ms: int
 ) -> Iterator[Any]:
-    """Yield a batch of `PACKED` for each file: one row for each subscription; a damaged file is a row that says so."""
+    """Yield a batch of `PACKED` for each file: one row per subscription, or a row with `damaged` for a damaged file."""
     opened = open_for_reading(store)
     table = table_named("cursors")
     names = ["topic", "topic_id", "partition", "subscription", "subscription_id", "type", "broker_id"]
@@ -79,13 +79,13 @@ def _packed(
 
 
 def _numbers(column: Any) -> Any:
-    """Return a column of integers or times; null is -1."""
+    """Return a column of integers or times, with -1 for null."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def pack(arrays: Any) -> bytes:
-    """Pack rows of integers as bytes: differences compress to a twentieth, and shuffles dominate the time of reports."""
+    """Pack rows of integers as bytes. Differences compress to a twentieth, and shuffles dominate a report's time."""
     steps = np.diff(arrays, axis=1, prepend=0)
     return zstd.compress(np.ascontiguousarray(steps).tobytes(), level=_LEVEL)
 

@@ -1,7 +1,7 @@
 """The page of a lag report. Pure.
 
-A row of its table is a subscription of a topic; that of a partitioned topic opens into its partitions. Pictures are of
-the stretches of `course`, so that an hour has as many points as a month.
+A row of its table is a subscription of a topic. A row of a partitioned topic expands into its partitions. Charts show the
+stretches of `course`, so that an hour has as many points as a month.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HEAD: Final = (
     *("status", "subscription", "unread", "oldest", "in / out per s", "caught up in"),
     *("headroom", "lost", "over time", "why"),
 )
-#: of a whole topic; steps name the offset and the messages in flight of its worst partition
+#: values that are joined for a whole topic. Steps name the offset and the messages in flight of its worst partition
 _JOINED: Final = frozenset(
     (
         *("lag_messages", "lag_bytes", "oldest_unread_age_s", "produce_rate", "consume_rate", "eta_s"),
@@ -122,7 +122,7 @@ def _group_row(group: Sequence[Row]) -> TableRow:
 
 
 def _whole(group: Sequence[Row]) -> Row:
-    """Join a subscription's partitions: known numbers are summed, the latest eta counts."""
+    """Join a subscription's partitions: known numbers are summed, the latest ETA counts."""
     if len(group) == 1 and group[0]["partition"] is None:
         return group[0]
     worst = max(group, key=_urgency)

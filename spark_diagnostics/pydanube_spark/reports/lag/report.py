@@ -100,5 +100,5 @@ LAG: Final = Report(
     compared=_compared,
     files=Files(page=lag_page, schema=LAG_SCHEMA),
 )
-#: of the rows, those of the whole time are answered, the worst first, a thousand at most
+#: the answer has the rows of the whole time, worst first, at most a thousand
 run_lag: Final = partial(run_report, LAG)

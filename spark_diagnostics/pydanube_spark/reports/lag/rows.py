@@ -1,7 +1,7 @@
 """The rows of one subscription of one log: one for each hour, and one for the whole time. Without Spark.
 
-Every window is judged by `pydanube_core.diagnosis`, the rules that the broker and its alerts use, and settles as it
-settles there; so a report says of last month what the broker said then.
+Every window is judged by `pydanube_core.diagnosis`, the rules of the broker and its alerts, with the same settling. So a
+report on last month shows the statuses that the broker reported then.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pydanube_core.telemetry.files import HOUR_MS
 from pydanube_spark.reports.lag.history import Grid, History
 from pydanube_spark.reports.run import Span
 
-_LONGEST: Final = (1 << 63) - 1  # what the column holds: a product of two counters may be anything
-#: worst first: what a report begins with
+_LONGEST: Final = (1 << 63) - 1  # maximum of the column, which a product of two counters may exceed
+#: worst first, the order of a report
 SEVERITY: Final = (
     LagStatus.DATA_LOST, LagStatus.AT_RISK, LagStatus.STUCK, LagStatus.FALLING_BEHIND, LagStatus.SLOW,
     LagStatus.UNKNOWN, LagStatus.CATCHING_UP, LagStatus.CAUGHT_UP,
 )  # fmt: skip
-STRETCHES: Final = 48  # of the whole time, for pictures of it
-#: offset of the oldest unread message → its append time, by the Parquet statistics of the cold tier; None: not there
+STRETCHES: Final = 48  # parts of the whole time in charts
+#: offset of the oldest unread message → its append time by the cold tier, None if it is not there
 AppendTime = Callable[[int], int | None]
 
 
@@ -43,9 +43,9 @@ AppendTime = Callable[[int], int | None]
 class LagRow:
     """One subscription in one hour (`hour_ms`) or in the whole time (None), as of its newest sample there.
 
-    Ages in seconds, rates in messages a second. What is None has a reason in `reasons`, under its name. `minutes`:
-    status → minutes in it; what no sample covers is UNKNOWN, so that together they are the whole time. Percentiles are
-    of the age over time, 0 where nothing was unread.
+    Ages are in seconds, rates in messages per second. A field that is None has a reason in `reasons`, under its name.
+    `minutes`: status → minutes in it. Time without samples counts as UNKNOWN, so that the sum is the whole time.
+    Percentiles are of the age over time, with 0 where nothing was unread.
     """
 
     hour_ms: int | None
@@ -54,7 +54,7 @@ class LagRow:
     next_offset: int | None
     next_unacked: int | None
     lag_messages: int | None
-    lag_bytes: int | None  # by the mean size of the log's messages
+    lag_bytes: int | None  # estimated by the mean size of the log's messages
     oldest_unread_age_s: float | None
     age_quality: str
     in_flight: int | None
@@ -64,20 +64,21 @@ class LagRow:
     velocity: float | None
     eta_s: float | None
     retention_headroom_s: float | None
-    lost_messages: int | None  # trimmed before they were read, and not read past yet
+    lost_messages: int | None  # trimmed before they were read, and still ahead of the cursor
     newly_lost_messages: int | None  # in this time
     status: str
     since_ms: int | None
     stuck_reason: str | None
     rewound: bool
-    gone_ms: int | None  # the broker went on, and told nothing of it after that: it was deleted
-    evidence: str  # JSON: the numbers that decided
+    # Last sample of a deleted subscription: the broker reported later, but not on it
+    gone_ms: int | None
+    evidence: str  # JSON: the numbers that decided the status
     reasons: str  # JSON
     p50_age_s: float | None
     p95_age_s: float | None
     max_age_s: float | None
     minutes: str  # JSON
-    # JSON, of the whole time: [stretch, worst status, unread at its end, highest age] each
+    # JSON, only for the whole time: [stretch, worst status, unread at its end, highest age] each
     course: str | None
     samples: int
     expected_samples: int
@@ -93,12 +94,12 @@ class LagRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """The judgement of a window; `begin_ms` is the end of the one before."""
+    """The judgement of a window. `begin_ms` is the end of the previous one."""
 
     begin_ms: int
     end_ms: int
     newest: LagJudgement
-    decided: LagJudgement  # the one that the settled status rests on
+    decided: LagJudgement  # the judgement behind the settled status
     since_ms: int
 
     @property
@@ -117,10 +118,10 @@ def rows_of_history(
     drawn: Span | None = None,
     gone: bool = False,
 ) -> Iterator[LagRow]:
-    """Return the rows of one subscription, hours first; of a deleted one up to its last sample.
+    """Return the rows of one subscription, hours first. The rows of a deleted one end with its last sample.
 
-    `end_ms`: where telemetry as a whole ends, if that is within the time; what comes after it is not judged. `drawn`: the
-    time of `course`: from where telemetry begins, so that minutes of it fill a picture.
+    `end_ms`: the end of telemetry as a whole, if it is within the time. Later time is not judged. `drawn`: the time of
+    `course`, from the begin of telemetry, so that a few minutes of telemetry fill the chart.
     """
     drawn = drawn or span
     if gone:
@@ -142,10 +143,10 @@ def rows_of_history(
 def _judged(
     history: History, span: Span, grid: Grid, options: DiagnosisOptions, end_ms: int
 ) -> Iterator[_Judged]:
-    """Judge windows that end at whole multiples of their length; the last one ends with what is known."""
+    """Judge windows that end at whole multiples of their length. The last one ends with the known samples."""
     until_ms = min(span.until_ms, end_ms)
     if history.known_until_ms < until_ms <= history.known_until_ms + grid.hold_ms:
-        until_ms = max(history.known_until_ms, span.since_ms + 1)  # what was sampled since is on its way
+        until_ms = max(history.known_until_ms, span.since_ms + 1)  # later samples are not stored yet
     first_ms = span.since_ms // grid.window_ms * grid.window_ms + grid.window_ms
     ends = [*range(first_ms, until_ms, grid.window_ms), until_ms]
     looks = max(options.open_after, options.close_after)
@@ -155,13 +156,13 @@ def _judged(
         if end_ms < history.first_ms:
             begin_ms = end_ms
             continue
-        # Rates are told of the last window of an hour, and of the whole time.
+        # Only the last window of an hour and of the whole time needs rates.
         rates = begin_ms // HOUR_MS != end_ms // HOUR_MS or end_ms == ends[-1]
         found = judge_lag(history.window(end_ms), options, rates=rates)
         if settled is None:
             settled = SettledStatus(found, end_ms)
         elif found.status is not settled.status and not counts_at_once(found.status, after=settled.status):
-            for back in range(looks - 1, 0, -1):  # the broker looked in each of its rounds
+            for back in range(looks - 1, 0, -1):  # the broker judged in each of its rounds
                 before_ms = end_ms - back * grid.interval_ms
                 settled.observe(
                     judge_lag(history.window(before_ms), options, rates=False), before_ms, options
@@ -197,7 +198,7 @@ def _row(
     ages = history.ages_s(moments)
     time = span.since_ms, span.until_ms
     cursor = int(history.cursor[at]) if known else None
-    # Below the start nothing is left.
+    # Messages below the start are deleted.
     oldest = int(max(history.cursor[at], history.start[at])) if known else None
     age = _told_age(found, oldest, append_time, as_of_ms)
     reasons = dict(found.reasons)
@@ -212,8 +213,8 @@ def _row(
         reasons["lag_bytes"] = "no_sample" if lag is None else "message_size_not_known"
     if not len(ages):
         reasons["p50_age_s"] = "no_age_known"
-    # Every held moment counts, also where a sample was told once and held for several: a quiet subscription is not
-    # one that lacks samples.
+    # Count each moment for which a sample holds, also if one sample holds for several, because a quiet subscription does
+    # not lack samples.
     held = int((history.at(moments) >= 0).sum())
     return LagRow(
         hour_ms=hour_ms,
@@ -254,7 +255,7 @@ def _row(
 def _told_age(
     found: LagJudgement, oldest: int | None, append_time: AppendTime | None, as_of_ms: int
 ) -> UnreadAge:
-    """Return the age of the oldest unread message: exact if the object with it can be read."""
+    """Return the age of the oldest unread message, which is exact if its object can be read."""
     if (
         append_time is None
         or oldest is None
@@ -270,7 +271,7 @@ def _told_age(
 
 
 def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[str, float]:
-    """Return the minutes in each status: the covered part of each window; the rest is UNKNOWN."""
+    """Return the minutes in each status: the covered part of each window, and the rest as UNKNOWN."""
     spent_ms: dict[str, int] = {}
     begins = np.array([max(each.begin_ms, span.since_ms) for each in windows], np.int64)
     ends = np.array([min(each.end_ms, span.until_ms) for each in windows], np.int64)
@@ -284,12 +285,12 @@ def _minutes(history: History, span: Span, windows: Sequence[_Judged]) -> dict[s
 
 
 def stretch_ms(span: Span) -> int:
-    """Return the length of a stretch of `course`; the last one may be shorter."""
+    """Return the length of a stretch of `course`. The last one may be shorter."""
     return -(-(span.until_ms - span.since_ms) // STRETCHES)
 
 
 def _course(span: Span, windows: Sequence[_Judged]) -> list[list[Any]]:
-    """Return a point for each stretch with a judged window; a long window counts in each stretch that it covers."""
+    """Return a point for each stretch with a judged window. A long window counts in each stretch that it covers."""
     points: dict[int, list[Any]] = {}
     step_ms = stretch_ms(span)
     for each in windows:

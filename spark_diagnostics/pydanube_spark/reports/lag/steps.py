@@ -33,7 +33,7 @@ _STATUS: Final = {
 
 
 def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[NextStep]:
-    """Return at most `_MOST` steps, most urgent first; at least one."""
+    """Return 1 to `_MOST` steps, most urgent first."""
     steps = []
     if report["data_age_s"] > OLD_S:
         steps.append(

@@ -28,7 +28,7 @@ def severity(status: str) -> int:
 
 
 def offenders(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the whole time, worst first: by status, then by unread messages; deleted ones last."""
+    """Return the rows of the whole time, worst first by status and unread messages, with deleted subscriptions last."""
     whole = [row for row in rows if row["hour_ms"] is None]
     return sorted(
         whole,
@@ -42,9 +42,9 @@ def offenders(rows: Sequence[Row]) -> list[Row]:
 
 
 def shown_row(row: Row) -> dict[str, Any]:
-    """A row as JSON shows it: times as text, what is JSON in the table as objects."""
+    """Return a row in the form of JSON: times as text, JSON columns as objects."""
     shown = {name: value for name, value in row.items() if name not in _MOMENTS}
-    del shown["course"]  # for the page: it is the statuses of the hours in other words
+    del shown["course"]  # only for the page, and redundant with the statuses of the hours
     for name in ("evidence", "reasons", "minutes"):
         shown[name] = json.loads(row[name])
     for name in _MOMENTS:
@@ -53,7 +53,7 @@ def shown_row(row: Row) -> dict[str, Any]:
 
 
 def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
-    """Return the report in a few numbers: known ones are summed, unknown ones counted beside them."""
+    """Return the totals of the report. Known lags are summed, unknown ones counted separately."""
     everyone = offenders(rows)
     worst = [row for row in everyone if row["gone_ms"] is None]
     lags = [row["lag_messages"] for row in worst]
@@ -92,7 +92,7 @@ def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
 
 
 def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return each subscription of a partitioned topic as a whole: its eta, and how uneven its partitions are."""
+    """Return each subscription of a partitioned topic as a whole: its ETA, and how uneven its partitions are."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["partition"] is not None:

@@ -1,6 +1,6 @@
 """The work of the lag report: choose files, read them as samples by subscription, judge each. Without Spark.
 
-Memory is bounded by one file and by one subscription's samples, besides what is kept packed.
+Memory is bounded by one file and one subscription's samples, beside the packed samples.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def _columns() -> Iterator[tuple[str, Any]]:
 
 
 LAG_SCHEMA: Final = pa.schema(_SUBJECT | dict(_columns()))
-#: status of a row that stands for a damaged file, which `evidence` names
+#: status of a row for a damaged file, which `evidence` names
 DAMAGED: Final = "DAMAGED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagQuestion:
-    """The request of a lag report. `topic`: a glob."""
+    """The request of a lag report. `topic` is a glob."""
 
     store: StoreOptions
     cluster: str | None
     span: Span
     topic: str | None = None
-    exact_ages: bool = True  # ask the cold tier for what telemetry does not say
+    exact_ages: bool = True  # read append times that telemetry lacks from the cold tier
     options: DiagnosisOptions = field(default_factory=DiagnosisOptions)
 
     def __post_init__(self) -> None:
@@ -66,13 +66,13 @@ class LagQuestion:
 
     @property
     def read_from_ms(self) -> int:
-        """Return two windows before the time: the first window is then complete, and earlier heads tell the age of old messages."""
+        """Two windows before the time, so that the first window is complete and earlier heads date old messages."""
         return self.span.since_ms - 2 * round(self.options.window_s * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagWork:
-    """A planned report, with its files known; it is sent to where the work is done."""
+    """A planned report with its files. It is sent to the process that does the work."""
 
     question: LagQuestion
     telemetry: Telemetry
@@ -86,7 +86,7 @@ class LagWork:
     def plan(cls, question: LagQuestion) -> Self:
         """Find the files, so that errors are raised before anything is started.
 
-        Raises `InvalidArgument`, `StoreUnavailable`: as `find_telemetry`.
+        Raises `InvalidArgument`, `StoreUnavailable` like `find_telemetry`.
         """
         span = question.span
         telemetry = find_telemetry(
@@ -119,7 +119,7 @@ class LagWork:
         return packed_samples(question.store, keys, question.topic, question.read_from_ms, until_ms)
 
     def judge(self, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows of the subscriptions of one name, which may have been deleted and made again."""
+        """Return the rows of the subscriptions of one name. There are several if it was deleted and recreated."""
         by_id: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         for part in parts:
             by_id.setdefault((part["topic_id"], part["subscription_id"]), []).append(part)
@@ -131,24 +131,24 @@ class LagWork:
         ]
 
     def _of_one(self, parts: Sequence[Mapping[str, Any]], *, replaced: bool) -> list[dict[str, Any]]:
-        """Return the rows of one subscription from its packed parts, hours and whole; damaged files have rows of their own.
+        """Return the rows of one subscription, hours and whole, from its packed parts. Damaged files have separate rows.
 
         Args:
-            replaced: whether another one of the same name has samples after it.
+            replaced: whether another subscription of the same name has later samples.
         """
         first = parts[0]
         if first["topic"] is None:
             nothing = dict.fromkeys(LAG_SCHEMA.names)
             return [{**nothing, "status": DAMAGED, "evidence": part["damaged"]} for part in parts]
         question, telemetry, grid = self.question, self.telemetry, self.grid
-        last = max(parts, key=lambda part: part["last_ms"])  # a file that begins later may end earlier
+        last = max(parts, key=lambda part: part["last_ms"])  # a file that starts later may end earlier
         history = History(
             unpacked([part["samples"] for part in parts]),
             grid,
             self.logs.get(first["topic_id"]),
             told_ms=telemetry.told_ms.get(last["broker_id"], 0),
         )
-        # Twice, since a broker that is late with its rounds is late with what it tells once in so many.
+        # Twice, because a broker whose rounds are late is also late with its full samples.
         gone = replaced or telemetry.alive_ms.get(last["broker_id"], 0) > history.last_ms + 2 * grid.hold_ms
         ages = ColdAges(question.store, telemetry.cluster, first["topic"], first["topic_id"])
         rows = rows_of_history(
@@ -167,7 +167,7 @@ class LagWork:
         return [{**subject, **row.columns()} for row in rows]
 
     def _end_ms(self) -> int:
-        """Return where telemetry ends, if that is clearly before the end of the time."""
+        """Return the end of telemetry if it is clearly before the end of the time, else the latter."""
         span, newest_ms = self.question.span, self.telemetry.newest_ms
         if newest_ms + self.grid.hold_ms >= span.until_ms:
             return span.until_ms

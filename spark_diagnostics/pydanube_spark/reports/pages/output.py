@@ -1,6 +1,6 @@
 """Write a report: NAME.parquet/, NAME.json, NAME.html, NAME.png into one folder.
 
-Each comes under its name when it is whole; a report that fails leaves what was there before.
+Each file gets its name when it is complete. A report that fails leaves the former files in place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydanube_spark.reports.pages.picture import png
 def check_folder(folder: Path) -> None:
     """Create the folder and check that it is writable, before a report that takes a minute.
 
-    Raises `InvalidArgument`: it cannot.
+    Raises `InvalidArgument` if it is not.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,11 +51,11 @@ def write_report(
     report: Mapping[str, Any],
     page: ReportPage,
 ) -> dict[str, str]:
-    """Write the files; return them by kind: parquet, json, html, png.
+    """Write the files and return them by kind: parquet, json, html, png.
 
     Args:
-        rows: an Arrow table, all of the report; `shown`: the same for JSON.
-        report: what `--json` shows; rows and files are added.
+        rows: all rows as an Arrow table. `shown` has the same rows for JSON.
+        report: the answer of `--json`, without rows and files.
 
     Raises:
         InvalidArgument: the folder cannot be written.
@@ -83,7 +83,7 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _parquet(folder: Path, rows: pa.Table) -> None:
-    """A folder, as Spark writes and reads tables."""
+    """Write the table as a folder, the form in which Spark writes and reads tables."""
     fresh = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()

@@ -25,7 +25,7 @@ class NextStep:
 class ReportPage:
     title: str
     subtitle: str
-    figures: Sequence[tuple[str, str]]  # (value, what it is)
+    figures: Sequence[tuple[str, str]]  # (value, label)
     steps: Sequence[NextStep]
     charts: Sequence[Chart]
     tables: Sequence[TableView]
@@ -33,7 +33,7 @@ class ReportPage:
 
 
 def html(page: ReportPage) -> str:
-    """Return the page; all text of others is escaped."""
+    """Return the page. All texts are escaped."""
     figures = "".join(
         f"<li><b>{escaped(value)}</b><span>{escaped(what)}</span></li>" for value, what in page.figures
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-#: name → (light, dark): good, bad and so on are told apart by lightness too, for those who see few colours
+#: name → (light, dark). Good, bad and so on also differ in lightness, for readers with colour blindness
 COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "good": ("#2e9e6b", "#3fbf86"),
     "going": ("#4a90d9", "#6cb0f5"),
@@ -90,7 +90,7 @@ rect.empty{{fill:var(--grid)}}
 {colours}"""
 
 
-#: sorts a table by a column, keeps rows that hold a text, opens a row into its parts; without it all rows are there
+#: sorts a table by a column, filters rows by a text, expands a row into its parts. Without it all rows are shown
 SCRIPT: Final = """
 for (const table of document.querySelectorAll('table.live')) {
   const body = table.tBodies[0], input = table.parentElement.querySelector('input');

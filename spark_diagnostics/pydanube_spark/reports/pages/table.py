@@ -18,8 +18,8 @@ Strip = Sequence[tuple[str, float]]
 class Cell:
     """The content of a row's column.
 
-    `under`: small, below it. `mark`: colour of a dot before it. `sort`: what its column is sorted by; None: nothing is
-    known, last. `number`: to the right. `strip`: a strip in place of the text, which is read out instead of it.
+    `under`: small text below it. `mark`: colour of a dot before it. `sort`: sort value, None for unknown, which sorts
+    last. `number`: align right. `strip`: a strip shown instead of the text, which is its label for screen readers.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A row. `parts`: the rows that it opens into."""
+    """A row. `parts`: the rows that it expands into."""
 
     cells: Sequence[Cell]
     parts: Sequence[TableRow] = ()
@@ -50,7 +50,7 @@ class TableView:
 
 
 def plain_rows(rows: Sequence[Sequence[str]]) -> list[TableRow]:
-    """Return rows of texts as a table; a column of numbers is one whose texts all are."""
+    """Return rows of texts as a table. A column is numeric if all its texts are numbers."""
     numeric = [all(map(_numeric, column)) for column in zip(*rows, strict=True)]
     return [
         TableRow(cells=[Cell(text=text, number=number) for text, number in zip(row, numeric, strict=True)])
@@ -129,7 +129,7 @@ def _cell(label: str, cell: Cell) -> str:
 
 
 def strip_svg(strip: Strip, said: str) -> str:
-    """Return one thing's statuses over time as a strip."""
+    """Return a strip of statuses over time."""
     whole = sum(length for _, length in strip) or 1.0
     at, parts = 0.0, []
     for colour, length in strip:

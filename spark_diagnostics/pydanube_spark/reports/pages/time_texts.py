@@ -39,7 +39,7 @@ def time_label(time_ms: int, length_ms: int) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """Return a length of time for people; – if unknown."""
+    """Return a length of time for people, – if unknown."""
     if seconds is None:
         return "–"
     for least, size, unit in ((100 * 3600, 86_400, "days"), (3600, 3600, "h"), (60, 60, "min")):
