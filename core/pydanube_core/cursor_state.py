@@ -36,6 +36,7 @@ class CursorState(NamedTuple):
     generation: int = 0  # rises with every seek
     acknowledged: int = 0
     unrouted: int = 0  # key-shared: passed over because no consumer's filter accepts their key
+    unanswered: int = 0  # of the failed: not answered in time
 
     @property
     def lag_messages(self) -> int:
@@ -171,6 +172,12 @@ LAG_FIELDS: Final = (
         name="failed",
         counter=True,
         telemetry="nacked or not answered in time, since the broker started",
+        unit="messages",
+    ),
+    LagField(
+        name="unanswered",
+        counter=True,
+        telemetry="of the failed, those not answered in time, since the broker started",
         unit="messages",
     ),
     # Copied to the dead-letter topic

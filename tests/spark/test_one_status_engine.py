@@ -24,9 +24,9 @@ RATE = 100  # messages a round
 
 def columns(**given: Any) -> dict[str, Any]:
     """What a broker sampled: each column is a value or one for each round; `age`: milliseconds, -1 nothing is unread."""
-    names = ("start", "head", "cursor", "above", "in_flight", "members", "failed", "age")
+    names = ("start", "head", "cursor", "above", "in_flight", "members", "failed", "unanswered", "age")
     default = {"start": 0, "head": RATE * TICKS, "cursor": RATE * TICKS, "above": 0, "in_flight": 0}
-    filled = {**default, "members": 1, "failed": 0, "age": -1, **given}
+    filled = {**default, "members": 1, "failed": 0, "unanswered": 0, "age": -1, **given}
     return {name: np.broadcast_to(np.asarray(filled[name], np.int64), (ROUNDS,)) for name in names}
 
 
@@ -44,6 +44,10 @@ HISTORIES: dict[str, tuple[dict[str, Any], LogFacts | None]] = {
     "STUCK without a member": (behind(400, members=(TICKS < 400)), None),
     "STUCK on what is not answered": (behind(400, in_flight=10), None),
     "STUCK on a poison message": (behind(400, in_flight=1, failed=np.maximum(0, TICKS - 400)), None),
+    "STUCK on a consumer that lets deliveries expire": (
+        behind(400, in_flight=1, failed=np.maximum(0, TICKS - 400), unanswered=np.maximum(0, TICKS - 400)),
+        None,
+    ),
     "STUCK behind one message": (behind(400, above=np.maximum(0, RATE * (TICKS - 400) - 1)), None),
     "FALLING_BEHIND": (behind(100, 9 * RATE * TICKS // 10), None),
     "FALLING_BEHIND from far behind": (
@@ -71,7 +75,9 @@ def states(found: dict[str, Any]) -> list[CursorState]:
     positions = ("start", "head", "cursor", "above", "in_flight", "members")
     return [
         CursorState(
-            int(TIMES[i]), *(int(found[name][i]) for name in positions), failed=int(found["failed"][i])
+            int(TIMES[i]),
+            *(int(found[name][i]) for name in positions),
+            failed=int(found["failed"][i] - found["unanswered"][i]),  # as `worst_failure` tells it
         )
         for i in range(ROUNDS)
     ]
@@ -87,7 +93,8 @@ def as_the_broker(found: dict[str, Any], log: LogFacts | None, ends: set[int]) -
         track.see(state, keep=rounds.note(i, now))
         age = int(found["age"][i])
         standing = track.cursor_moved_ms or START
-        failures = state.failed - int(found["failed"][max(0, int(np.searchsorted(TIMES, standing)) - 1)])
+        counted = found["failed"] - found["unanswered"]
+        failures = state.failed - int(counted[max(0, int(np.searchsorted(TIMES, standing)) - 1)])
         window = LagWindow(
             states=track.window(rounds, state),
             now_ms=now,
@@ -130,6 +137,7 @@ def as_the_report(found: dict[str, Any], log: LogFacts | None, end_ms: int) -> t
         "in_flight": found["in_flight"][kept],
         "members": found["members"][kept],
         "failed": found["failed"][kept],
+        "unanswered": found["unanswered"][kept],
         "oldest_unread_age_ms": found["age"][kept],
     }
     history = History(arrays, GRID, log, told_ms=end_ms)
@@ -147,4 +155,5 @@ def test_broker_and_report_say_the_same_words_of_the_same_history(name: str) -> 
         assert (theirs[0], *theirs[2:]) == (ours[0], *ours[2:]), (name, (end_ms - START) / 60_000)
         assert theirs[1] == pytest.approx(ours[1], abs=GRID.window_ms), (name, (end_ms - START) / 60_000)
     words = name.split()[0]
+    assert ("poison message" in name) == any(said[2] == "poison" for said in broker.values())
     assert words == "UNKNOWN" or words in {said[0] for said in broker.values()}, broker

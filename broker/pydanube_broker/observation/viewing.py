@@ -32,6 +32,7 @@ from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.subscription.batch_columns import BatchColumns
+from pydanube_broker.subscription.failures import ACK_TIMEOUT
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
@@ -81,7 +82,7 @@ class Viewer:
             unread_since_ms=cursor.unread_since_ms,
             head_times_ms=head_times,
             head_offsets=heads,
-            head_of_line_failures=0 if worst is None else worst.failures,
+            head_of_line_failures=0 if worst is None or worst.reason == ACK_TIMEOUT else worst.failures,
             blocked=worst is not None and worst.blocked,
             retention=self._retention(topic, track, state),
         )

@@ -382,6 +382,7 @@ class Subscription:
             window.generation,
             self.answers.acknowledged,
             self.sending.unrouted,
+            failures.expired,
         )
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:

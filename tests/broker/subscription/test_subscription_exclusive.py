@@ -285,6 +285,8 @@ def test_an_ack_timeout_brings_the_message_again_and_extend_puts_it_off() -> Non
     (expired,) = sub.tick(60_000)
     assert isinstance(expired, Expired)
     assert expired.ranges == ((0, 1),)
+    marks = sub.marks()
+    assert (marks.failed, marks.unanswered) == (4, 4)
 
 
 def test_a_late_ack_of_a_message_that_came_back_counts() -> None:
