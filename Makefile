@@ -6,7 +6,7 @@ endif
 
 VENV := .venv/bin
 
-.PHONY: help run audit test test-long test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz mutants bench proto docs clean env-run env-dev env-spark
+.PHONY: help run audit test test-long soak test-cluster test-connect test-deploy test-javascript diagnosis release site lint conformance fuzz mutants bench proto docs clean env-run env-dev env-spark
 
 help:
 	@echo "make run           start a broker on ./danube-data, with MCP and JSON-RPC (Ctrl-C stops it)"
@@ -22,6 +22,7 @@ help:
 	@echo "make audit         known weaknesses of what the image installs (pip-audit, asks PyPI)"
 	@echo "make fuzz          property tests with many more examples (FUZZ_EXAMPLES=20000), atheris on HTTP/2 (FUZZ_SECONDS=120)"
 	@echo "make mutants       small faults in critical code that no near test finds: 200 of them, hours (ARGS=\"--since REV --room journal\")"
+	@echo "make soak          an hour of everything at once, failed by what grows"
 	@echo "make bench         measure: needs a quiet machine"
 	@echo "make proto docs    write the generated code, the generated documents"
 	@echo "make site          the documentation site, in dist/site"
@@ -60,6 +61,10 @@ test-connect: env-dev
 
 test-cluster: env-dev
 	@$(VENV)/python -m pytest tests/cluster -m "" -q -s $(ARGS)
+
+# An hour of everything at once, failed by anything that grows: benchmarks/soak.py.
+soak: env-dev
+	@$(VENV)/python benchmarks/soak.py $(ARGS)
 
 test-long: env-dev
 	@$(VENV)/python tools/gate.py test-long $(ARGS)

@@ -24,12 +24,14 @@ import http.client
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -106,6 +108,16 @@ def folder_size(folder: Path) -> tuple[float, int]:
                 continue
             files += 1
     return blocks * 512 / 1e6, files
+
+
+def rows_of(metadata: Path) -> int | None:
+    """Return the keys in the metadata as of its last checkpoint: the broker keeps the file locked. None if it cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"file:{metadata}?immutable=1", uri=True, timeout=1)) as store:
+            (count,) = store.execute("SELECT count(*) FROM kv").fetchone()
+            return int(count)
+    except sqlite3.Error:
+        return None
 
 
 class Probe:
@@ -240,6 +252,14 @@ class Soak:
                 "objects_merged": tier["objects_merged"], "objects_dropped": tier["objects_dropped"],
                 "cold_reads": tier["cold_reads"],
             }  # fmt: skip
+        if text := probe.ask("/metrics"):
+            lines = [line for line in text.decode().splitlines() if line and not line.startswith("#")]
+            sample["series"] = len(lines)
+            stop = next(
+                (line for line in lines if line.startswith("danube_loop_longest_stop_seconds ")), " 0"
+            )
+            sample["loop_stop_ms"] = round(float(stop.rpartition(" ")[2]) * 1000, 1)
+        sample["metadata_rows"] = rows_of(data / "metadata.sqlite")
         sample |= self._progress()
         self.samples.append(sample)
         names = list(dict.fromkeys(name for each in self.samples for name in each))

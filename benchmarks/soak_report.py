@@ -13,7 +13,8 @@ from typing import Any, Final
 FLAT: Final = {
     "broker_rss_mb": 25.0, "tier_rss_mb": 40.0, "sync_rss_mb": 3.0, "load_rss_mb": 25.0, "broker_fds": 10.0,
     "load_fds": 10.0, "data_mb": 60.0, "data_files": 150.0, "objects_files": 150.0, "metadata_mb": 10.0,
-    "topics": 2.0, "healthz_ms": 15.0, "tier_backlog_mb": 10.0,
+    "topics": 2.0, "healthz_ms": 15.0, "tier_backlog_mb": 10.0, "series": 50.0, "metadata_rows": 500.0,
+    "loop_stop_ms": 50.0,
 }  # fmt: skip
 SHARE: Final = 0.15  # of the mean an hour: more is growth
 WARM_UP: Final = 0.2  # of the run, left out
@@ -27,6 +28,8 @@ CHARTS: Final = (
     ("Disk (MB)", ("data_mb", "journal_mb", "objects_mb", "metadata_mb")),
     ("Files", ("data_files", "objects_files", "journal_files")),
     ("Topics", ("topics",)),
+    ("Series of /metrics, rows of the metadata", ("series", "metadata_rows")),
+    ("Longest stop of the broker's loop in 5 minutes (ms)", ("loop_stop_ms",)),
     ("Not in the tier yet (MB)", ("tier_backlog_mb",)),
     ("Messages", ("load_acknowledged", "load_delivered", "load_duplicates")),
 )

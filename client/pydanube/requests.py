@@ -33,9 +33,11 @@ MOST_PRODUCERS: Final = (
     256  # services asked and inboxes answered; the one that was not needed for longest is closed
 )
 INBOX_TTL_S: Final = 60
+#: without a reply, after which the producer of a requester's inbox is closed: while it is open the inbox counts as used
+IDLE_S: Final = 15.0
 LONGEST_S: Final = 86_400
 LATE_S: Final = 0.01  # by so much a request may end late, so that many do not cost a look each
-_INBOX: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
+INBOX_OPTIONS: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
 _SERVICE: Final = ProducerOptions(dispatch_strategy=None)
 
 log = logging.getLogger("pydanube")
@@ -54,6 +56,8 @@ class Requests:
         # By service, as it was named, and by inbox: those that are open, the one not needed for longest first
         self._producers: OrderedDict[str, Producer] = OrderedDict()
         self._opening: dict[str, asyncio.Task[Producer]] = {}
+        self._replied_at: dict[str, float] = {}  # by inbox, for those with an open producer
+        self._look: asyncio.TimerHandle | None = None  # for idle ones among them
         self._inbox: str | None = None  # while it is open
         self._opening_inbox: asyncio.Task[str] | None = None
         # Of requests: the inbox is this client's alone, but others may see its name and let a service reply to it.
@@ -64,8 +68,9 @@ class Requests:
 
     async def aclose(self) -> None:
         """Fail everything that waits for a reply; the client closes producers and consumers."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
         for reply, _ in self._waiting.values():
             if not reply.done():
                 reply.set_exception(ClosedResource("the client was closed before the reply came"))
@@ -131,12 +136,30 @@ class Requests:
         try:
             producer = self._at_hand(inbox)
             if producer is None:
-                producer = await self._open(inbox, _INBOX)
+                producer = await self._open(inbox, INBOX_OPTIONS)
+            self._note_reply(inbox)
             sent = producer.send_nowait(payload, attributes={REQUEST: request})
         except ClusterError as error:
             self._lost(inbox, error)
         else:
             sent.when_failed(partial(self._lost, inbox))
+
+    def _note_reply(self, inbox: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._replied_at[inbox] = loop.time()
+        if self._look is None:
+            self._look = loop.call_later(IDLE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Close the producers of inboxes that were sent nothing lately: their clients may be gone."""
+        loop = asyncio.get_running_loop()
+        for inbox, at in list(self._replied_at.items()):
+            if inbox not in self._producers:
+                del self._replied_at[inbox]
+            elif loop.time() - at >= IDLE_S:
+                del self._replied_at[inbox]
+                self._drop(inbox)
+        self._look = loop.call_later(IDLE_S, self._close_idle) if self._replied_at else None
 
     def _refused(self, service: str, reply: asyncio.Future[Message], error: ClusterError) -> None:
         self._drop(service)
@@ -196,7 +219,7 @@ class Requests:
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{token_hex(12)}"
-        await self._open(inbox, _INBOX)  # which makes it
+        await self._open(inbox, INBOX_OPTIONS)  # which makes it
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
         consumer.hear(self._replied)
         await consumer.__aenter__()

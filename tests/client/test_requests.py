@@ -16,7 +16,10 @@ from pydanube import (
     MessageTooLarge,
     Misuse,
     TopicNotFound,
+    requests,
 )
+from pydanube.message import INBOX
+from pydanube.options import ProducerOptions
 from pydanube.testing import InMemoryCluster
 
 pytestmark = pytest.mark.anyio
@@ -219,3 +222,24 @@ async def test_a_topic_with_a_time_to_live_goes_when_nobody_uses_it(memory: InMe
         while "/default/short" in await topics():  # noqa: ASYNC110  # nothing tells of a deletion
             await asyncio.sleep(0.05)
         assert "/default/kept" in await topics()
+
+
+async def test_a_service_does_not_keep_the_inboxes_of_clients_that_are_gone(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept 256 producers open as long as it lived, and with them their topics."""
+    monkeypatch.setattr(requests, "IDLE_S", 0.2)
+    monkeypatch.setattr(
+        requests, "INBOX_OPTIONS", ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=1)
+    )
+    async with memory.connect() as service, responder(service, upper):
+        for _ in range(3):
+            async with memory.connect() as client:
+                assert (await client.request("service", b"one", timeout_s=20)).payload == b"ONE"
+
+        async def inboxes() -> int:
+            return len([each for each in (await service.admin.topics.list()).items if INBOX in each.topic])
+
+        async with asyncio.timeout(30):
+            while await inboxes():  # noqa: ASYNC110  # nothing tells of a deletion
+                await asyncio.sleep(0.1)

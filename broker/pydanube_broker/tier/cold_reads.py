@@ -38,6 +38,16 @@ class ColdRange:
     batches: Sequence[CachedBatch]
     bytes: int
 
+    @classmethod
+    def of(cls, topic_id: int, start: int, end: int, blob: memoryview) -> ColdRange:
+        """Return the range whose batches are packed in `blob`, with the memory that blob and objects take."""
+        batches = list(unpack_batches(blob))
+        return cls(topic_id, start, end, batches, len(blob) + RANGE_BYTES + BATCH_BYTES * len(batches))
+
+
+RANGE_BYTES: Final = 200  # of a range beside its batches
+BATCH_BYTES: Final = 500  # of a batch beside its bytes: a tuple of seven, a view in a tuple, four numbers
+
 
 class ColdCache:
     """Ranges that were read and may be needed again, bounded in bytes for the whole broker. Pure.
@@ -253,8 +263,7 @@ class ColdReads:
                     raise
                 continue
             self.reads += 1
-            batches = list(unpack_batches(blob))
-            self.cache.add(ColdRange(topic.topic_id, offset, said["end"], batches, len(blob) + 200))
+            self.cache.add(ColdRange.of(topic.topic_id, offset, said["end"], blob))
             return
 
     async def _entry(self, topic_id: int, offset: int) -> CatalogEntry | None:

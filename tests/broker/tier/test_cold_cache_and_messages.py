@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.tier.cold_reads import ColdCache, ColdRange
 from pydanube_broker.tier.messages import pack_batches, unpack_batches
@@ -55,3 +57,17 @@ def test_batches_come_out_as_they_went_in() -> None:
     ] == given
     assert all(isinstance(each, CachedBatch) and each.stored_bytes == len(each.buffers[0]) for each in found)
     assert list(unpack_batches(memoryview(pack_batches([])))) == []
+
+
+def test_a_range_of_small_batches_counts_what_its_objects_take() -> None:
+    """440 bytes of each batch were not counted: a cache of 64 MiB took 247."""
+    packed = pack_batches([(n, n + 1, 1, 1_800_000_000_000 + n, bytes(100)) for n in range(1000, 11_000)])
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        blob = memoryview(bytearray(packed))
+        found = ColdRange.of(1, 1000, 11_000, blob)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken <= found.bytes <= 1.5 * taken
