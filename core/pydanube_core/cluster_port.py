@@ -226,6 +226,9 @@ class MetadataPort(Protocol):
     async def remove_broker(self, broker_id: str) -> None:
         """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
 
+    async def journals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return {id, term, state, copies} of the journal of each broker that ever registered; none if this one is alone."""
+
     async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
         """Return what others would take over of a topic whose owner is lost, for each partition that has a lost owner.
 

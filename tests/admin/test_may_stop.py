@@ -71,6 +71,12 @@ async def test_any_broker_says_whether_another_may_stop(cluster: SeveralBrokers)
             async with client.producer(name) as producer:
                 await producer.send_many([b"1", b"2", b"3"])
     await owner.port.flush_objects("tiered")
+    journals = {each["broker_id"]: each["journal"] for each in (await ask(asked, "brokers.list"))["items"]}
+    assert journals.keys() == {id_of(each) for each in cluster.brokers.values()}
+    assert len({each["id"] for each in journals.values()}) == 3
+    assert {(each["term"], each["state"], each["copies"]) for each in journals.values()} == {
+        (1, "open", False)
+    }
     found = await ask(asked, "brokers.may_stop", broker_id=id_of(owner))
     assert (found["broker_id"], found["may_stop"]) == (id_of(owner), False)
     assert found["would_wait"] == ["/default/stored", "/default/tiered"]

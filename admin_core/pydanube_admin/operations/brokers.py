@@ -82,6 +82,8 @@ class BrokerItem(Result):
     topics: int
     ready: bool
     listen: dict[str, str]
+    # {id, term, state: open | closing | closed, copies}; null for a broker that is alone
+    journal: dict[str, Any] | None = None
 
 
 class BrokerRequest(Request):
@@ -241,6 +243,7 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
     leading, matches = await context.port.leader(), glob(request.filter)
     found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
     members = {each.broker_id: each for each in await context.port.members()}
+    journals = await context.port.journals()
     return await page_of(
         context,
         BrokerItem,
@@ -251,6 +254,7 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
             zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
             is_leader=leading is not None and each.broker_id == leading.broker_id,
             uptime_s=round(each.uptime_s, 3),
+            journal=journals.get(each.broker_id),
         ),
         key=lambda each: (each.broker_id,),
         request=request,

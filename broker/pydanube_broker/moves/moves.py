@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import (
@@ -20,12 +20,13 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import TakeOverFacts
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
+from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision, read_all
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.journal_record import JournalRecord
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import LEASE_MS, Office
@@ -473,6 +474,21 @@ class Moves:
                 topic=records[0].name,
                 retryable=False,
             )
+        return found
+
+    async def journals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what the records of journals say, by broker; none for a lone broker. Raises `StoreUnavailable`."""
+        items, _ = await read_all(self._store, keys.JOURNALS) if self._registry.ownership.several else ((), 0)
+        found = {}
+        for item in items:
+            with self._registry.catalog.aside.reading(item.key):
+                record = JournalRecord.from_json(item.value, key=item.key)
+                found[str(keys.number_in_key(item.key))] = {
+                    "id": str(record.journal),
+                    "term": record.term,
+                    "state": record.state.value,
+                    "copies": record.copies,
+                }
         return found
 
     async def take_over(self, records: Sequence[TopicRecord]) -> None:

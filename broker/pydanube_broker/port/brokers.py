@@ -175,6 +175,9 @@ class BrokersPart:
             oldest_ms=self._broker.append_time_ms(topic, start) if messages else None,
         )
 
+    async def journals(self) -> Mapping[str, Mapping[str, Any]]:
+        return await self._broker.moves.journals()
+
     async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
         return await self._broker.moves.forecast_take_over(self._of_lost_owners(topic))
 

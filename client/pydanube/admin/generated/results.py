@@ -195,6 +195,7 @@ class BrokerItem(Result):
     topics: int
     ready: bool
     listen: dict[str, str]
+    journal: dict[str, Any] | None = None
 
 
 class BrokerLogs(Result):
