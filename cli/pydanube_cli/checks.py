@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydanube_core.errors import ClusterError, MissingExtra
 from pydanube_core.extras import install_command
+from pydanube_core.telemetry.tables import FRESH_S
 from pydanube_core.units import counted
 
 from pydanube_cli.fitness import (
@@ -91,7 +92,8 @@ def _admin_url(settings: Settings) -> str:
 
 
 def at_start(settings: Settings) -> Iterator[Finding]:
-    """Run the checks of a broker's start: disk, file limits, clock. All are quick."""
+    """Run the checks of a broker's start: telemetry, disk, file limits, clock. All are quick."""
+    yield from _telemetry(settings)
     yield from _disk(settings)
     yield from _files()
     place = None if settings.data.dir is None else settings.data.dir.absolute()
@@ -268,6 +270,18 @@ def _place(settings: Settings) -> Path | None:
     while not place.is_dir() and place != place.parent:
         place = place.parent
     return place
+
+
+def _telemetry(settings: Settings) -> Iterator[Finding]:
+    telemetry = settings.telemetry
+    if telemetry.enabled and telemetry.flush_age > FRESH_S:
+        yield Finding(
+            check="telemetry",
+            level=Level.WARNING,
+            summary=f"telemetry.flush_age is {telemetry.flush_age:g} s, so the newest sample of a report may be that old, "
+            f"and reports call one of {FRESH_S:g} s old",
+            remedy=f"set telemetry.flush_age to at most {FRESH_S:g}s",
+        )
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:

@@ -212,7 +212,7 @@ def _why(row: Mapping[str, Any]) -> str | None:
 
 
 def say_lag(result: Mapping[str, Any]) -> None:
-    from pydanube_spark.reports.lag.steps import OLD_S
+    from pydanube_core.telemetry.tables import FRESH_S
     from pydanube_spark.reports.pages.time_texts import age_text
 
     print_table(
@@ -235,7 +235,7 @@ def say_lag(result: Mapping[str, Any]) -> None:
     gone = f"; {summary['gone']} deleted" if summary["gone"] else ""
     since, begin = result["since"], result["known_from"]
     begins = "" if begin[:19] == since[:19] else f" (telemetry begins {begin})"
-    if result["data_age_s"] > OLD_S:
+    if result["data_age_s"] > FRESH_S:
         begins += f", newest sample {age_text(result['data_age_s'])} old"
     print(
         f"\n{counted(summary['subscriptions'], 'subscription')} from {since} to {result['until']}{begins}: {counts}{gone}"

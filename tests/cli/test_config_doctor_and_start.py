@@ -184,6 +184,20 @@ def test_doctor_finds_a_port_in_use_and_exits_6(
     }
 
 
+@pytest.mark.parametrize(("age", "warned"), [("300s", False), ("301s", True)])
+def test_doctor_warns_of_telemetry_that_reports_would_call_old(
+    danube: Danube, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, age: str, *, warned: bool
+) -> None:
+    monkeypatch.setenv("DANUBE_TELEMETRY__FLUSH_AGE", age)
+    for name in ("GRPC", "ADMIN", "METRICS", "HTTP"):
+        monkeypatch.setenv(f"DANUBE_SERVER__{name}_PORT", "0")
+    where = ("--data-dir", str(tmp_path / "d"), "--admin", "http://127.0.0.1:1")
+    ran = danube("doctor", "--json", *where, "--timeout", "1s")
+    found = [f for f in ran.result["findings"] if f["check"] == "telemetry"]
+    assert [f["level"] for f in found] == ["warning"] * warned
+    assert all("telemetry.flush_age is 301 s" in f["summary"] for f in found)
+
+
 @pytest.mark.parametrize(("words", "port"), [((), 50_058), (("--admin", "http://127.0.0.1:1"), 1)])
 def test_doctor_looks_for_the_broker_where_its_settings_put_it_unless_told_where(
     danube: Danube, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], port: int

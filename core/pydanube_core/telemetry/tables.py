@@ -17,6 +17,8 @@ HEADS_EVERY: Final = 12  # rounds between two rows of a head
 LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
 # A cursor's row holds for at most that long: a heartbeat, and two rounds that were late
 HOLD_ROUNDS: Final = 15
+#: seconds: a report with an older newest sample says that it is old
+FRESH_S: Final = 300.0
 _AGE_STEP_MS: Final = 100
 _OLD_MS: Final = 100_000
 _OLD_STEP_MS: Final = (

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.diagnosis import LagStatus, StuckReason
+from pydanube_core.telemetry.tables import FRESH_S
 from pydanube_core.units import counted
 
 from pydanube_spark.reports.lag.summary import WARNING
@@ -14,7 +15,6 @@ from pydanube_spark.reports.pages.page import NextStep
 from pydanube_spark.reports.pages.time_texts import age_text
 
 _MOST: Final = 5
-OLD_S: Final = 300.0
 _STUCK: Final = {
     StuckReason.NO_MEMBER: "{lag} and no consumer for {since}: start one, or delete the subscription if nobody will read it",
     StuckReason.POISON: "the message at offset {next_unacked} fails again and again: look at it, skip it, or set a dead-letter topic",
@@ -35,7 +35,7 @@ _STATUS: Final = {
 def next_steps(worst: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> list[NextStep]:
     """Return 1 to `_MOST` steps, most urgent first."""
     steps = []
-    if report["data_age_s"] > OLD_S:
+    if report["data_age_s"] > FRESH_S:
         steps.append(
             NextStep(
                 text=f"The newest sample is {age_text(report['data_age_s'])} old: see whether the brokers run and write telemetry.",
