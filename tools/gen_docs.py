@@ -35,6 +35,7 @@ from pydanube_core.diagnosis.findings import Rule, RuleArea
 from pydanube_core.diagnosis.rules import RULES
 from pydanube_core.telemetry import TABLES
 from pydanube_mcp import McpClient, print_config
+from pydanube_mcp.profiles import BY_SET_ONLY
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -341,7 +342,9 @@ def _needs(operation: Operation) -> str:
 
 def operation_text(operation: Operation) -> str:
     facts = [f"MCP tool `{operation.tool}`", EFFECTS[operation.effect], _needs(operation)]
-    if not operation.default_profile:
+    if operation.group in BY_SET_ONLY:
+        facts.append(f"only in the MCP tool set `{operation.group}`")
+    elif not operation.default_profile:
         facts.append("only in the MCP profile `full`")
     if operation.effect is Effect.DESTROY and operation.planned:
         facts.append("needs a plan")

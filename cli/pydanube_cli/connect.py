@@ -1,9 +1,11 @@
-"""`danube connect run|list|new`: run connectors, list the installed ones, create the package of a new one."""
+"""`danube connect run|worker|list|new`: run connectors, list the installed ones, create the package of a new one."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -102,9 +104,7 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
         connect(common.broker, principal=common.principal, retry=Retry(max_elapsed_s=3_600)) as client,
         AsyncExitStack() as stack,
     ):
-        first = Retry(max_elapsed_s=common.timeout_s)
-        async with connect(common.broker, principal=common.principal, retry=first) as probe:
-            await probe.admin.topics.list(limit=1)
+        await _reach(common)
         runners = [runner_of(declared, client, stop=stop, once=options.once) for declared in found]
         if options.metrics_port is not None:
             port = await stack.enter_async_context(
@@ -130,6 +130,63 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
         report(error, as_json=common.as_json)
     if failed:
         raise failed[0][1]
+
+
+async def _reach(common: Common) -> None:
+    """Reach the broker within `--timeout`. Raises `Unavailable`."""
+    from pydanube import Retry, connect
+
+    first = Retry(max_elapsed_s=common.timeout_s)
+    async with connect(common.broker, principal=common.principal, retry=first) as probe:
+        await probe.admin.topics.list(limit=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of `danube connect worker`."""
+
+    group: Annotated[str, option("--group", "NAME", "Run the connectors that are declared for it.")] = (
+        "default"
+    )
+    name: Annotated[str | None, option("--name", "NAME", "Of this worker. Unset: host and process.")] = None
+    metrics_port: Annotated[
+        int | None,
+        option(
+            "--metrics-port", "PORT", "Serve /metrics and /healthz there, on 127.0.0.1.", min=0, max=65_535
+        ),
+    ] = None
+
+
+@command(examples=["danube connect worker", "danube connect worker --group etl --metrics-port 9100"])
+def worker(*, common: Common, options: WorkerOptions) -> int:
+    """Run declared connectors (danube connectors create), shared with the group's other workers, until SIGTERM or Ctrl-C."""
+    run_async(partial(_work, common, options))
+    return 0
+
+
+async def _work(common: Common, options: WorkerOptions) -> None:
+    from pydanube import Retry, connect
+    from pydanube_connect.metrics_port import metrics_port
+    from pydanube_connect.working import GroupWorker
+
+    stop = anyio.Event()
+    name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+    async with (
+        connect(common.broker, principal=common.principal, retry=Retry(max_elapsed_s=3_600)) as client,
+        AsyncExitStack() as stack,
+    ):
+        await _reach(common)
+        group_worker = GroupWorker(client, group=options.group, name=name, stop=stop)
+        if options.metrics_port is not None:
+            port = await stack.enter_async_context(
+                metrics_port("127.0.0.1", options.metrics_port, group_worker.statistics)
+            )
+            _say(f"metrics: http://127.0.0.1:{port}/metrics", common)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_by_signal, stop)
+            _say(f"worker {name} of the group {options.group}", common)
+            await group_worker.run()
+            tasks.cancel_scope.cancel()
 
 
 async def _stop_by_signal(stop: anyio.Event) -> None:

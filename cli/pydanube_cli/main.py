@@ -60,6 +60,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "connect": {
         "run": ("connect", "run", "run connectors of files in this process"),
+        "worker": ("connect", "worker", "run declared connectors, shared with the group's other workers"),
         "list": ("connect", "list_connectors", "the connectors that are installed, and their settings"),
         "new": ("connect", "new", "write a package with a connector of one's own"),
     },

@@ -240,6 +240,10 @@ class GrantNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No role, binding or token of that name."""
 
 
+class ConnectorNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
+    """No connector of that name."""
+
+
 class PlanNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No plan of that id."""
 

@@ -110,7 +110,10 @@ TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
     "brokers": frozenset({"brokers", "cluster", "journal", "objects", "reports"}),
     "messages": frozenset({"messages"}),
     "security": frozenset({"security", "roles", "bindings", "tokens", "audit", "faces"}),
+    "connectors": frozenset({"connectors"}),
 }
+#: groups that no profile lists, because few conversations are about them. Their set does, and the general tools reach them
+BY_SET_ONLY: Final = frozenset({"connectors"})
 
 
 def parse_toolsets(text: str | None) -> frozenset[str]:
@@ -139,7 +142,8 @@ def is_listed(
     """Return whether a server lists an operation's tool. `groups`: listed completely, beside the profile."""
     if read_only and operation.effect is not Effect.READ:
         return False
-    return profile is Profile.FULL or operation.default_profile or operation.group in groups
+    listed = profile is Profile.FULL and operation.group not in BY_SET_ONLY
+    return listed or operation.default_profile or operation.group in groups
 
 
 def small_input(operation: Operation) -> dict[str, Any]:
@@ -222,12 +226,14 @@ def explain(name: str, profile: Profile, *, read_only: bool) -> str:
         return f"{what} is not listed: the server was started with --read-only, and it is no read. Start it without."
     if is_listed(by_tool, profile, read_only=read_only):
         return f"{what} is listed."
+    in_set = by_tool.group in BY_SET_ONLY
+    more = f"--toolsets {by_tool.group}" if in_set else "--profile full"
     how = (
         "call read_operation with its name"
         if by_tool.effect is Effect.READ
         else "call plan_operation with its name, then apply_plan"
     )
-    return f"{what} is not in the profile {profile.value}: {how}, or start the server with --profile full."
+    return f"{what} is not in the profile {profile.value}: {how}, or start the server with {more}."
 
 
 def reachable(value: Any, profile: Profile) -> Any:
@@ -235,14 +241,12 @@ def reachable(value: Any, profile: Profile) -> Any:
 
     Hosts refuse a tool that is not in the list, so a step that names one would be a dead end.
     """
-    if profile is Profile.FULL:
-        return value
     if isinstance(value, list):
         return [reachable(each, profile) for each in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: [_step(each) for each in inner]
+        key: [_step(each, profile) for each in inner]
         if key == "next" and _is_steps(inner)
         else reachable(inner, profile)
         for key, inner in value.items()
@@ -253,9 +257,9 @@ def _is_steps(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) and "operation" in each for each in value)
 
 
-def _step(step: dict[str, Any]) -> dict[str, Any]:
+def _step(step: dict[str, Any], profile: Profile) -> dict[str, Any]:
     operation = TOOLS.get(step.get("tool") or "")
-    if operation is None or operation.default_profile:
+    if operation is None or is_listed(operation, profile, read_only=False):
         return step
     arguments = dict(step.get("arguments") or {})
     # Which cluster it is for is said to the tool that is called, not to the operation that this names.

@@ -18,6 +18,7 @@ from tests.support.broker_process import BrokerProcess
 STANDS = ("topic", "partition", "subscription", "type", "next_unacked", "lag_messages", "lag_bytes")
 ITS_OWN = ("created_at", "topic_id", "schema_id")  # of what is made: another each time
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+SINK = 'connector = "http-sink"\ntopic = "orders"\n[settings]\nurl = "http://127.0.0.1:9"\n'
 NOT_BEGUN = (Step.CHECKED, Step.RECORDED, Step.IMAGE_KEPT)
 BEFORE_EFFECT = (*NOT_BEGUN, Step.BEGUN)
 
@@ -54,6 +55,11 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("bindings.delete", {"binding": "anns"}),
     ("tokens.revoke", {"token_id": "of the fixture"}),
     ("quotas.set", {"namespace": "default", "limits": {"topics": 90}}),
+    ("connectors.create", {"connector": "new", "definition": SINK}),
+    ("connectors.set", {"connector": "runs", "definition": f"{SINK}method = 'PUT'"}),
+    ("connectors.pause", {"connector": "runs"}),
+    ("connectors.resume", {"connector": "rests"}),
+    ("connectors.delete", {"connector": "runs"}),
 ]
 
 # A lone broker has nowhere to move to; an undone rebalance, the same code as an undone move: test_balancing_brokers.py.
@@ -104,6 +110,9 @@ def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
         "roles.list", "bindings.list", "tokens.list", "quotas.list",
     ):  # fmt: skip
         found[name] = cluster(name)["items"]
+    found["connectors.list"] = [
+        {**item, "generation": 0} for item in cluster("connectors.list")["items"]
+    ]  # an undo is one more
     for item in found["topics.list"]:
         topic = item["topic"]
         if not item["partitions"]:
@@ -162,6 +171,9 @@ def cluster(tmp_path: Path) -> Iterator[Killed]:
         cluster("bindings.create", binding="anns", principal="ann", roles="reader")
         cluster("quotas.set", namespace="default", limits={"topics": 100})
         cluster("tokens.create", name="ci")
+        for connector in ("runs", "rests"):
+            cluster("connectors.create", connector=connector, definition=SINK)
+        cluster("connectors.pause", connector="rests")
         yield cluster
 
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 
 STANDS = ("topic", "partition", "subscription", "type", "next_offset", "next_unacked", "lag_messages")
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+SINK = 'connector = "http-sink"\ntopic = "orders"\n[settings]\nurl = "http://127.0.0.1:9"\n'
 
 
 async def fill(cluster: Administered) -> None:
@@ -39,6 +40,9 @@ async def fill(cluster: Administered) -> None:
         await cluster("subscriptions.create", topic=topic, subscription="billing", type="shared")
         await cluster.publish(topic, *(b"%d" % number for number in range(10)))
     await cluster.apply("subscriptions.skip", topic="orders", subscription="billing", count=4)
+    for connector in ("runs", "rests"):
+        await cluster("connectors.create", connector=connector, definition=SINK)
+    await cluster("connectors.pause", connector="rests")
 
 
 @pytest.fixture
@@ -66,6 +70,10 @@ async def state(cluster: Administered) -> dict[str, Any]:
     ]  # rates and statuses go on by themselves
     for item in found["schemas.list"]:
         found[f"schema {item['subject']}"] = await cluster("schemas.versions", subject=item["subject"])
+    for item in (await cluster("connectors.list"))["items"]:
+        described = await cluster("connectors.describe", connector=item["connector"])
+        described.pop("generation")  # grows with an undo too
+        found[f"connector {item['connector']}"] = described
     found["cursors"] = {
         f"{topic.name} {pump.name}": (pump.cursor.floor, pump.cursor.acknowledged)
         for topic in cluster.broker.registry.topics
@@ -111,6 +119,11 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("schemas.set_compatibility", {"subject": "orders-value", "mode": "full", "transitive": True}),
     ("schemas.delete_version", {"subject": "orders-value", "version": 1}),
+    ("connectors.create", {"connector": "new", "definition": SINK, "group": "etl"}),
+    ("connectors.set", {"connector": "runs", "definition": f"{SINK}method = 'PUT'"}),
+    ("connectors.pause", {"connector": "runs"}),
+    ("connectors.resume", {"connector": "rests"}),
+    ("connectors.delete", {"connector": "rests"}),
 ]
 
 

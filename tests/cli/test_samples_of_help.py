@@ -32,12 +32,17 @@ REGISTERED = (
     'schemas register orders-value --schema-type json_schema --schema-definition \'{"type": "string"}\''
 )
 AUDITOR = "roles create auditor --permissions audit:read,topics:read"
+CONNECTOR = "connectors create orders-delta --definition 'connector = \"my_sinks:Delta\"'"
 BINDING = "bindings create ann-orders ann --roles producer,consumer --scope topic --resource '/shop/orders*'"
 LETTER = "messages publish orders-dead --payload a --attributes x-original-topic=/default/orders,x-original-subscription=billing"
 POISONED = "subscriptions set-failure-policy orders billing --poison-policy dead_letter --dead-letter-topic orders-dead"
 PREPARED: dict[str, tuple[str, ...]] = {
     "audit.export": ("namespaces create ops", "topics create /ops/audit"),
     "bindings.delete": (BINDING,),
+    **{
+        f"connectors.{verb}": (CONNECTOR,)
+        for verb in ("delete", "describe", "errors", "offsets", "pause", "restart", "resume", "set")
+    },
     "dead_letters.list": (POISONED,),
     "dead_letters.replay": (
         "topics create orders-dead",
@@ -69,6 +74,7 @@ PREPARED: dict[str, tuple[str, ...]] = {
 #: gone before each sample of the operation, because the sample makes it
 ABSENT: dict[str, tuple[str, ...]] = {
     "namespaces.create": ("namespaces delete shop --yes",),
+    "connectors.create": ("connectors delete orders-delta --yes",),
     "roles.create": ("roles delete auditor --yes",),
     "topics.create": ("topics delete orders --yes",),
     "subscriptions.create": ("subscriptions delete orders billing --yes",),

@@ -14,7 +14,7 @@ from pydanube_mcp import build_server
 from pydanube_storage.metadata import KeyRange
 
 from tests.admin.real_broker import Administered, administered
-from tests.admin.test_undo import SCHEMA, fill
+from tests.admin.test_undo import SCHEMA, SINK, fill
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ async def world() -> AsyncIterator[tuple[Administered, Client]]:
         await fill(cluster)
         await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
         async with (
-            build_server(cluster.url, profile="full") as server,
+            build_server(cluster.url, profile="full", toolsets="connectors") as server,
             Client(server) as client,
         ):
             yield cluster, client
@@ -65,7 +65,7 @@ async def world() -> AsyncIterator[tuple[Administered, Client]]:
 READS: Final[dict[str, Any]] = {
     "topic": "orders", "subscription": "billing", "subject": "orders-value", "schema_id": "1", "namespace": "default",
     "operation": "topics.list", "query": "delete topic", "plan_id": "p1", "task_id": "t1", "id": "1",
-    "schema_type": "json_schema", "schema_definition": SCHEMA, "key": "k",
+    "schema_type": "json_schema", "schema_definition": SCHEMA, "key": "k", "connector": "runs",
 }  # fmt: skip
 # Reports read telemetry in a process of their own, for a minute: what they do is tested with them.
 READ_TOOLS: Final = [t for t, o in TOOLS.items() if o.effect.value == "read" and o.group != "reports"]
@@ -121,6 +121,12 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "bindings.delete": {"binding": "bob"},
     "revocations.create": {"kind": "jti", "value": "4711"},
     "revocations.delete": {"revocation": "jti:4712"},
+    "connectors.create": {"connector": "new", "definition": SINK},
+    "connectors.set": {"connector": "runs", "definition": f"{SINK}method = 'PUT'"},
+    "connectors.pause": {"connector": "runs"},
+    "connectors.resume": {"connector": "rests"},
+    "connectors.restart": {"connector": "runs"},
+    "connectors.delete": {"connector": "runs"},
     "tokens.create": {"name": "t"},
     "tokens.rotate": {},
     "tokens.revoke": {},

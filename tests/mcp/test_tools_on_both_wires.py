@@ -58,7 +58,10 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def client(admin_url: str, mode: str) -> AsyncIterator[Client]:
-    async with build_server(admin_url, profile="full") as server, Client(server, mode=mode) as client:
+    async with (
+        build_server(admin_url, profile="full", toolsets="connectors") as server,
+        Client(server, mode=mode) as client,
+    ):
         # In memory, a client that may choose takes the newest.
         assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
         yield client
@@ -271,7 +274,7 @@ async def test_a_read_only_server_hides_and_refuses_what_changes(
 ) -> None:
     with anyio.fail_after(60):
         async with (
-            build_server(admin_url, profile="full", read_only=True) as server,
+            build_server(admin_url, profile="full", toolsets="connectors", read_only=True) as server,
             Client(server, mode=mode) as client,
         ):
             offered = {tool.name for tool in (await client.list_tools()).tools}

@@ -107,7 +107,7 @@ def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]
     return body, cut, len(shown)
 
 
-def _item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
+def message_item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
     body, cut, used = fenced(message, room)
     return (
         MessageItem(
@@ -157,7 +157,7 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
         for message in found:
             if items and room <= 0:
                 break
-            item, used = _item(message, room)
+            item, used = message_item(message, room)
             items.append(item)
             room -= used
             ends[log.topic] = message.offset + 1
@@ -210,7 +210,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
                 await asyncio.sleep(0)
                 begun = time.perf_counter()
             if matches(message):
-                item, used = _item(message, room)
+                item, used = message_item(message, room)
                 items.append(item)
                 room -= used
                 if len(items) == request.limit or room <= 0:

@@ -23,6 +23,7 @@ from pydanube.admin.generated.results import (
     ChangedBinding,
     ChangedBroker,
     ChangedCompatibility,
+    ChangedConnector,
     ChangedFailurePolicy,
     ChangedNamespace,
     ChangedQuota,
@@ -35,11 +36,16 @@ from pydanube.admin.generated.results import (
     CollectedObjects,
     CompactedObjects,
     CompatibilityResult,
+    ConnectorDescription,
+    ConnectorErrors,
+    ConnectorItem,
+    ConnectorOffsets,
     ConsumerItem,
     CreatedSubscription,
     CreatedTopic,
     DeadLetterPage,
     DeletedBinding,
+    DeletedConnector,
     DeletedNamespace,
     DeletedRevocation,
     DeletedRole,
@@ -373,6 +379,92 @@ class ClusterOperations(KeywordsNamed):
     ) -> Plan[Rebalanced]:
         """What `rebalance` would change; nothing changes until it is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
+
+
+class ConnectorsOperations(KeywordsNamed):
+    """`admin.connectors`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self, connector: str, *, definition: str, group: str | None = None, plan_token: str | None = None
+    ) -> ChangedConnector:
+        """Declare a connector from its file. A worker of its group runs it within seconds."""
+        return await self._caller.call("connectors.create", locals(), ChangedConnector)
+
+    async def plan_create(
+        self, connector: str, *, definition: str, group: str | None = None
+    ) -> Plan[ChangedConnector]:
+        """What `create` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.create", locals(), ChangedConnector)
+
+    async def delete(self, connector: str, *, plan_token: str | None = None) -> DeletedConnector:
+        """Delete a connector's declaration. Its worker stops it; subscription, positions and target stay."""
+        return await self._caller.call("connectors.delete", locals(), DeletedConnector)
+
+    async def plan_delete(self, connector: str) -> Plan[DeletedConnector]:
+        """What `delete` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.delete", locals(), DeletedConnector)
+
+    async def describe(self, connector: str) -> ConnectorDescription:
+        """Show a connector: its file, state, worker, counters, position and last error."""
+        return await self._caller.call("connectors.describe", locals(), ConnectorDescription)
+
+    async def errors(self, connector: str, *, limit: int | None = None) -> ConnectorErrors:
+        """Show a connector's last error and the newest records that it refused, with the reason."""
+        return await self._caller.call("connectors.errors", locals(), ConnectorErrors)
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+        changed_since: str | None = None,
+    ) -> Page[ConnectorItem]:
+        """List declared connectors with state, worker, rate and last error."""
+        return await self._caller.call("connectors.list", locals(), Page[ConnectorItem])
+
+    async def offsets(self, connector: str) -> ConnectorOffsets:
+        """Show how far a connector is: a sink in its topics, a source in the other system."""
+        return await self._caller.call("connectors.offsets", locals(), ConnectorOffsets)
+
+    async def pause(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+        """Stop a connector after the batch that it has begun, until it is resumed."""
+        return await self._caller.call("connectors.pause", locals(), ChangedConnector)
+
+    async def plan_pause(self, connector: str) -> Plan[ChangedConnector]:
+        """What `pause` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.pause", locals(), ChangedConnector)
+
+    async def restart(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+        """Start a connector anew from its position, also one that has stopped with an error."""
+        return await self._caller.call("connectors.restart", locals(), ChangedConnector)
+
+    async def plan_restart(self, connector: str) -> Plan[ChangedConnector]:
+        """What `restart` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.restart", locals(), ChangedConnector)
+
+    async def resume(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+        """Let a paused connector run again, from its position."""
+        return await self._caller.call("connectors.resume", locals(), ChangedConnector)
+
+    async def plan_resume(self, connector: str) -> Plan[ChangedConnector]:
+        """What `resume` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.resume", locals(), ChangedConnector)
+
+    async def set(
+        self, connector: str, *, definition: str, plan_token: str | None = None
+    ) -> ChangedConnector:
+        """Give a connector another file. Its worker restarts it; subscription and positions stay."""
+        return await self._caller.call("connectors.set", locals(), ChangedConnector)
+
+    async def plan_set(self, connector: str, *, definition: str) -> Plan[ChangedConnector]:
+        """What `set` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.set", locals(), ChangedConnector)
 
 
 class ConsumersOperations(KeywordsNamed):
@@ -1794,6 +1886,7 @@ class Admin:
         self.brokers = BrokersOperations(caller)
         self.changes = ChangesOperations(caller)
         self.cluster = ClusterOperations(caller)
+        self.connectors = ConnectorsOperations(caller)
         self.consumers = ConsumersOperations(caller)
         self.dead_letters = DeadLettersOperations(caller)
         self.diagnose = DiagnoseOperations(caller)

@@ -343,6 +343,102 @@ class Rebalanced(Result):
     not_begun: dict[str, str]
 
 
+class ChangedConnector(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    connector: str
+    group: str
+    paused: bool
+    generation: int
+
+
+class DeletedConnector(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    connector: str
+
+
+class ConnectorDescription(Result):
+    connector: str
+    kind: str | None
+    kind_reason: str | None = None
+    type: str
+    state: str
+    group: str
+    worker: str | None
+    worker_reason: str | None = None
+    topic: str | None
+    rate: float | None
+    lag_messages: int | None
+    refused: int | None
+    last_error: str | None
+    since: str | None
+    guarantee: str | None
+    generation: int
+    topics: list[str]
+    definition: str
+    records: int | None
+    repeated: int | None
+    retries: int | None
+    position: dict[str, str]
+
+
+class MessageItem(Result):
+    """One stored message, as operations show it."""
+
+    topic: str
+    partition: int | None
+    offset: int
+    append_time: str
+    publish_time: str
+    schema_id: str | None
+    schema_version: int | None
+    payload_bytes: int
+    truncated: bool
+    untrusted: dict[str, Any]
+
+
+class ConnectorErrors(Result):
+    connector: str
+    state: str
+    last_error: str | None
+    refused: list[MessageItem]
+    dead_letter_topics: list[str]
+
+
+class ConnectorItem(Result):
+    connector: str
+    kind: str | None
+    kind_reason: str | None = None
+    type: str
+    state: str
+    group: str
+    worker: str | None
+    worker_reason: str | None = None
+    topic: str | None
+    rate: float | None
+    lag_messages: int | None
+    refused: int | None
+    last_error: str | None
+    since: str | None
+    guarantee: str | None
+    generation: int
+
+
+class ConnectorOffset(Result):
+    place: str
+    position: str
+    lag_messages: int | None
+
+
+class ConnectorOffsets(Result):
+    connector: str
+    stored_in: str
+    items: list[ConnectorOffset]
+
+
 class Disconnected(Result):
     call_id: str = ""
     plan_id: str = ""
@@ -470,21 +566,6 @@ class JournalDescription(Result):
     read_only: bool
     sealed: list[dict[str, Any]]
     held_by: list[dict[str, Any]]
-
-
-class MessageItem(Result):
-    """One stored message, as operations show it."""
-
-    topic: str
-    partition: int | None
-    offset: int
-    append_time: str
-    publish_time: str
-    schema_id: str | None
-    schema_version: int | None
-    payload_bytes: int
-    truncated: bool
-    untrusted: dict[str, Any]
 
 
 class PeekedMessages(Result):

@@ -12,6 +12,7 @@ from pydanube.admin.generated.operations import (
     BrokersOperations,
     ChangesOperations,
     ClusterOperations,
+    ConnectorsOperations,
     ConsumersOperations,
     DeadLettersOperations,
     DiagnoseOperations,
@@ -97,6 +98,27 @@ class SyncClusterOperations(InLoop[ClusterOperations]):
     metrics = Blocking(ClusterOperations.metrics)
     rebalance = Blocking(ClusterOperations.rebalance)
     plan_rebalance = Wrapped(Blocking(ClusterOperations.plan_rebalance), SyncPlan)
+
+
+class SyncConnectorsOperations(InLoop[ConnectorsOperations]):
+    """`admin.connectors`"""
+
+    create = Blocking(ConnectorsOperations.create)
+    plan_create = Wrapped(Blocking(ConnectorsOperations.plan_create), SyncPlan)
+    delete = Blocking(ConnectorsOperations.delete)
+    plan_delete = Wrapped(Blocking(ConnectorsOperations.plan_delete), SyncPlan)
+    describe = Blocking(ConnectorsOperations.describe)
+    errors = Blocking(ConnectorsOperations.errors)
+    list = Blocking(ConnectorsOperations.list)
+    offsets = Blocking(ConnectorsOperations.offsets)
+    pause = Blocking(ConnectorsOperations.pause)
+    plan_pause = Wrapped(Blocking(ConnectorsOperations.plan_pause), SyncPlan)
+    restart = Blocking(ConnectorsOperations.restart)
+    plan_restart = Wrapped(Blocking(ConnectorsOperations.plan_restart), SyncPlan)
+    resume = Blocking(ConnectorsOperations.resume)
+    plan_resume = Wrapped(Blocking(ConnectorsOperations.plan_resume), SyncPlan)
+    set = Blocking(ConnectorsOperations.set)
+    plan_set = Wrapped(Blocking(ConnectorsOperations.plan_set), SyncPlan)
 
 
 class SyncConsumersOperations(InLoop[ConsumersOperations]):
@@ -346,6 +368,7 @@ class SyncAdmin:
         self.brokers = SyncBrokersOperations(loop, admin.brokers)
         self.changes = SyncChangesOperations(loop, admin.changes)
         self.cluster = SyncClusterOperations(loop, admin.cluster)
+        self.connectors = SyncConnectorsOperations(loop, admin.connectors)
         self.consumers = SyncConsumersOperations(loop, admin.consumers)
         self.dead_letters = SyncDeadLettersOperations(loop, admin.dead_letters)
         self.diagnose = SyncDiagnoseOperations(loop, admin.diagnose)

@@ -1,0 +1,605 @@
+"""Connectors that workers run: declare, change, pause and delete them, and show what their workers report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydanube_core.connectors import (
+    CONNECTORS,
+    MOST_CONNECTORS,
+    MOST_DEFINITION_CHARS,
+    REPORT_COUNTS_MS,
+    REPORTS,
+    ConnectorRecord,
+    check_definition,
+    connector_key,
+    topics_of,
+)
+from pydanube_core.errors import (
+    AlreadyExists,
+    ConnectorNotFound,
+    InvalidArgument,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from pydanube_core.facts import MessageFacts
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import changed_since
+from pydanube_core.units import format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, nothing_left
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import operation
+from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.stored_grants import state_values
+from pydanube_admin.operations.messages import CHUNK_BYTES, MessageItem, message_item
+from pydanube_admin.operations.subscriptions import subscription_facts
+from pydanube_admin.operations.topics import find_topic
+
+MOST_REPORTS: Final = 500  # messages: 60 workers in the time that reports count
+MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
+CHANGE: Final = "connectors:change"
+
+NameArgument = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Name of the connector"),
+]
+DefinitionArgument = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MOST_DEFINITION_CHARS,
+        description="The connector's file, TOML, with secrets as ${env:NAME}",
+    ),
+]
+GroupArgument = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Workers that run it: connect worker --group"
+    ),
+]
+
+
+class ConnectorRequest(Request):
+    connector: NameArgument
+
+
+class CreateConnectorRequest(ConnectorRequest):
+    definition: DefinitionArgument
+    group: GroupArgument = "default"
+
+
+class SetConnectorRequest(ConnectorRequest):
+    definition: DefinitionArgument
+
+
+class ConnectorErrorsRequest(ConnectorRequest):
+    limit: Annotated[int, Field(ge=1, le=100, description="Newest refused records of each topic")] = 10
+
+
+class ConnectorItem(Result):
+    identity: ClassVar = ("connector",)
+
+    connector: str
+    kind: str | None  # source, sink
+    kind_reason: str | None = None
+    type: str
+    state: str  # starting, running, paused, failing, stopped
+    group: str
+    worker: str | None
+    worker_reason: str | None = None
+    topic: str | None
+    rate: float | None  # records per second over the last minute
+    lag_messages: int | None  # of a sink
+    refused: int | None  # since its start at this worker
+    last_error: str | None
+    since: str | None  # when the state began
+    guarantee: str | None
+    generation: int  # grows with each change and restart
+
+
+class ConnectorDescription(ConnectorItem):
+    topics: list[str]
+    definition: str
+    records: int | None
+    repeated: int | None
+    retries: int | None
+    position: dict[str, str]  # of each partition or shard, as the worker reported it last
+
+
+class ConnectorErrors(Result):
+    connector: str
+    state: str
+    last_error: str | None
+    refused: list[MessageItem]  # newest last; the attribute x-failure-reason says why
+    dead_letter_topics: list[str]
+
+
+class ConnectorOffset(Result):
+    place: str  # partition of a topic; shard of a source
+    position: str  # next offset of a sink; position of a source in its own form
+    lag_messages: int | None
+
+
+class ConnectorOffsets(Result):
+    connector: str
+    stored_in: str  # subscription of a sink, topic with the positions of a source
+    items: list[ConnectorOffset]
+
+
+class ChangedConnector(Change):
+    connector: str
+    group: str
+    paused: bool
+    generation: int
+
+
+class DeletedConnector(Change):
+    connector: str
+
+
+class _Report(BaseModel):
+    """What a worker reports of one connector. Any producer may write to the topic, so values are checked."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    connector: str
+    worker: str
+    state: Literal["starting", "running", "failing", "stopped"]
+    kind: Literal["source", "sink"] | None = None
+    guarantee: str | None = None
+    rate: float | None = None
+    lag_messages: int | None = None
+    records: int | None = None
+    refused: int | None = None
+    repeated: int | None = None
+    retries: int | None = None
+    last_error: str | None = None
+    since_ms: Annotated[int, Field(ge=0, le=MOST_MS)] | None = None
+    position: dict[str, str] = {}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+@operation(
+    "connectors.list",
+    effect=Effect.READ,
+    summary="List declared connectors with state, worker, rate and last error.",
+    examples=(Example({}, "every connector"),),
+)
+async def list_connectors(context: Context, request: SortedListRequest) -> Page[ConnectorItem]:
+    matches = glob(request.filter)
+    reports = await _reports(context)
+    records = [each for each in await _records(context) if matches(each.name)]
+    return await page_of(
+        context,
+        ConnectorItem,
+        records,
+        lambda record: ConnectorItem(**_facts(record, reports.get(record.name))),
+        key=lambda record: (record.name,),
+        request=request,
+    )
+
+
+@operation(
+    "connectors.describe",
+    effect=Effect.READ,
+    tool="describe_connector",
+    title="Describe a connector",
+    summary="Show a connector: its file, state, worker, counters, position and last error.",
+    examples=(Example({"connector": "orders-delta"}, "one connector"),),
+)
+async def describe_connector(context: Context, request: ConnectorRequest) -> ConnectorDescription:
+    record = await _found(context, request.connector)
+    report = (await _reports(context)).get(record.name)
+    return ConnectorDescription(
+        **_facts(record, report),
+        topics=topics_of(record.tree),
+        definition=record.definition,
+        records=None if report is None else report.records,
+        repeated=None if report is None else report.repeated,
+        retries=None if report is None else report.retries,
+        position={} if report is None else report.position,
+    )
+
+
+@operation(
+    "connectors.errors",
+    effect=Effect.READ,
+    tool="list_connector_errors",
+    title="Errors of a connector",
+    summary="Show a connector's last error and the newest records that it refused, with the reason.",
+    examples=(Example({"connector": "orders-delta"}, "its newest ten of each topic"),),
+)
+async def connector_errors(context: Context, request: ConnectorErrorsRequest) -> ConnectorErrors:
+    record = await _found(context, request.connector)
+    facts = _facts(record, (await _reports(context)).get(record.name))
+    subscription = _subscription(record)
+    refused: list[MessageItem] = []
+    found_in: list[str] = []
+    for topic in topics_of(record.tree):
+        name = f"{TopicName.parse(topic)}-dlq-{subscription}"
+        found = await _newest(context, name, request.limit)
+        found_in += [name] if found else []
+        refused += [message_item(message, CHUNK_BYTES)[0] for message in found]
+    return ConnectorErrors(
+        connector=record.name,
+        state=facts["state"],
+        last_error=facts["last_error"],
+        refused=refused,
+        dead_letter_topics=found_in,
+    )
+
+
+@operation(
+    "connectors.offsets",
+    effect=Effect.READ,
+    tool="list_connector_offsets",
+    title="Positions of a connector",
+    summary="Show how far a connector is: a sink in its topics, a source in the other system.",
+    examples=(Example({"connector": "orders-delta"}, "by partition or shard"),),
+)
+async def connector_offsets(context: Context, request: ConnectorRequest) -> ConnectorOffsets:
+    record = await _found(context, request.connector)
+    topics = topics_of(record.tree)
+    items: list[ConnectorOffset] = []
+    if _kind(record) != "source":
+        stored_in = _subscription(record)
+        for topic in topics:
+            try:
+                found = await subscription_facts(context, str(TopicName.parse(topic)), stored_in)
+            except (TopicNotFound, SubscriptionNotFound):
+                continue  # it has not run yet
+            items += [
+                ConnectorOffset(
+                    place=each.topic,
+                    position=str(each.state.next_unacked),
+                    lag_messages=each.state.lag_messages,
+                )
+                for each in found
+            ]
+        return ConnectorOffsets(connector=record.name, stored_in=stored_in, items=items)
+    namespace = TopicName.parse(topics[0]).namespace if topics else "default"
+    stored_in = f"/{namespace}/connect-{record.name}-positions"
+    for message in await _newest(context, stored_in, 1):
+        positions = _json(message.payload).get("positions")
+        items = [
+            ConnectorOffset(place=shard, position=str(position), lag_messages=None)
+            for shard, position in sorted(positions.items() if isinstance(positions, dict) else ())
+        ]
+    return ConnectorOffsets(connector=record.name, stored_in=stored_in, items=items)
+
+
+def _facts(record: ConnectorRecord, report: _Report | None) -> dict[str, Any]:
+    """Return the fields of an item, from the record and the newest report that counts."""
+    tree = record.tree
+    topics = topics_of(tree)
+    kind = report.kind if report is not None else None
+    return {
+        "connector": record.name,
+        "kind": kind or _kind(record),
+        "kind_reason": "its class is known where it is installed, and no worker has reported it",
+        "type": tree["connector"],
+        "state": "paused" if record.paused else "stopped" if report is None else report.state,
+        "group": record.group,
+        "worker": None if report is None else report.worker,
+        "worker_reason": "it is paused"
+        if record.paused
+        else f"no worker of the group {record.group} reports it. Start one: danube connect worker --group {record.group}",
+        "topic": topics[0] if topics else None,
+        "rate": None if report is None else report.rate,
+        "lag_messages": None if report is None else report.lag_messages,
+        "refused": None if report is None else report.refused,
+        "last_error": None if report is None else report.last_error,
+        "since": None if report is None or report.since_ms is None else format_time(report.since_ms),
+        "guarantee": None if report is None else report.guarantee,
+        "generation": record.generation,
+    }
+
+
+def _kind(record: ConnectorRecord) -> str | None:
+    _, _, kind = str(record.tree["connector"]).rpartition("-")
+    return kind if kind in ("source", "sink") else None
+
+
+def _subscription(record: ConnectorRecord) -> str:
+    delivery = record.tree.get("delivery")
+    given = delivery.get("subscription") if isinstance(delivery, dict) else None
+    return given if isinstance(given, str) else f"connect-{record.name}"
+
+
+async def _reports(context: Context) -> dict[str, _Report]:
+    """Return the newest report of each connector. Of each worker the newest message counts, for `REPORT_COUNTS_MS`."""
+    since_ms = context.now_ms() - REPORT_COUNTS_MS
+    found: dict[str, _Report] = {}
+    workers: set[str] = set()
+    for message in reversed(await _newest(context, REPORTS, MOST_REPORTS)):
+        body = _json(message.payload)
+        worker, connectors = body.get("worker"), body.get("connectors")
+        if message.append_time_ms < since_ms or not isinstance(worker, str) or worker in workers:
+            continue
+        workers.add(worker)
+        for each in connectors if isinstance(connectors, list) else ():
+            with suppress(ValidationError, TypeError):
+                report = _Report(**{**each, "worker": worker})
+                found.setdefault(report.connector, report)
+    return found
+
+
+async def _newest(context: Context, topic: str, count: int) -> Sequence[MessageFacts]:
+    """Return the newest messages of a topic, of each partition; none if the topic does not exist."""
+    found: list[MessageFacts] = []
+    try:
+        logs = (await find_topic(context, topic)).logs
+    except TopicNotFound:
+        return found
+    for log in logs:
+        start = max(log.start_offset, log.next_offset - count)
+        if start < log.next_offset:
+            found += await context.port.read_messages(
+                log.topic, start=start, end=log.next_offset, max_messages=count, max_bytes=CHUNK_BYTES
+            )
+    return found
+
+
+def _json(payload: bytes) -> dict[str, Any]:
+    """Return the object of a payload; empty if it is none, since any producer may write to these topics."""
+    try:
+        found = json.loads(payload)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# -- changing ----------------------------------------------------------------------------------------------------
+
+
+def _shown(record: ConnectorRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {"definition": record.definition, "group": record.group, "paused": record.paused}
+
+
+def _forecast(name: str, before: ConnectorRecord | None, after: ConnectorRecord | None) -> Forecast:
+    return Forecast(
+        diff=[entry(f"connectors/{name}", _shown(before), _shown(after))],
+        image={"before": None if before is None else before.to_bytes().decode()},
+        basis=[None if each is None else each.to_bytes().decode() for each in (before, after)],
+    )
+
+
+async def _undo(context: Context, name: str, made: ConnectorRecord | None, done: Done) -> Undo:
+    """Write back the record from before, unless it was changed again."""
+    stored = done.image["before"]
+    before = None if stored is None else ConnectorRecord.from_bytes(stored.encode())
+    now = await _stored(context, name)
+    if _shown(now) not in (_shown(made), _shown(before)):
+        raise changed_since(f"the connector {name}")
+    if _shown(now) == _shown(before):
+        return Undo(act=nothing_left)
+    generation = max(each.generation for each in (now, before) if each is not None) + 1
+    back = None if before is None else replace(before, generation=generation)
+    return Undo(act=partial(_write, context, name, back), forecast=_forecast(name, now, back))
+
+
+async def _write(context: Context, name: str, record: ConnectorRecord | None) -> None:
+    await context.port.write_state({connector_key(name): None if record is None else record.to_bytes()})
+
+
+async def _changed(context: Context, record: ConnectorRecord) -> ChangedConnector:
+    await _write(context, record.name, record)
+    return ChangedConnector(
+        connector=record.name, group=record.group, paused=record.paused, generation=record.generation
+    )
+
+
+async def _created(context: Context, request: CreateConnectorRequest) -> ConnectorRecord:
+    check_definition(request.definition)
+    records = await _records(context)
+    if any(each.name == request.connector for each in records):
+        raise AlreadyExists(
+            f"the connector {request.connector} exists. Change it: danube connectors set {request.connector} --file FILE",
+            connector=request.connector,
+        )
+    if len(records) >= MOST_CONNECTORS:
+        raise InvalidArgument(
+            f"there are {MOST_CONNECTORS} connectors already. Delete one.",
+            field="connector",
+            value=request.connector,
+        )
+    return ConnectorRecord(name=request.connector, definition=request.definition, group=request.group)
+
+
+async def forecast_create(context: Context, request: CreateConnectorRequest) -> Forecast:
+    return _forecast(request.connector, None, await _created(context, request))
+
+
+async def undo_create(context: Context, request: CreateConnectorRequest, done: Done) -> Undo:
+    made = ConnectorRecord(name=request.connector, definition=request.definition, group=request.group)
+    return await _undo(context, request.connector, made, done)
+
+
+@operation(
+    "connectors.create",
+    effect=Effect.CREATE,
+    title="Create a connector",
+    summary="Declare a connector from its file. A worker of its group runs it within seconds.",
+    forecast=forecast_create,
+    undo=undo_create,
+    required_flags=("definition",),
+    text_argument="definition",
+    examples=(
+        Example(
+            {"connector": "orders-delta", "definition": 'connector = "my_sinks:Delta"'},
+            "of a class of one's own; mostly --file orders-delta.toml",
+        ),
+    ),
+)
+async def create_connector(context: Context, request: CreateConnectorRequest) -> ChangedConnector:
+    return await _changed(context, await _created(context, request))
+
+
+async def _set(context: Context, request: SetConnectorRequest) -> tuple[ConnectorRecord, ConnectorRecord]:
+    check_definition(request.definition)
+    before = await _found(context, request.connector)
+    return before, replace(before, definition=request.definition, generation=before.generation + 1)
+
+
+async def forecast_set(context: Context, request: SetConnectorRequest) -> Forecast:
+    return _forecast(request.connector, *await _set(context, request))
+
+
+async def undo_set(context: Context, request: SetConnectorRequest, done: Done) -> Undo:
+    before = ConnectorRecord.from_bytes(done.image["before"].encode())
+    return await _undo(context, request.connector, replace(before, definition=request.definition), done)
+
+
+@operation(
+    "connectors.set",
+    effect=Effect.CHANGE,
+    tool="set_connector",
+    title="Change a connector",
+    permission=CHANGE,
+    summary="Give a connector another file. Its worker restarts it; subscription and positions stay.",
+    forecast=forecast_set,
+    undo=undo_set,
+    required_flags=("definition",),
+    text_argument="definition",
+    examples=(
+        Example(
+            {"connector": "orders-delta", "definition": 'connector = "my_sinks:Other"'},
+            "another class; mostly --file orders-delta.toml",
+        ),
+    ),
+)
+async def set_connector(context: Context, request: SetConnectorRequest) -> ChangedConnector:
+    return await _changed(context, (await _set(context, request))[1])
+
+
+async def _with(
+    context: Context, request: ConnectorRequest, *, paused: bool | None
+) -> tuple[ConnectorRecord, ConnectorRecord]:
+    """Return the record, and the record paused or not, with None as it is; a generation later if that is a change."""
+    before = await _found(context, request.connector)
+    if paused is None:
+        return before, replace(before, generation=before.generation + 1)
+    if paused == before.paused:
+        return before, before
+    return before, replace(before, paused=paused, generation=before.generation + 1)
+
+
+async def forecast_pause(context: Context, request: ConnectorRequest) -> Forecast:
+    return _forecast(request.connector, *await _with(context, request, paused=True))
+
+
+async def undo_pause(context: Context, request: ConnectorRequest, done: Done) -> Undo:
+    before = ConnectorRecord.from_bytes(done.image["before"].encode())
+    return await _undo(context, request.connector, replace(before, paused=True), done)
+
+
+@operation(
+    "connectors.pause",
+    effect=Effect.CHANGE,
+    tool="pause_connector",
+    title="Pause a connector",
+    permission=CHANGE,
+    summary="Stop a connector after the batch that it has begun, until it is resumed.",
+    forecast=forecast_pause,
+    undo=undo_pause,
+    examples=(Example({"connector": "orders-delta"}, "while the target is maintained"),),
+)
+async def pause_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
+    return await _changed(context, (await _with(context, request, paused=True))[1])
+
+
+async def forecast_resume(context: Context, request: ConnectorRequest) -> Forecast:
+    return _forecast(request.connector, *await _with(context, request, paused=False))
+
+
+async def undo_resume(context: Context, request: ConnectorRequest, done: Done) -> Undo:
+    before = ConnectorRecord.from_bytes(done.image["before"].encode())
+    return await _undo(context, request.connector, replace(before, paused=False), done)
+
+
+@operation(
+    "connectors.resume",
+    effect=Effect.CHANGE,
+    tool="resume_connector",
+    title="Resume a connector",
+    permission=CHANGE,
+    summary="Let a paused connector run again, from its position.",
+    forecast=forecast_resume,
+    undo=undo_resume,
+    examples=(Example({"connector": "orders-delta"}, "it goes on"),),
+)
+async def resume_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
+    return await _changed(context, (await _with(context, request, paused=False))[1])
+
+
+async def forecast_restart(context: Context, request: ConnectorRequest) -> Forecast:
+    return _forecast(request.connector, *await _with(context, request, paused=None))
+
+
+@operation(
+    "connectors.restart",
+    effect=Effect.CHANGE,
+    tool="restart_connector",
+    title="Restart a connector",
+    permission=CHANGE,
+    summary="Start a connector anew from its position, also one that has stopped with an error.",
+    forecast=forecast_restart,
+    idempotent=False,
+    examples=(Example({"connector": "orders-delta"}, "after the target was mended"),),
+)
+async def restart_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
+    return await _changed(context, (await _with(context, request, paused=None))[1])
+
+
+async def forecast_delete(context: Context, request: ConnectorRequest) -> Forecast:
+    return _forecast(request.connector, await _found(context, request.connector), None)
+
+
+async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -> Undo:
+    return await _undo(context, request.connector, None, done)
+
+
+@operation(
+    "connectors.delete",
+    effect=Effect.DESTROY,
+    title="Delete a connector",
+    summary="Delete a connector's declaration. Its worker stops it; subscription, positions and target stay.",
+    forecast=forecast_delete,
+    undo=undo_delete,
+    examples=(Example({"connector": "orders-delta"}, "it runs no more"),),
+)
+async def delete_connector(context: Context, request: ConnectorRequest) -> DeletedConnector:
+    await _found(context, request.connector)
+    await _write(context, request.connector, None)
+    return DeletedConnector(connector=request.connector)
+
+
+async def _records(context: Context) -> list[ConnectorRecord]:
+    return [ConnectorRecord.from_bytes(value) for value in await state_values(context, CONNECTORS)]
+
+
+async def _stored(context: Context, name: str) -> ConnectorRecord | None:
+    item = await context.port.read_state(connector_key(name))
+    return None if item is None else ConnectorRecord.from_bytes(item.value)
+
+
+async def _found(context: Context, name: str) -> ConnectorRecord:
+    found = await _stored(context, name)
+    if found is None:
+        raise ConnectorNotFound(
+            f"there is no connector {name!r}. See danube connectors list", field="connector", value=name
+        )
+    return found

@@ -1,0 +1,258 @@
+"""Run the declared connectors of a group in this process, shared with the other workers of the group.
+
+Each worker is a consumer of one failover subscription for each connector, on a topic without messages. The active consumer holds
+the connector's lease and runs it. If a worker dies, the broker makes the next consumer active. A worker that holds more leases than
+its share leaves one and queues again as the last. The lease only says who works: two workers that run the same connector for a
+moment harm nothing that its guarantee promises, because the target's position or the named producer decides.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+from pydanube import Client, Consumer, Producer
+from pydanube_core.connectors import LEASES, REPORT_EVERY_S, REPORTS
+from pydanube_core.errors import AlreadyExists, ClusterError
+
+from pydanube_connect.file import Declared, declared
+from pydanube_connect.running import Runner, clean_error, runner_of
+from pydanube_connect.statistics import State, Statistics
+
+#: seconds for the batch that a connector has begun. Then its run is cancelled
+_END_S: Final = 30.0
+_LOST_S: Final = 5.0  # the same, if another worker has the lease already
+_LEAVE_S: Final = 10.0  # seconds to close the consumers of the leases
+_RETENTION_BYTES: Final = 16 << 20
+_PAGE: Final = 1_000
+log = logging.getLogger("pydanube.connect")
+
+
+class _Run:
+    """One run of a connector, until it is stopped or fails."""
+
+    def __init__(self, name: str, generation: int) -> None:
+        self.name = name
+        self.generation = generation
+        self.stop = anyio.Event()
+        self.ended = anyio.Event()
+        self.scope = anyio.CancelScope()
+        self.runner: Runner | None = None
+        self.error: str | None = None
+        self._state = ""
+        self._since_ms = 0
+
+    async def run(self, client: Client, definition: str) -> None:
+        path = f"connector {self.name}"
+        made: Declared | None = None
+        try:
+            with self.scope:
+                made = declared({**tomllib.loads(definition), "name": self.name}, path=path)
+                self.runner = runner_of(made, client, stop=self.stop)
+                await self.runner.run()
+        except Exception as failure:
+            if made is not None:
+                self.error = clean_error(failure, made).message
+            else:  # a mistake in the definition, whose text has no resolved secret
+                self.error = failure.message if isinstance(failure, ClusterError) else str(failure)
+            log.error("connector_stopped", extra={"connector": self.name, "error": self.error})
+        finally:
+            self.ended.set()
+
+    @property
+    def statistics(self) -> Statistics | None:
+        return None if self.runner is None else self.runner.statistics
+
+    async def end(self, grace_s: float) -> None:
+        """Stop after the batch that was begun. Cancel the run if that takes longer than `grace_s`."""
+        self.stop.set()
+        with anyio.move_on_after(grace_s):
+            await self.ended.wait()
+        self.scope.cancel()
+        await self.ended.wait()
+
+    async def report(self, client: Client) -> dict[str, Any]:
+        """Return the facts that the cluster shows of this connector."""
+        facts: dict[str, Any] = {"connector": self.name}
+        if self.statistics is not None:
+            facts |= self.statistics.to_dict()
+        state = State.STOPPED if self.ended.is_set() else facts.get("state", State.STARTING)
+        if state != self._state:
+            self._state, self._since_ms = str(state), time.time_ns() // 1_000_000
+        facts |= {"state": self._state, "since_ms": self._since_ms, "generation": self.generation}
+        if self.error is not None:
+            facts["last_error"] = self.error
+        facts["lag_messages"] = await self._lag(client)
+        return facts
+
+    async def _lag(self, client: Client) -> int | None:
+        made = None if self.runner is None else self.runner.declared
+        if made is None or not made.is_sink or self.ended.is_set():
+            return None
+        lag = 0
+        for topic in made.topics:
+            try:
+                lag += (await client.admin.subscriptions.describe(topic, made.subscription)).lag_messages
+            except ClusterError:  # the subscription does not exist yet
+                return None
+        return lag
+
+
+class _Seat:
+    """This worker's place in the line for one connector, and its run while it holds the lease."""
+
+    def __init__(self, lease: Consumer, stack: AsyncExitStack) -> None:
+        self.lease = lease
+        self.stack = stack
+        self.generation = 0
+        self.paused = False
+        self.run: _Run | None = None
+
+    async def stop(self, grace_s: float = _END_S) -> None:
+        if self.run is not None:
+            await self.run.end(grace_s)
+            self.run = None
+
+    async def leave(self) -> None:
+        """Stop the connector, then give up the lease."""
+        await self.stop()
+        await self.stack.aclose()
+
+
+class GroupWorker:
+    """Runs connectors of a group until `stop` is set.
+
+    Args:
+        name: of this worker, unique in the cluster.
+    """
+
+    def __init__(self, client: Client, *, group: str, name: str, stop: anyio.Event) -> None:
+        self.group = group
+        self.name = name
+        self._client = client
+        self._stop = stop
+        self._seats: dict[str, _Seat] = {}
+        self._tending = anyio.CancelScope()
+
+    def statistics(self) -> list[Statistics]:
+        """Return the counters of the connectors that run here."""
+        runs = [seat.run for seat in self._seats.values() if seat.run is not None]
+        return [run.statistics for run in runs if run.statistics is not None]
+
+    async def run(self) -> None:
+        """Take and run connectors. Ends each batch that was begun.
+
+        Raises:
+            ClusterError: the topics of workers cannot be created.
+        """
+        for topic in (LEASES, REPORTS):
+            with suppress(AlreadyExists):
+                await self._client.admin.topics.create(topic, policies={"retention_bytes": _RETENTION_BYTES})
+        async with self._client.producer(REPORTS) as reports, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._until_stopped, reports)
+            with anyio.CancelScope() as self._tending:
+                while not self._stop.is_set():
+                    with _logged(self.name):
+                        await self._look()
+                        await self._take(tasks)
+                        await self._share()
+                    await anyio.sleep(REPORT_EVERY_S)
+            await self._leave_all()
+            with _logged(self.name), anyio.move_on_after(_LEAVE_S):
+                await self._report(reports)  # that nothing runs here
+
+    async def _until_stopped(self, reports: Producer) -> None:
+        """Report until the worker stops, then end the work that waits for the broker or a connector."""
+        while not self._stop.is_set():
+            with _logged(self.name), anyio.move_on_after(REPORT_EVERY_S * 5):
+                await self._report(reports)
+            with anyio.move_on_after(REPORT_EVERY_S):
+                await self._stop.wait()
+        self._tending.cancel()
+
+    async def _leave_all(self) -> None:
+        """End all runs at once, since each may have a batch to end, then leave the lines."""
+        seats = list(self._seats.values())
+        async with anyio.create_task_group() as tasks:
+            for seat in seats:
+                tasks.start_soon(seat.stop)
+        with anyio.move_on_after(_LEAVE_S):  # the broker may be away
+            for seat in seats:
+                await seat.leave()
+        self._seats.clear()
+
+    async def _look(self) -> None:
+        """Read the declared connectors of the group, and join or leave the line for each."""
+        found: dict[str, Any] = {}
+        page: str | None = None
+        while True:
+            answer = await self._client.admin.connectors.list(limit=_PAGE, page=page)
+            found |= {item.connector: item for item in answer.items if item.group == self.group}
+            if (page := answer.next_page) is None:
+                break
+        for name in self._seats.keys() - found.keys():
+            await self._seats.pop(name).leave()
+        for name, item in found.items():
+            if name not in self._seats:
+                self._seats[name] = await self._joined(name)
+            self._seats[name].generation, self._seats[name].paused = item.generation, item.state == "paused"
+
+    async def _joined(self, name: str) -> _Seat:
+        async with AsyncExitStack() as stack:
+            lease = self._client.consumer(
+                LEASES, f"connect-{name}", type="failover", name=self.name, credit_messages=1
+            )
+            await stack.enter_async_context(lease)
+            return _Seat(lease, stack.pop_all())
+        raise AssertionError("unreachable")
+
+    async def _take(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Run each connector whose lease this worker holds, as it is declared now. Stop the others."""
+        for name, seat in self._seats.items():
+            if not seat.lease.active:
+                await seat.stop(_LOST_S)
+                continue
+            if seat.run is not None and (seat.paused or seat.run.generation != seat.generation):
+                await seat.stop()
+            if seat.run is None and not seat.paused:
+                described = await self._client.admin.connectors.describe(name)
+                seat.run = _Run(name, described.generation)
+                tasks.start_soon(seat.run.run, self._client, described.definition)
+
+    async def _share(self) -> None:
+        """Leave one lease, if this worker holds more than its share of them."""
+        held = [name for name, seat in self._seats.items() if seat.lease.active]
+        if len(held) < 2:
+            return
+        sessions = await self._client.admin.consumers.list(topic=LEASES, limit=_PAGE)
+        workers = {each.consumer for each in sessions.items if each.subscription == f"connect-{held[0]}"}
+        while len(held) > math.ceil(len(self._seats) / max(1, len(workers))):
+            name = held.pop()
+            seat = self._seats.pop(name)
+            await seat.leave()
+            self._seats[name] = again = await self._joined(name)
+            again.generation, again.paused = seat.generation, seat.paused
+            log.info("connector_handed_on", extra={"connector": name, "worker": self.name})
+
+    async def _report(self, reports: Producer) -> None:
+        runs = [seat.run for seat in list(self._seats.values()) if seat.run is not None]
+        facts = [await run.report(self._client) for run in runs]
+        body = {"worker": self.name, "group": self.group, "connectors": facts}
+        await reports.send(json.dumps(body, separators=(",", ":")).encode(), key=self.name)
+
+
+@contextmanager
+def _logged(worker: str) -> Iterator[None]:
+    """Log an error of the cluster. Connectors that run go on."""
+    try:
+        yield
+    except ClusterError as error:
+        log.warning("connect_worker_failed", extra={"worker": worker, "error": error.message})

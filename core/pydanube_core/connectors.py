@@ -1,0 +1,119 @@
+"""Declared connectors: the record of one in the metadata, and the topics by which workers share them. Pure.
+
+A connector is declared in the metadata and run by a worker. The record says what is to be: the file, the group of workers, whether
+it is paused. What is, workers report as messages of `REPORTS`. A worker holds the lease of a connector while it is the active
+consumer of the failover subscription with the connector's name on `LEASES`, a topic without messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
+from pydanube_core.secrets import is_secret_name, without_secrets
+
+CONNECTORS: Final = "connect/connectors/"  # keys of the metadata store, below /admin/
+LEASES: Final = "/default/connect-leases"
+REPORTS: Final = "/default/connect-reports"
+REPORT_EVERY_S: Final = 2.0
+#: milliseconds after which a report no longer counts: several reports, and the delay of a loaded broker
+REPORT_COUNTS_MS: Final = 15_000
+MOST_CONNECTORS: Final = 1_000
+MOST_DEFINITION_CHARS: Final = 65_536
+_REFERENCE: Final = re.compile(r"\$\{[^}]*\}")
+_PASSWORD: Final = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
+_USER: Final = re.compile(r"://[^\s/@]*@")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorRecord:
+    """One declared connector.
+
+    Attributes:
+        definition: the connector's file, in TOML. Secrets are references, which only the worker resolves.
+        group: the workers that may run it.
+        generation: grows with each change and restart. A worker restarts a connector whose generation has changed.
+    """
+
+    name: str
+    definition: str
+    group: str
+    paused: bool = False
+    generation: int = 1
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ConnectorRecord:
+        """Parse a stored record. Raises `ValueError`, `KeyError`, `TypeError` if it is invalid."""
+        return cls(**json.loads(data))
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The content of the file, under the connector's name."""
+        return {**tomllib.loads(self.definition), "name": self.name}
+
+
+def connector_key(name: str) -> str:
+    return CONNECTORS + name
+
+
+def check_definition(text: str) -> Mapping[str, Any]:
+    """Return the content of a connector's file. Its settings are checked where the connector is installed.
+
+    Raises:
+        InvalidArgument: the text is no TOML, names no connector, or holds a secret that is no reference.
+        InvalidName: it names a topic that cannot be.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        raise InvalidArgument(
+            "the definition is no TOML. Check the file: danube connect run FILE --check",
+            field="definition",
+            value=None,
+        ) from None
+    if not isinstance(tree.get("connector"), str):
+        raise InvalidArgument(
+            'the definition names no connector. Add connector = "postgres-sink", or another of danube connect list',
+            field="definition.connector", value=None,
+        )  # fmt: skip
+    for place, value in _texts(tree, ""):
+        bare = _REFERENCE.sub("", value)
+        named = is_secret_name(place.rpartition(".")[2]) and value and bare == value
+        shown = _USER.sub("://", bare)
+        if named or _PASSWORD.search(bare) or without_secrets(shown) != shown:
+            raise InvalidArgument(
+                f"{place} holds a secret in clear, which would be stored and shown. Write a reference that the worker resolves: "
+                "${env:NAME} or ${file:PATH}", field=f"definition.{place}", value=None,
+            )  # fmt: skip
+    for topic in topics_of(tree):
+        TopicName.parse(topic)
+    return tree
+
+
+def topics_of(tree: Mapping[str, Any]) -> list[str]:
+    """Return the topics that a connector's file names."""
+    topic, topics = tree.get("topic"), tree.get("topics")
+    if isinstance(topic, dict):
+        topic = topic.get("name")
+    found = [topic] if topic is not None else topics if isinstance(topics, list) else []
+    return [each for each in found if isinstance(each, str)]
+
+
+def _texts(tree: Any, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(tree, str):
+        yield place, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _texts(value, f"{place}.{key}" if place else str(key))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value, place)

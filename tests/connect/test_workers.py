@@ -1,0 +1,190 @@
+"""Workers of a group, as processes: they share declared connectors, and take over those of a worker that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connect.targets import HttpTarget
+from tests.support.broker_process import BrokerProcess, client_environment, danube_command
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+CONNECTORS = 4
+#: seconds from SIGKILL of a worker to its connectors at work elsewhere. Some reports, and a loaded machine
+WITHIN_S = 30.0
+
+
+class Worker:
+    """`danube connect worker`."""
+
+    def __init__(self, broker: BrokerProcess, folder: Path, name: str, *more: str) -> None:
+        self.name = name
+        self._log = (folder / f"{name}.log").open("ab")
+        words = ["connect", "worker", "--name", name, *more, "--broker", broker.url, "--admin", broker.admin]
+        self.process = subprocess.Popen(
+            [*danube_command(), *words],
+            stdout=self._log,
+            stderr=self._log,
+            env=client_environment({"SECRET_PATH": "hooks"}),
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._log.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker") as found:
+        yield found
+
+
+@pytest.fixture
+def workers() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def start(stack: contextlib.ExitStack, broker: BrokerProcess, folder: Path, name: str, *more: str) -> Worker:
+    worker = Worker(broker, folder, name, *more)
+    stack.callback(worker.close)
+    return worker
+
+
+def definition(target: HttpTarget, topic: str) -> str:
+    return (
+        f'connector = "http-sink"\ntopic = "{topic}"\n[settings]\nurl = "{target.url}/${{env:SECRET_PATH}}/{{n}}"\n'
+        '[delivery]\nbatch_age = "50ms"\nbackoff_s = 0.05\nretries = 2\n'
+    )
+
+
+def items(broker: BrokerProcess) -> dict[str, dict[str, Any]]:
+    return {item["connector"]: item for item in broker.ask("connectors.list", limit=100)["items"]}
+
+
+def by_worker(broker: BrokerProcess) -> dict[str, int]:
+    """Return how many connectors run at each worker."""
+    found: dict[str, int] = {}
+    for item in items(broker).values():
+        if item["state"] == "running":
+            found[item["worker"]] = found.get(item["worker"], 0) + 1
+    return found
+
+
+def publish(broker: BrokerProcess, topic: str, numbers: range) -> None:
+    broker.publish(topic, [json.dumps({"n": n}).encode() for n in numbers])
+
+
+def arrived(target: HttpTarget, of: range) -> bool:
+    return {f"/hooks/{n}" for n in of} <= {asked.path for asked in target.asked}
+
+
+def test_workers_share_connectors_and_take_over_those_of_a_killed_one(
+    broker: BrokerProcess, target: HttpTarget, tmp_path: Path, workers: contextlib.ExitStack
+) -> None:
+    file = tmp_path / "sink.toml"
+    for n in range(CONNECTORS):
+        broker.command("topics", "create", f"t{n}")
+        file.write_text(definition(target, f"t{n}"))
+        broker.command("connectors", "create", f"sink{n}", "--file", str(file))
+    assert {item["state"] for item in items(broker).values()} == {"stopped"}
+    assert "connect worker --group default" in items(broker)["sink0"]["worker_reason"]
+    first = start(workers, broker, tmp_path, "first")
+    wait_until(lambda: by_worker(broker) == {"first": CONNECTORS})
+    second = start(workers, broker, tmp_path, "second")
+    other = start(workers, broker, tmp_path, "other", "--group", "other")
+    wait_until(lambda: by_worker(broker) == {"first": 2, "second": 2})
+    for n in range(CONNECTORS):
+        publish(broker, f"t{n}", range(n * 100, n * 100 + 50))
+    wait_until(lambda: all(arrived(target, range(n * 100, n * 100 + 50)) for n in range(CONNECTORS)))
+    item = broker.ask("connectors.describe", connector="sink0")
+    assert (item["kind"], item["type"], item["guarantee"]) == ("sink", "http-sink", "idempotent")
+    assert "${env:SECRET_PATH}" in item["definition"]
+
+    first.kill()
+    killed_at = time.monotonic()
+    for n in range(CONNECTORS):
+        publish(broker, f"t{n}", range(n * 100 + 50, n * 100 + 100))
+    wait_until(lambda: all(arrived(target, range(n * 100, n * 100 + 100)) for n in range(CONNECTORS)))
+    took_s = time.monotonic() - killed_at
+    print(f"elsewhere after {took_s:.1f} s")
+    assert took_s < WITHIN_S
+    wait_until(lambda: by_worker(broker) == {"second": CONNECTORS})
+    assert broker.ask("connectors.offsets", connector="sink1")["items"] == [
+        {"place": "/default/t1", "position": "100", "lag_messages": 0}
+    ]
+    assert other.stop() == 0
+    assert second.stop() == 0
+    wait_until(lambda: by_worker(broker) == {})
+
+
+def test_what_is_declared_is_what_runs(
+    broker: BrokerProcess, target: HttpTarget, tmp_path: Path, workers: contextlib.ExitStack
+) -> None:
+    broker.command("topics", "create", "t")
+    text = definition(target, "t")
+    broker.command("connectors", "create", "sink", "--definition", text)
+    worker = start(workers, broker, tmp_path, "w")
+    wait_until(lambda: items(broker)["sink"]["state"] == "running")
+
+    broker.command("connectors", "pause", "sink")
+    wait_until(lambda: items(broker)["sink"]["worker"] is None)
+    publish(broker, "t", range(10))
+    time.sleep(3)
+    assert target.asked == []
+    assert items(broker)["sink"]["state"] == "paused"
+    broker.command("connectors", "resume", "sink")
+    wait_until(lambda: arrived(target, range(10)))
+
+    missing = text.replace("SECRET_PATH", "NOT_THERE")
+    broker.command("connectors", "set", "sink", "--definition", missing)
+    wait_until(lambda: "the environment has no NOT_THERE" in (items(broker)["sink"]["last_error"] or ""))
+    assert items(broker)["sink"]["state"] == "stopped"
+    done = broker.json_command("connectors", "set", "sink", "--definition", text)
+    wait_until(lambda: items(broker)["sink"]["state"] == "running")
+    publish(broker, "t", range(10, 20))
+    wait_until(lambda: arrived(target, range(20)))
+
+    broker.publish("t", [b"no json"])  # refused, so that the connector stops
+    wait_until(
+        lambda: (
+            items(broker)["sink"]["state"] == "stopped" and "sink" in str(items(broker)["sink"]["last_error"])
+        )
+    )
+    broker.command(
+        "connectors",
+        "set",
+        "sink",
+        "--definition",
+        text.replace("[delivery]", '[delivery]\non_error = "dead_letter"'),
+    )
+    wait_until(lambda: len(broker.ask("connectors.errors", connector="sink")["refused"]) == 1)
+    errors = broker.ask("connectors.errors", connector="sink")
+    assert errors["dead_letter_topics"] == ["/default/t-dlq-connect-sink"]
+    assert errors["refused"][0]["untrusted"]["text"] == "no json"
+    assert done["undo_until"] is not None
+
+    assert broker.command("connectors", "delete", "sink", "--yes", check=False).returncode == 0
+    assert items(broker) == {}
+    wait_until(lambda: broker.ask("consumers.list", topic="t")["items"] == [])
+    publish(broker, "t", range(30, 40))
+    time.sleep(3)
+    assert not arrived(target, range(30, 31))
+    assert worker.stop() == 0
