@@ -65,7 +65,9 @@ FINISHED: Final = (
     "client/pydanube/testing/workers.py",
     "core/pydanube_core/audit_begin.py",
     "core/pydanube_core/avro",
-    "core/pydanube_core/batch/nulls.py",
+    "core/pydanube_core/batch",
+    "core/pydanube_core/http2",
+    "core/pydanube_core/telemetry",
     "spark_diagnostics/pydanube_spark",
     "storage/pydanube_storage",
 )

@@ -1,4 +1,4 @@
-"""Columns of a batch with their rows in another order, for cutting it up among several consumers. Needs numpy."""
+"""Columns of a batch with their rows in another order, to cut the batch for several consumers. Needs numpy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Ints = npt.NDArray[Any]
 
 
 class Arranged:
-    """Rows of a batch in another order: those that follow each other there are cut by slicing.
+    """Rows of a batch in another order. Rows that are contiguous in it are cut by slicing.
 
-    One permuted gather for all consumers of a batch, in place of one each; a cut copies nothing, its columns are views.
+    The rows are gathered once for all consumers of a batch. A cut copies nothing, because its columns are views.
 
     Args:
         length: of every payload.
@@ -63,7 +63,7 @@ class Arranged:
             self._keys = _octets(np.frombuffer(stored, np.uint8).take(where))
 
     def find(self, rows: Ints) -> int | None:
-        """Return where these rows are contiguous, None if they are not."""
+        """Return the position of these rows in the order, None if they are not contiguous."""
         at = int(self._place[rows[0]])
         if at < 0:
             return None
@@ -76,7 +76,7 @@ class Arranged:
         return self._offsets[: 4 * (count + 1)], self._payload[at * length : (at + count) * length]
 
     def keys(self, at: int, count: int) -> tuple[Buffer, Buffer, Buffer] | None:
-        """The bits, offsets and bytes of the keys, if there are any."""
+        """Return the bits, offsets and bytes of the keys, None without keys."""
         if self._key_offsets is None or self._bits is None:
             return None
         offsets = self._key_offsets[at : at + count + 1]
@@ -85,15 +85,15 @@ class Arranged:
         return bits.data, _octets(offsets - offsets[0]), self._keys[first:end]
 
     def times(self, at: int, count: int) -> Buffer | None:
-        """The publish times, if there are any."""
+        """Return the publish times, None without that column."""
         return None if self._times is None else self._times[4 * at : 4 * (at + count)]
 
     def numbers(self, at: int, count: int) -> tuple[Buffer, Buffer]:
-        """The sequences, and the rows counted from the first of them."""
+        """Return the sequences, and the row numbers relative to the first row."""
         deltas = self._deltas[at : at + count]
         return self._sequences[8 * at : 8 * (at + count)], _octets(deltas - deltas[0])
 
 
 def _octets(values: Ints) -> memoryview:
-    """The bytes of a fresh array."""
+    """Return a new array as bytes."""
     return values.view(np.uint8).data

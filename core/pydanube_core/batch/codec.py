@@ -1,4 +1,4 @@
-"""Payload compression, bounded on the way out."""
+"""Payload compression, with bounded decompression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube_core import zstd
 from pydanube_core.batch.layout import MAX_INFLATED_BYTES, Codec
 from pydanube_core.errors import InvalidArgument
 
-# No batch has use for a larger window.
+# No batch needs a larger window.
 _ZSTD_OPTIONS: Final[Mapping[int, int]] = {
     zstd.DecompressionParameter.window_log_max: MAX_INFLATED_BYTES.bit_length() - 1
 }
@@ -20,7 +20,7 @@ _NAMES: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 
 def parse_codec(name: str) -> Codec:
-    """Return the codec of that name; raises `InvalidArgument` for any other."""
+    """Return the codec of that name. Raises `InvalidArgument` for any other."""
     try:
         return _NAMES[name]
     except KeyError:
@@ -30,7 +30,7 @@ def parse_codec(name: str) -> Codec:
 
 
 def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
-    """Return the bytes as stored. Nothing stays nothing, whatever the codec: `decompress` insists on it."""
+    """Return the bytes as stored. Empty data stays empty with any codec, as `decompress` requires."""
     if not data:
         return data
     match codec:
@@ -45,11 +45,11 @@ def compress(data: bytes | memoryview, codec: Codec) -> bytes | memoryview:
 def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes | memoryview:
     """Return the raw bytes, exactly `raw_bytes` of them.
 
-    The size is the caller's, checked against a bound before: neither codec allocates more than it here, whatever
-    the compressed bytes claim. A zstd frame must be one frame with nothing behind it, and its window at most
-    `MAX_INFLATED_BYTES`: a frame may ask its reader for a window far beyond what it holds.
+    The caller has checked the size against a bound. Neither codec allocates more than that, whatever size the compressed
+    bytes claim. For zstd there must be one frame with nothing behind it, and a window of at most `MAX_INFLATED_BYTES`,
+    because a frame may request a window far larger than its content.
 
-    Raises `ValueError`: the bytes do not inflate to `raw_bytes` bytes.
+    Raises `ValueError` if the bytes do not inflate to `raw_bytes` bytes.
     """
     if codec == Codec.NONE or not raw_bytes:
         raw: bytes | memoryview = data
@@ -64,7 +64,7 @@ def decompress(data: bytes | memoryview, codec: Codec, raw_bytes: int) -> bytes 
             if claimed not in (None, raw_bytes):
                 raise ValueError(f"zstd: the frame says {claimed} bytes, the header {raw_bytes}")
             frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-            # one byte of room more than there may be: else the end of the frame is not read
+            # one byte more than allowed, because otherwise the end of the frame is not read
             raw = frame.decompress(data, max_length=raw_bytes + 1)
         except zstd.ZstdError as error:
             raise ValueError(f"zstd: {error}") from error

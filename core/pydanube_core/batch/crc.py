@@ -1,4 +1,4 @@
-"""zlib's CRC-32 of many short rows at once, from which keys get their slots. Needs numpy."""
+"""Compute zlib's CRC-32 of many short rows together, for the slots of keys. Needs numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 
-# Beyond these a call of zlib's a key is cheaper.
+# For longer or fewer keys a call of zlib per key is cheaper.
 _SHORT_KEY_BYTES: Final = 32
 _MANY_KEYS: Final = 64
 
@@ -20,7 +20,7 @@ _WORD_BYTES: Final = 8
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
-    """Return what a byte adds to a CRC-32, by how many bytes follow it."""
+    """Return the contribution of a byte to a CRC-32, by the number of bytes that follow it."""
     crc = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         crc = np.where(crc & 1, np.uint32(0xEDB88320) ^ (crc >> 1), crc >> 1).astype(np.uint32)
@@ -37,18 +37,18 @@ _LAST_BYTES: Final = np.array([((1 << 64) - 1) >> 8 * (8 - n) << 8 * (8 - n) for
 
 
 def crc32_each(data: Buffer, offsets: Ints) -> npt.NDArray[np.uint32]:
-    """zlib's CRC-32 of every row: a byte of all rows at a time while they are many and short.
+    """Return zlib's CRC-32 of every row. For many short rows, one byte of all rows is processed at a time.
 
-    A checksum is that of as many zeros, xor what each byte adds by itself, which depends on how many bytes follow it.
-    Counted from their ends all rows look alike, whatever their lengths: what is before a row's beginning is zero, and
-    zeros add nothing.
+    A checksum is that of equally many zeros, xor the contribution of each byte, which depends only on the number of bytes
+    that follow it. So rows of all lengths are aligned at their ends. Bytes before the start of a row count as zeros, which
+    contribute nothing.
     """
     lengths = offsets[1:] - offsets[:-1]
     longest = int(lengths.max())
     if longest > _SHORT_KEY_BYTES or len(lengths) < _MANY_KEYS:
         view, edges = memoryview(data), offsets.tolist()
         return np.array([crc32(view[a:b]) for a, b in pairwise(edges)], np.uint32)
-    padded_data = bytes(_WORD_BYTES) + bytes(data)  # so that a word ends with every byte
+    padded_data = bytes(_WORD_BYTES) + bytes(data)  # so that a whole word ends at each byte
     words = np.ndarray((len(padded_data) - _WORD_BYTES + 1,), "<u8", padded_data, strides=(1,))
     crc: npt.NDArray[np.uint32] = _CRC_OF_ZEROS.take(lengths)
     for behind in range(0, longest, _WORD_BYTES):

@@ -1,6 +1,6 @@
-"""Build batches: what a producer sends, and what the owner puts in front of it.
+"""Build batches: the producer's part and body, and the broker part that the owner puts in front.
 
-Encoding is `accumulate(map(len, …))` and one join, ≈ 100 ns a message of one payload column and 0.4 µs a KiB for the
+Encoding is `accumulate(map(len, …))` and one join, ≈ 100 ns per message with only a payload, and 0.4 µs per KiB for the
 checksum (`benchmarks/batch_codec.py`).
 """
 
@@ -39,10 +39,10 @@ _ATTRIBUTES: Final = int(Column.ATTRIBUTES)
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """A column of bytes in Arrow's layout, which is used as it is, without an object for each entry.
+    """A column of bytes in Arrow's layout, which is copied without an object for each entry.
 
     Attributes:
-        offsets: little-endian int32, from 0: where each entry begins, and where the last one ends.
+        offsets: little-endian int32 from 0, the start of each entry and the end of the last one.
         data: the bytes of all entries.
     """
 
@@ -54,7 +54,7 @@ class PackedColumn:
 
 
 def append_padded(parts: list[Buffer], data: Buffer) -> None:
-    """Append bytes, and zeros up to the next multiple of 8."""
+    """Append bytes and zeros up to the next multiple of 8."""
     parts.append(data)
     if rest := -len(data) & 7:
         parts.append(_PAD[rest])
@@ -81,7 +81,7 @@ def _ragged(parts: list[Buffer], items: Sequence[bytes]) -> None:
 
 
 def _texts(parts: list[Buffer], items: Sequence[str]) -> None:
-    """Append a column of text; if it is ASCII, as usual, all at once."""
+    """Append a column of text. Text in ASCII, the usual case, is encoded in one call."""
     text = "".join(items)
     data = text.encode()
     if len(data) == len(text):
@@ -104,11 +104,13 @@ def _keys(parts: list[Buffer], count: int, keys: Sequence[bytes | None] | Packed
         append_padded(parts, keys.data)
         return
     texts = keys
-    if None in keys:  # the digits of one number: linear, unlike setting the bits of a long one
+    if (
+        None in keys
+    ):  # by the digits of a number, which is linear, unlike setting single bits of a long number
         bits = int("".join(["0" if key is None else "1" for key in reversed(keys)]), 2)
         texts = [key or b"" for key in keys]
     append_padded(parts, bits.to_bytes((count + 7) // 8, "little"))
-    _ragged(parts, texts)  # type: ignore[arg-type]  # there is no None in it
+    _ragged(parts, texts)  # type: ignore[arg-type]  # has no None
 
 
 def _attributes(parts: list[Buffer], count: int, attributes: Sequence[Mapping[str, str] | None]) -> None:
@@ -134,13 +136,13 @@ def optional_columns(key: bytes | None, attributes: Mapping[str, str] | None) ->
 
 
 def _attributes_of_one(attributes: Mapping[str, str]) -> bytes:
-    """Encode the attributes of one message as `_attributes` does, faster: about ten calls if they are ASCII."""
+    """Encode the attributes of one message like `_attributes`, but in about ten calls if they are ASCII."""
     count, texts = len(attributes), attributes.values()
     names, values = "".join(attributes).encode(), "".join(texts).encode()
     ends = struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, attributes)))
     value_ends = struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, texts)))
     if ends[-4:] != len(names).to_bytes(4, "little") or value_ends[-4:] != len(values).to_bytes(4, "little"):
-        parts: list[Buffer] = []  # a letter is not a byte
+        parts: list[Buffer] = []  # not ASCII
         _attributes(parts, 1, (attributes,))
         return b"".join(parts)
     pad = _PAD[-len(ends) & 7]
@@ -156,7 +158,7 @@ def _attributes_of_one(attributes: Mapping[str, str]) -> bytes:
 def _producers(
     parts: list[Buffer], count: int, producers: Sequence[tuple[int, str]], index: Sequence[int] | None
 ) -> int:
-    """Append the table of producers and, if there are several, each message's producer; return the column bits."""
+    """Append the table of producers and, if there are several, each message's producer. Return the column bits."""
     parts.append(len(producers).to_bytes(8, "little"))
     _fixed(parts, "Q", [number for number, _ in producers], "producers")
     _texts(parts, [name for _, name in producers])
@@ -201,18 +203,18 @@ def encode_batch(
     """Encode messages as producer part and body.
 
     Args:
-        payloads: one bytes object a message, or a packed column; 1 to 65 536 messages.
-        publish_time_ms: publish time of all messages, unless `publish_times_ms` gives one each.
-        keys: one a message, None for no key; leave out when no message has one. In a packed column each has one.
-        attributes: one mapping a message, None or {} for none; leave out when no message has any.
-        producers: the table of (id, name); more than one row needs `producer_index`.
-        sequences: one a message where they are not consecutive from `first_sequence`.
-        schema: (id, version) of every message, (0, 0) for none; or `schemas` and `schema_index`.
-        offset_deltas: strictly rising from 0, where the batch has holes.
+        payloads: one bytes object per message, or a packed column, with 1 to 65 536 messages.
+        publish_time_ms: publish time of all messages, unless `publish_times_ms` has one per message.
+        keys: one per message, None for no key. Omit it if no message has one. In a packed column each message has one.
+        attributes: one mapping per message, None or {} for none. Omit it if no message has any.
+        producers: the table of (id, name). More than one row requires `producer_index`.
+        sequences: one per message, if they are not consecutive from `first_sequence`.
+        schema: (id, version) of every message, (0, 0) for none. Otherwise pass `schemas` and `schema_index`.
+        offset_deltas: strictly rising from 0, if the batch has holes.
 
     Raises:
-        InvalidArgument: no message, too many, columns of unlike length, or a number that does not fit its column
-            (publish times more than 24 days apart, say).
+        InvalidArgument: no message, too many, columns of different lengths, or a number that does not fit its column
+            (for example publish times more than 24 days apart).
         BatchTooLarge: more than `max_bytes`, or payloads of more than `MAX_INFLATED_BYTES`.
     """
     count = len(payloads)
@@ -230,7 +232,7 @@ def encode_batch(
             limit=MAX_INFLATED_BYTES,
         )
     stored = compress(raw, codec)
-    if len(stored) >= len(raw):  # it did not help: spare every reader the inflating
+    if len(stored) >= len(raw):  # compression did not help, so readers need not inflate
         stored, codec = raw, Codec.NONE
     parts: list[Buffer] = []
     append_padded(parts, payloads.offsets if isinstance(payloads, PackedColumn) else _offsets(payloads))
@@ -287,11 +289,11 @@ def encode_batch(
 
 
 def seal(columns_bytes: Sequence[Buffer], part: ProducerPart) -> bytes:
-    """Put a producer part and its checksum in front of columns laid out already.
+    """Put a producer part and its checksum in front of encoded columns.
 
-    Raises `InvalidArgument`: a number does not fit the producer part.
+    Raises `InvalidArgument` if a number does not fit the producer part.
     """
-    try:  # zeros: unused after the codec and after the epoch; the checksum
+    try:  # zeros for the unused fields after codec and epoch, and for the checksum
         fixed = PRODUCER_PART.pack(PRODUCER_MAGIC, VERSION, part.codec, 0, *part[1:7], 0, *part[7:], 0)[
             : PRODUCER_PART_BYTES - 4
         ]
@@ -300,7 +302,7 @@ def seal(columns_bytes: Sequence[Buffer], part: ProducerPart) -> bytes:
             f"a number does not fit the producer part: {error}", field="batch", value=None
         ) from error
     crc = crc32(fixed)
-    for piece in columns_bytes:  # summed piece by piece: joining first would copy the batch twice
+    for piece in columns_bytes:  # piece by piece, because joining first would copy the batch twice
         crc = crc32(piece, crc)
     return b"".join((fixed, crc.to_bytes(4, "little"), *columns_bytes))
 
@@ -308,7 +310,7 @@ def seal(columns_bytes: Sequence[Buffer], part: ProducerPart) -> bytes:
 def broker_part(
     *, base_offset: int, last_offset: int, epoch: int, append_time_ms: int, resealed: bool = False
 ) -> bytes:
-    """The 48 bytes that the owner of a topic puts before a producer's batch."""
+    """Return the 48 bytes that the owner of a topic puts before a producer's batch."""
     fixed = BROKER_PART.pack(
         BROKER_MAGIC,
         VERSION,

@@ -1,7 +1,7 @@
-"""A batch of one message, the way a program sends that awaits each: the same bytes as `encode_batch` makes, in five calls;
-with a key or attributes in some more.
+"""Encode a batch of one message, for programs that await each send. The bytes equal those of `encode_batch`, but take five
+calls, and some more with a key or attributes.
 
-Between two of them the processor has forgotten the code, so it is their number that counts, not what they do.
+Between two messages the code leaves the processor's cache, so the number of calls determines the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zlib import crc32
 from pydanube_core.batch.encode import encode_batch, optional_columns
 from pydanube_core.batch.layout import PRODUCER_MAGIC, PRODUCER_PART, PRODUCER_PART_BYTES, VERSION, Codec
 
-# The producer part without its checksum, and the offsets of the payload column, which stand behind that
+# The producer part without its checksum, and the offsets of the payload column, which follow the checksum
 _FRONT: Final = struct.Struct(PRODUCER_PART.format[:-1])
 _OFFSETS: Final = struct.Struct("<II")
 _OFFSETS_BYTES: Final = 8
@@ -24,7 +24,7 @@ assert _FRONT.size == PRODUCER_PART_BYTES - 4
 
 
 class LoneBatches:
-    """Batches of one payload each, plain, of one producer and one schema."""
+    """Batches of one uncompressed payload each, of one producer and one schema."""
 
     __slots__ = ("_behind", "_columns", "_epoch", "_producer_id", "_schema", "_tails")
 
@@ -45,7 +45,7 @@ class LoneBatches:
         key: bytes | None = None,
         attributes: Mapping[str, str] | None = None,
     ) -> tuple[bytes, bytes, bytes]:
-        """The batch, in three pieces. Payload, key and attributes have no more bytes than a batch takes."""
+        """Return the batch in three pieces. Payload, key and attributes must not exceed the maximum of a batch."""
         size = len(payload)
         columns, tail = self._columns, self._tails[size & 7]
         if key is not None or attributes:

@@ -1,15 +1,15 @@
-"""Cut batches: make a batch of some of a batch's messages, and find what routing by message needs.
+"""Cut batches: make a batch of some of a batch's messages, and compute slots and sizes for routing by message.
 
-A cut keeps what every column says of the messages it takes; only what belongs to the batch as a whole is made anew:
-the checksum, offset deltas (from the first message taken), tables (rows in use), and the codec (a cut is stored
-uncompressed where that takes no more room than its batch did). The owner puts a broker part flagged `resealed` in front.
+A cut keeps the values of every column for its messages. Only properties of the whole batch are recomputed: the checksum,
+offset deltas (from the first message taken), tables (rows in use), and the codec (a cut is stored uncompressed if that
+takes no more room than its batch did). The owner puts a broker part flagged `resealed` in front.
 
-The data must have been validated, and its checksum verified since it was last read from a disk or a network: it is not
-summed again here, ≈ 0.4 µs a KiB that every consumer of a shared subscription would cost. Needs numpy; imported by the
-broker only.
+The data must have been validated, and its checksum verified since it was last read from a disk or a network. It is not
+verified again here, which would cost ≈ 0.4 µs per KiB and consumer of a shared subscription. Needs numpy. Only the broker
+imports it.
 
-Gathering 500 of 2 000 payloads of 128 bytes takes ≈ 20 µs where they are of one length, ≈ 80 µs where they are not
-(`benchmarks/batch_codec.py`), and the new checksum comes on top.
+Gathering 500 of 2 000 payloads of 128 bytes takes ≈ 20 µs if they have one length, otherwise ≈ 80 µs
+(`benchmarks/batch_codec.py`), plus the new checksum.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from pydanube_core.errors import InvalidArgument
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
 
-# A slot is CRC-32 (zlib's) of the key, modulo their number: every language has it, it is the same for ever, and one
-# call costs 50 ns; being hard to collide on purpose is not asked of what decides which consumer a key goes to.
+# A slot is zlib's CRC-32 of the key, modulo the number of slots. Every language has it, it never changes, and a call
+# costs 50 ns. Choosing a consumer by key does not need collision resistance.
 KEY_SLOTS: Final = 65_536
 
 
@@ -50,8 +50,8 @@ class Cut(NamedTuple):
     last_delta: int
 
 
-_FEW_KEY_BYTES: Final = 32  # a key, on average: they are taken byte by byte
-# What an arrangement knows how to lay out; batches with anything else are cut row by row.
+_FEW_KEY_BYTES: Final = 32  # maximum mean length of a key, because an arrangement copies keys byte by byte
+# Columns that an arrangement supports. Batches with others are cut row by row.
 _ARRANGED: Final = Column.PAYLOAD | Column.KEY | Column.PUBLISH_TIME | Column.PRODUCERS
 
 
@@ -62,20 +62,20 @@ class _Pick(Protocol):
     def count(self) -> int: ...
 
     def numbers(self, first: int) -> Ints:
-        """`first` and the row, of the rows taken."""
+        """Return `first` plus the row number for each row."""
 
     def fixed(self, values: Ints) -> Ints:
-        """The values of the rows taken."""
+        """Return the values of the rows."""
 
     def ragged(self, offsets: Ints, data: Buffer) -> tuple[bytes, bytes]:
-        """Offsets from 0, and the bytes, of the rows taken."""
+        """Return the offsets, from 0, and the bytes of the rows."""
 
     def entries(self, offsets: Ints) -> tuple[bytes, _Pick]:
-        """Entry offsets from 0 of the rows taken, and the pick of their entries."""
+        """Return the entry offsets, from 0, of the rows and the pick of their entries."""
 
 
 class _Span:
-    """Rows [start, stop): everything is one slice."""
+    """Rows [start, stop), which are one slice of each column."""
 
     __slots__ = ("_start", "_stop", "count")
 
@@ -131,11 +131,11 @@ class _Rows:
 
 
 class Cutter:
-    """Cuts one batch for several consumers: what every cut needs is found, and inflated, once.
+    """Cuts one batch for several consumers. Columns are located and inflated once for all cuts.
 
     Args:
-        order: rows of the batch, each at most once, in an order in which those of one consumer follow each other, in
-            theirs; cuts of such neighbours are cheaper, and no other is dearer.
+        order: rows of the batch, each at most once, grouped by consumer and ascending within a group. A cut of rows that
+            are contiguous in it is cheaper. Other cuts cost the same as without it.
     """
 
     def __init__(self, data: Buffer, order: Ints | None = None) -> None:
@@ -150,9 +150,9 @@ class Cutter:
         self.__dict__.pop("_arranged", None)
 
     def select(self, indices: Sequence[int] | Ints) -> Cut:
-        """Return the messages at `indices`, strictly ascending, as a batch of their own.
+        """Return the messages at `indices`, strictly ascending, as a separate batch.
 
-        Raises `InvalidArgument`: no index, one outside the batch, or not ascending.
+        Raises `InvalidArgument` without an index, for one outside the batch, and if they do not ascend.
         """
         rows = np.asarray(indices, dtype=np.intp)
         count = self._part.count
@@ -172,7 +172,7 @@ class Cutter:
 
     @cached_property
     def _arranged(self) -> Arranged | None:
-        """Return the layout of the order; None if the batch has columns or payloads that it does not cover."""
+        """Return the layout of the order, None if it does not support the columns or payloads of the batch."""
         part, view = self._part, self._view
         if self._order is None or not len(self._order) or part.columns & ~_ARRANGED:
             return None
@@ -214,7 +214,7 @@ class Cutter:
             columns |= Column.PRODUCERS
             parts += self._one_producer
         first, last = int(rows[0]), int(rows[-1])
-        # They are no run of the batch, so their numbers and offsets have holes.
+        # The rows are not contiguous in the batch, so sequences and offsets have holes.
         columns |= Column.SEQUENCE | Column.OFFSET_DELTA
         sequences, deltas = arranged.numbers(at, count)
         parts.append(sequences)
@@ -223,7 +223,7 @@ class Cutter:
         return self._sealed(parts, (codec, count, columns, len(raw), len(payload)), sequence, first, last)
 
     def _packed(self, raw: Buffer) -> tuple[Codec, Buffer]:
-        """Return payloads for storage: uncompressed if that takes no more room than the whole batch did."""
+        """Return codec and payloads for storage, uncompressed if that takes no more room than the whole batch did."""
         part = self._part
         if part.codec != Codec.NONE and len(raw) > part.stored_bytes:
             packed = compress(raw, part.codec)
@@ -239,7 +239,7 @@ class Cutter:
         first_delta: int,
         last_delta: int,
     ) -> Cut:
-        """Put the producer part before columns; `shape`: codec, count, columns, raw and stored bytes."""
+        """Put the producer part before columns. `shape` is codec, count, columns, raw and stored bytes."""
         of = self._part
         times = first_sequence, of.first_publish_time_ms
         part = ProducerPart(
@@ -249,9 +249,9 @@ class Cutter:
         return Cut(batch, first_delta, last_delta)
 
     def slice(self, start: int, stop: int) -> Cut:
-        """Return the messages [start, stop) by index: `select` of a range, cheaper.
+        """Return the messages [start, stop) by index, like `select` but cheaper.
 
-        Raises `InvalidArgument`: not a range within the batch.
+        Raises `InvalidArgument` if it is not a range within the batch.
         """
         if not 0 <= start < stop <= self._part.count:
             raise InvalidArgument(
@@ -265,8 +265,8 @@ class Cutter:
         """Return the slot of each message: CRC-32 of its key or, without one, of its producer's name.
 
         Args:
-            producer_name: of the producer of the whole batch, for batches without a table of producers; without it
-                their messages without keys go by the producer's id, in decimal.
+            producer_name: of the producer of the whole batch, for batches without a table of producers. If it is empty,
+                the producer's id in decimal is used.
         """
         part, view = self._part, self._view
         hashes = keyed = None
@@ -285,7 +285,7 @@ class Cutter:
         return result % np.uint32(slots)
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes each message holds: raw payload, key, attribute keys and values."""
+        """Return the size of each message in bytes: raw payload, key, attribute keys and values."""
         data, n = self._data, self._part.count
         sizes: npt.NDArray[np.int64] = self._lengths.astype(np.int64)
         if (column := self._keys) is not None:
@@ -301,7 +301,7 @@ class Cutter:
 
     @cached_property
     def _lengths(self) -> Ints:
-        """Return the lengths of the payloads."""
+        """The lengths of the payloads."""
         offsets, _ = _offsets_at(self._data, PRODUCER_PART_BYTES, self._part.count)
         lengths: Ints = offsets[1:] - offsets[:-1]
         return lengths
@@ -354,7 +354,7 @@ class Cutter:
             values_at = _ragged(parts, data, keys_at, total, entries)
             _ragged(parts, data, values_at, total, entries)
         if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
-            # Still counted from the header's time: counted anew a delta might not fit
+            # Relative to the header's time as before: with another base a delta might not fit
             columns |= Column.PUBLISH_TIME
             append_padded(parts, pick.fixed(np.frombuffer(data, "<i4", n, at)).tobytes())
         if self._one_producer is not None:
@@ -376,7 +376,7 @@ class Cutter:
         at = view.column_start(Column.OFFSET_DELTA)
         deltas = pick.numbers(0) if at is None else pick.fixed(np.frombuffer(data, "<u4", n, at))
         first_delta, last_delta = int(deltas[0]), int(deltas[-1])
-        if last_delta - first_delta != pick.count - 1:  # they rise, so this tells of holes
+        if last_delta - first_delta != pick.count - 1:  # rising deltas with holes
             columns |= Column.OFFSET_DELTA
             append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
 
@@ -385,12 +385,12 @@ class Cutter:
 
 
 def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
-    """Return the offset array of a variable-length column, and where its bytes begin."""
+    """Return the offset array of a variable-length column and the start of its bytes."""
     return np.frombuffer(data, "<i4", n + 1, at), at + padded(4 * (n + 1))
 
 
 def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | None:
-    """Return which messages have a key (0 or 1 each), and offsets and bytes of the keys; None if none has."""
+    """Return which messages have a key (0 or 1 each), and offsets and bytes of the keys. None without a key column."""
     at, n = view.column_start(Column.KEY), view.part.count
     if at is None:
         return None
@@ -401,7 +401,7 @@ def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | No
 
 
 def _ragged(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> int:
-    """Append the rows taken of a variable-length column; return where the column ends."""
+    """Append the picked rows of a variable-length column and return the end of the column."""
     offsets, start = _offsets_at(data, at, n)
     end = start + int(offsets[n])
     new_offsets, taken = pick.ragged(offsets, memoryview(data)[start:end])
@@ -411,7 +411,7 @@ def _ragged(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> 
 
 
 def _producers(parts: list[Buffer], data: Buffer, at: int, view: BatchView, pick: _Pick) -> int:
-    """Append the rows of the producers' table in use, and the index if there are two or more; its column bit or 0."""
+    """Append the used rows of the producers' table, and the index for two or more. Return the index's column bit or 0."""
     rows, index_at = int.from_bytes(data[at : at + 4], "little"), view.column_start(Column.PRODUCER_INDEX)
     used, index = np.zeros(1, np.intp), None
     if index_at is not None:
@@ -437,9 +437,9 @@ def _schemas(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) ->
     append_padded(parts, index.astype("<i4").tobytes())
 
 
-# -- what routing needs --------------------------------------------------------------------------------------
+# -- routing -------------------------------------------------------------------------------------------------
 
 
 def key_slots(data: Buffer, slots: int = KEY_SLOTS, *, producer_name: str = "") -> npt.NDArray[np.uint32]:
-    """Return the key slots of a batch; see `Cutter.slots`."""
+    """Return the key slots of a batch. See `Cutter.slots`."""
     return Cutter(data).slots(slots, producer_name=producer_name)

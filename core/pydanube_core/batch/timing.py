@@ -1,7 +1,7 @@
 """Delays and lifetimes of messages: two attributes, in milliseconds from the append time.
 
-They are attributes and no column, so that they travel with every client, through the cold tier and into Spark. A batch
-without attributes is never looked at; of one with attributes, only their names, unless one of the two is among them.
+They are attributes and no column, so that every client, the cold tier and Spark keep them. A batch without attributes is
+not read. Otherwise only the names are read, unless one of the two is among them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ TTL_MS: Final = "danube-ttl-ms"
 NAMES: Final = (DELAY_MS, TTL_MS)
 MOST_MS: Final = 366 * 86_400_000
 _WORDS: Final = tuple(name.encode() for name in NAMES)
-_COLUMNS_AT: Final = 12  # of the column bitmap, in the producer part
+_COLUMNS_AT: Final = 12  # position of the column bitmap in the producer part
 _ATTRIBUTES: Final = int(Column.ATTRIBUTES)
 
 assert _ATTRIBUTES < 256, "one byte of the bitmap is looked at"
 
 
 def has_attributes(batch: bytes | memoryview) -> bool:
-    """Whether a batch, from its producer part on, has attributes at all."""
+    """Return whether a batch, passed from its producer part on, has attributes."""
     return bool(batch[_COLUMNS_AT] & _ATTRIBUTES)
 
 
 def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
-    """Return (delay, time to live or None) of each message; None if no message of the batch has either."""
-    if len(view) == 1:  # its attributes are read as quickly as their names
+    """Return (delay, time to live or None) of each message, None if no message of the batch has either."""
+    if len(view) == 1:  # reading its attributes costs no more than reading their names
         (only,) = view.attributes() or ({},)
         if DELAY_MS not in only and TTL_MS not in only:
             return None
@@ -45,7 +45,7 @@ def timings(view: BatchView) -> list[tuple[int, int | None]] | None:
 
 
 def _whole(attributes: Mapping[str, str], name: str) -> int | None:
-    """Return the number in an attribute; None if it is missing, or not in the form that our clients send."""
+    """Return the number in an attribute, None if it is missing or not in the form that our clients send."""
     text = attributes.get(name)
     if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 12):
         return None

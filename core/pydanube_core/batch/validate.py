@@ -1,18 +1,18 @@
-"""Check a batch on receipt, before an offset is assigned: everything that later code relies on without checking again.
+"""Validate a batch on receipt, before an offset is assigned: everything that later code relies on without checking again.
 
-The checksum proves only that the bytes are those the producer summed. A hostile or broken producer sums what it
-likes: one falling offset in a column that Arrow wraps without a copy ends the process (`experiments/hostile_batch.py`).
-So the journal, the cold tier and every consumer may take for granted what stands here:
+The checksum proves only that the bytes did not change since the producer computed it. A hostile or broken producer can
+checksum invalid data, and one decreasing offset in a column that Arrow wraps without a copy crashes the process
+(`experiments/hostile_batch.py`). So the journal, the cold tier and every consumer may rely on these guarantees:
 
-- the columns follow each other without a gap, end where the batch ends, and are padded with zeros;
-- every offset array starts at 0, never falls, and ends at the length of its bytes;
-- payloads inflate to `raw_bytes` exactly, and none is larger than the policy allows;
-- keys, attributes and producers' names are UTF-8, entry by entry; a message without a key has no key bytes;
-- an index points into its table; tables have 1 to `count` rows, and a producer index stands where there are two or more;
-- sequences, offset deltas and publish times are in their ranges; reserved fields are 0.
+- The columns follow each other without a gap, end where the batch ends, and are padded with zeros.
+- Every offset array starts at 0, never decreases, and ends at the length of its bytes.
+- Payloads inflate to exactly `raw_bytes`, and none is larger than the policy allows.
+- Keys, attributes and producers' names are UTF-8, entry by entry. A message without a key has no key bytes.
+- An index points into its table. Tables have 1 to `count` rows. A producer index exists exactly if there are two or more.
+- Sequences, offset deltas and publish times are in their ranges. Reserved fields are 0.
 
-Vectorised: ≈ 7 µs beside the checksum for 2 000 messages without optional columns (`benchmarks/batch_codec.py`).
-Needs numpy; imported by the broker only.
+Vectorised: ≈ 7 µs beside the checksum for 2 000 messages without optional columns (`benchmarks/batch_codec.py`). Needs
+numpy. Only the broker imports it.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _INT32: Final = np.dtype("<i4")
 _UINT32: Final = np.dtype("<u4")
 _INT64: Final = np.dtype("<i8")
 
-# int32 arithmetic below cannot wrap: what is subtracted has been found to rise from 0 to less than this
+# int32 arithmetic below cannot wrap, because checked offsets rise from 0 and stay below this
 assert max(MAX_BATCH_BYTES, MAX_INFLATED_BYTES) < 1 << 31
 
 
 def validate_batch(data: Buffer, *, max_message_bytes: int, allow_offset_delta: bool = False) -> ProducerPart:
-    """Verify a producer's batch: its checksum, then everything said above.
+    """Verify a producer's batch: its checksum, then the guarantees of this module.
 
     Args:
         data: producer part and body, nothing behind them.
         max_message_bytes: the topic's limit for one raw payload.
-        allow_offset_delta: for batches that a broker made; a producer's has no holes.
+        allow_offset_delta: accept holes, which only batches made by a broker may have.
 
     Raises:
-        BatchTooLarge, MessageTooLarge: a limit is exceeded; `details` has `value`, `limit` and, for a message, `index`.
-        ChecksumMismatch: the bytes changed on their way.
-        InvalidArgument: anything else; `details` names the field, the value and the index of the message or entry.
+        BatchTooLarge, MessageTooLarge: a limit is exceeded. `details` has `value`, `limit` and, for a message, `index`.
+        ChecksumMismatch: the bytes changed in transit.
+        InvalidArgument: anything else. `details` names the field, the value and the index of the message or entry.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise BatchTooLarge(
@@ -86,12 +86,12 @@ def check_body(
 def walk_columns(
     data: Buffer, part: ProducerPart, *, max_message_bytes: int, allow_offset_delta: bool = False
 ) -> None:
-    """Check any batch column by column; every refusal is made here."""
+    """Check any batch column by column. Raises every error of the validation."""
     if data[_RESERVED] != _ZEROS[:4]:
         raise _bad("reserved", bytes(data[_RESERVED]).hex(), "the reserved field is not 0")
     columns, n = part.columns, part.count
     _check_range("first_publish_time_ms", part.first_publish_time_ms, MAX_PUBLISH_TIME_MS)
-    counted = 0 if columns & Column.SEQUENCE else n - 1  # sequences that follow from the first by counting
+    counted = 0 if columns & Column.SEQUENCE else n - 1  # sequences that are implied by the first
     _check_range("first_sequence", part.first_sequence, MAX_SEQUENCE - counted)
     walk = _Walk(data)
     _check_payloads(walk, part, max_message_bytes)
@@ -128,7 +128,7 @@ def walk_columns(
 
 
 class _Walk:
-    """Goes through the columns in order; claims bytes, never more than there are."""
+    """A cursor over the columns in order, which claims bytes and never more than the batch has."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -138,7 +138,7 @@ class _Walk:
         self._end = len(data)
 
     def take(self, length: int, field: str) -> int:
-        """Claim `length` bytes and their padding; return where they start."""
+        """Claim `length` bytes and their padding, and return their start."""
         start = self.at
         stop = start + length
         self.at = end = start + padded(length)
@@ -166,7 +166,7 @@ class _Walk:
         return rows
 
     def offsets(self, n: int, field: str) -> tuple[Ints, int]:
-        """Claim the offsets of `n` entries, which start at 0 and never decrease; return them and where they end."""
+        """Claim the offsets of `n` entries, which start at 0 and never decrease. Return them and the last one."""
         offsets = self.fixed(n + 1, _INT32, field)
         first, last = int(offsets[0]), int(offsets[n])
         if first:
@@ -179,12 +179,12 @@ class _Walk:
         return offsets, last
 
     def text(self, n: int, field: str, owner: Ints | None = None) -> Ints:
-        """Claim a variable-length column of UTF-8; return its offsets.
+        """Claim a variable-length column of UTF-8 and return its offsets.
 
-        Each entry must stand alone: the whole is decoded, and no entry may begin in the middle of a code point.
+        The whole column is decoded. No entry may begin in the middle of a code point, so each entry is valid UTF-8.
 
         Args:
-            owner: entry offsets of the messages, where entries are not messages; errors then name the message.
+            owner: entry offsets of the messages if entries are not messages, so that errors name the message.
         """
         offsets, length = self.offsets(n, field)
         data = self.bytes(length, field)
@@ -196,7 +196,7 @@ class _Walk:
             entry = int(np.searchsorted(offsets, error.start, "right")) - 1
         else:
             starts = offsets[1:-1]
-            # Empty entries at the end start where nothing is
+            # Skip empty entries at the end, which start behind the data
             starts = starts[: np.searchsorted(starts, length)]
             torn = np.frombuffer(data, np.uint8)[starts] & 0xC0 == 0x80
             if np.count_nonzero(torn):
@@ -212,7 +212,7 @@ def _check_payloads(walk: _Walk, part: ProducerPart, max_message_bytes: int) -> 
     offsets, end = walk.offsets(part.count, "payload")
     if end != part.raw_bytes:
         raise _bad("payload", end, f"the offsets end at {end}, the header says {part.raw_bytes} raw bytes")
-    if end > max_message_bytes:  # otherwise no single one can be
+    if end > max_message_bytes:  # otherwise no single payload can be too large
         sizes = offsets[1:] - offsets[:-1]
         index = int(sizes.argmax())
         if sizes[index] > max_message_bytes:
@@ -299,7 +299,7 @@ def _check_range(field: str, value: int, highest: int) -> None:
 
 
 def _check_values(field: str, values: Ints, lowest: int, highest: int) -> None:
-    """Raise for the first value outside [lowest, highest]; the bounds may lie beyond the values' type."""
+    """Raise for the first value outside [lowest, highest]. The bounds may exceed the range of the values' type."""
     if int(values.min()) < lowest or int(values.max()) > highest:
         index = next(i for i, value in enumerate(values.tolist()) if not lowest <= value <= highest)
         value = int(values[index])

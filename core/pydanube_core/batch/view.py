@@ -1,7 +1,7 @@
-"""Read a batch: headers at once, each column on demand.
+"""Read a batch: headers immediately, each column on demand.
 
-A view never reads outside the bytes it was given: slices are bounds-checked by Python, and what a column claims is
-checked against what there is. Decoding a payload costs ≈ 70 ns a message (`benchmarks/batch_codec.py`).
+A view never reads outside its bytes: Python checks the bounds of slices, and sizes in a column are checked against the
+bytes of the batch. Decoding a payload costs ≈ 70 ns per message (`benchmarks/batch_codec.py`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from pydanube_core.errors import ChecksumMismatch, InvalidArgument
 
 Buffer = bytes | memoryview
 _CRC_AT: Final = PRODUCER_PART_BYTES - 4
-_CODECS: Final = tuple(Codec)  # by number: looking an enum up by its value costs 1 µs
+_CODECS: Final = tuple(Codec)  # by number, because looking up an enum by value costs 1 µs
 assert all(codec == at for at, codec in enumerate(_CODECS))
 _PAYLOAD: Final = int(Column.PAYLOAD)
 _KEY: Final = int(Column.KEY)
 _ATTRIBUTES: Final = int(Column.ATTRIBUTES)
 _TWO_INTS: Final = struct.Struct("<2i")
-_INTS: Final = tuple(struct.Struct(f"<{n}i") for n in range(1, 10))  # ends of so many attributes and one more
+_INTS: Final = tuple(struct.Struct(f"<{n}i") for n in range(1, 10))  # offsets of 0 to 8 attributes
 _UNKNOWN_COLUMNS: Final = ~KNOWN_COLUMNS
 
 
 class BrokerPart(NamedTuple):
-    """The owner's part of a batch. Offsets are the first and the last message's."""
+    """The owner's part of a batch. The offsets are those of the first and the last message."""
 
     base_offset: int
     last_offset: int
@@ -55,13 +55,13 @@ class BrokerPart(NamedTuple):
 
 
 class ProducerPart(NamedTuple):
-    """The producer's part of a batch; `body_bytes` is not in the header but derived from the buffer.
+    """The producer's part of a batch. The size of the body is not in it, but follows from the buffer.
 
-    A tuple, not a frozen dataclass: one is made for each batch, and eleven `object.__setattr__` cost 2.6 µs, this 0.6.
+    One is created for each batch. A tuple costs 0.6 µs, a frozen dataclass with eleven `object.__setattr__` 2.6 µs.
     """
 
     codec: Codec
-    count: int  # type: ignore[assignment]  # it hides the tuple's method, which nobody wants of a header
+    count: int  # type: ignore[assignment]  # hides the tuple's method, which has no use here
     columns: int
     raw_bytes: int
     stored_bytes: int
@@ -74,7 +74,7 @@ class ProducerPart(NamedTuple):
 
 
 def read_broker_part(data: Buffer) -> BrokerPart:
-    """Read and verify the 48 bytes of the broker part. Raises `ChecksumMismatch`: they are not what an owner wrote."""
+    """Read and verify the 48 bytes of the broker part. Raises `ChecksumMismatch` if they are damaged."""
     if len(data) < BROKER_PART_BYTES:
         raise ChecksumMismatch("a batch is shorter than its broker part", field="batch", value=len(data))
     magic, version, flags, base, last, epoch, time_ms, _, crc = BROKER_PART.unpack_from(data)
@@ -89,11 +89,11 @@ def read_producer_part(data: Buffer, *, verify: bool = True) -> ProducerPart:
     """Read the producer part and verify its checksum over `data`, which ends where the batch ends.
 
     Args:
-        verify: False for bytes whose checksum the caller has verified since they last left memory.
+        verify: False if the caller has verified the checksum since the bytes were last read from a disk or a network.
 
     Raises:
-        InvalidArgument: not a batch, or of a version, codec or column that is not known here.
-        ChecksumMismatch: the bytes changed since the producer summed them.
+        InvalidArgument: not a batch, or of an unsupported version, codec or column.
+        ChecksumMismatch: the bytes changed since the producer computed the checksum.
     """
     if len(data) < PRODUCER_PART_BYTES:
         raise InvalidArgument(
@@ -125,12 +125,12 @@ def read_producer_part(data: Buffer, *, verify: bool = True) -> ProducerPart:
 
 
 def _cut(data: bytes, offsets: tuple[int, ...]) -> list[bytes]:
-    # BytesIO shares the bytes; a read costs 60 ns where a slice costs 100, and falling offsets cannot multiply the data
+    # BytesIO shares the bytes. A read costs 60 ns, a slice 100, and decreasing offsets cannot multiply the data
     return list(map(BytesIO(data).read, map(sub, offsets[1:], offsets)))
 
 
 class BatchView:
-    """A batch read lazily.
+    """A batch that is read lazily.
 
     Args:
         data: producer part and body, nothing behind them.
@@ -139,7 +139,7 @@ class BatchView:
         part: the producer part, if it was read (and so verified) before.
 
     Raises:
-        InvalidArgument, ChecksumMismatch: as `read_producer_part`; columns raise them when they are first used.
+        InvalidArgument, ChecksumMismatch: see `read_producer_part`. Columns raise them on first use.
     """
 
     __slots__ = ("_at", "_data", "append_time_ms", "base_offset", "part")
@@ -155,7 +155,7 @@ class BatchView:
 
     @classmethod
     def stored(cls, data: Buffer) -> BatchView:
-        """A view of a stored batch: broker part, producer part, body. Verifies both checksums."""
+        """Return a view of a stored batch (broker part, producer part, body). Verifies both checksums."""
         head = read_broker_part(data)
         return cls(
             memoryview(data)[BROKER_PART_BYTES:],
@@ -166,10 +166,10 @@ class BatchView:
     def __len__(self) -> int:
         return self.part.count
 
-    # -- where the columns are -------------------------------------------------------------------------------
+    # -- positions of columns --------------------------------------------------------------------------------
 
     def column_start(self, column: Column) -> int | None:
-        """Return the byte position of a column; None if the batch does not have it."""
+        """Return the byte position of a column, None if the batch does not have it."""
         if not self.part.columns & column:
             return None
         if self._at is None:
@@ -215,7 +215,7 @@ class BatchView:
         return starts
 
     def _attributes_at(self) -> int | None:
-        """Return where the attributes begin, without walking through all columns: many single messages have some."""
+        """Return the start of the attributes without walking all columns, because many single messages have some."""
         part, n = self.part, self.part.count
         if not part.columns & _ATTRIBUTES:
             return None
@@ -242,10 +242,10 @@ class BatchView:
             raise InvalidArgument("a column has a negative length", field="batch", value=data_bytes)
         return at + padded(4 * (n + 1)) + padded(data_bytes)
 
-    # -- reading them ----------------------------------------------------------------------------------------
+    # -- reading columns -------------------------------------------------------------------------------------
 
     def ints(self, at: int, n: int, code: str = "i") -> tuple[int, ...]:
-        """`n` little-endian integers of struct code `code` at byte `at`."""
+        """Return `n` little-endian integers of struct code `code` at byte `at`."""
         try:
             return struct.unpack_from(f"<{n}{code}", self._data, at)
         except struct.error:
@@ -257,7 +257,7 @@ class BatchView:
         return _cut(bytes(self._data[start : start + max(offsets[-1], 0)]), offsets)
 
     def _texts(self, at: int, n: int) -> tuple[list[str], int]:
-        """A column of text, and where it ends."""
+        """Return a column of text and its end."""
         if n < 0:
             raise InvalidArgument("a column has a negative length", field="batch", value=n)
         offsets = self.ints(at, n + 1)
@@ -265,7 +265,7 @@ class BatchView:
         size = max(offsets[-1], 0)
         try:
             text = str(self._data[start : start + size], "utf-8")
-            if text.isascii():  # decoded all at once: a letter is a byte
+            if text.isascii():  # one byte per character, so the offsets apply to the decoded text
                 texts = list(map(StringIO(text).read, map(sub, offsets[1:], offsets)))
             else:
                 texts = list(map(bytes.decode, self._slices(at, n)))
@@ -276,13 +276,13 @@ class BatchView:
         return texts, start + padded(size)
 
     def payloads(self) -> list[bytes]:
-        """The payloads, one bytes object a message."""
+        """Return the payloads, one bytes object per message."""
         part, at = self.part, PRODUCER_PART_BYTES
         offsets = self.ints(at, part.count + 1)
         start = at + padded(4 * (part.count + 1))
         stored = self._data[start : start + part.stored_bytes]
         if offsets == (0, part.raw_bytes) and len(stored) == part.raw_bytes and part.codec is Codec.NONE:
-            return [bytes(stored)]  # a lone message: half the cost
+            return [bytes(stored)]  # a single message, at half the cost
         try:
             raw = bytes(decompress(stored, part.codec, part.raw_bytes))
         except ValueError as error:
@@ -290,7 +290,7 @@ class BatchView:
         return _cut(raw, offsets)
 
     def keys(self) -> list[bytes | None] | None:
-        """The keys, None for a message without; None for a batch without keys."""
+        """Return the keys, with None for a message without one. None for a batch without keys."""
         at = self.column_start(Column.KEY)
         if at is None:
             return None
@@ -299,13 +299,13 @@ class BatchView:
         keys: list[bytes | None] = [*self._slices(at + padded((n + 7) // 8), n)]
         if bits == (1 << n) - 1:
             return keys
-        # through text, because shifting a long number once a message is O(n²)
+        # by text, because shifting a long number for each message is O(n²)
         return [
             key if bit == "1" else None for key, bit in zip(keys, reversed(f"{bits:0{n}b}"), strict=False)
         ]
 
     def attribute_names(self) -> bytes:
-        """Return the names of all attributes, joined; empty for a batch without attributes."""
+        """Return the joined names of all attributes, empty for a batch without attributes."""
         at = self._attributes_at()
         if at is None:
             return b""
@@ -315,7 +315,7 @@ class BatchView:
         return bytes(self._data[start : start + self._int32(names + 4 * self._int32(at + 4 * n))])
 
     def attributes(self) -> list[dict[str, str]] | None:
-        """One dict a message; None for a batch without attributes."""
+        """Return one dict per message, None for a batch without attributes."""
         at = self._attributes_at()
         if at is None:
             return None
@@ -327,13 +327,13 @@ class BatchView:
         names, at = self._texts(at + padded(4 * (n + 1)), total)
         values, _ = self._texts(at, total)
         pairs = zip(names, values, strict=True)
-        try:  # one iterator through all pairs: a third of the cost of slicing them for each message
+        try:  # one iterator over all pairs costs a third of slicing them for each message
             return [dict(itertools.islice(pairs, count)) for count in map(sub, entries[1:], entries)]
         except ValueError:
             raise InvalidArgument("attribute offsets fall", field="attributes", value=total) from None
 
     def _attributes_of_one(self, at: int) -> dict[str, str] | None:
-        """Return the attributes of a single message in few calls; None if they are not of the usual form: some, ASCII, in order."""
+        """Return the attributes of a single message in few calls, None unless there are 1 to 8, in ASCII and valid."""
         data = self._data
         try:
             first, count = _TWO_INTS.unpack_from(data, at)
@@ -359,14 +359,14 @@ class BatchView:
         return found
 
     def publish_times_ms(self) -> list[int]:
-        """Publish time of each message, milliseconds since 1970, by the producer's clock."""
+        """Return the publish time of each message, milliseconds since 1970 by the producer's clock."""
         first, at = self.part.first_publish_time_ms, self.column_start(Column.PUBLISH_TIME)
         if at is None:
             return [first] * self.part.count
         return [first + delta for delta in self.ints(at, self.part.count)]
 
     def producers(self) -> list[tuple[int, str]]:
-        """The table of (id, name) of producers; empty where the batch has none."""
+        """Return the table of (id, name) of producers, empty if the batch has none."""
         at = self.column_start(Column.PRODUCERS)
         if at is None:
             return []
@@ -374,7 +374,7 @@ class BatchView:
         return list(zip(self.ints(at + 8, rows, "Q"), self._texts(at + 8 + 8 * rows, rows)[0], strict=True))
 
     def producer_index(self) -> tuple[int, ...] | None:
-        """Index of each message into `producers()`; None where one producer wrote them all."""
+        """Return each message's index into `producers()`, None if one producer wrote all."""
         at = self.column_start(Column.PRODUCER_INDEX)
         if at is None:
             return None
@@ -382,12 +382,12 @@ class BatchView:
         return self._index(at, 0 if table_at is None else self._int32(table_at))
 
     def sequences(self) -> tuple[int, ...] | range:
-        """The sequence number of each message within its producer."""
+        """Return the sequence number of each message within its producer."""
         at, first = self.column_start(Column.SEQUENCE), self.part.first_sequence
         return range(first, first + self.part.count) if at is None else self.ints(at, self.part.count, "q")
 
     def schemas(self) -> tuple[list[tuple[int, int]], tuple[int, ...]] | None:
-        """The table of (schema id, version) and each message's index into it; None: all as in `part`."""
+        """Return the table of (schema id, version) and each message's index into it, None if all are as in `part`."""
         at = self.column_start(Column.SCHEMAS)
         if at is None:
             return None
@@ -406,7 +406,7 @@ class BatchView:
         return index
 
     def offset_deltas(self) -> tuple[int, ...] | range:
-        """Return each message's offset minus the base offset; a range if there are no gaps."""
+        """Return each message's offset minus the base offset, a range if there are no gaps."""
         at = self.column_start(Column.OFFSET_DELTA)
         return range(self.part.count) if at is None else self.ints(at, self.part.count, "I")
 

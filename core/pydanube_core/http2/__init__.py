@@ -1,8 +1,8 @@
-"""HTTP/2 (RFC 9113) without any I/O: bytes in, events out; commands in, bytes out.
+"""HTTP/2 (RFC 9113) without I/O: from received bytes to events, and from commands to bytes to be sent.
 
-`connection.ServerConnection` and `client.ClientConnection` are the two sides; the other modules each hold one piece that
-both are made of: frames, header tables, the life of a stream, windows, what is waiting to be sent, and the budgets of a
-peer's behaviour. The clock comes in as an argument. Nothing here knows gRPC.
+`connection.ServerConnection` and `client.ClientConnection` are the two sides. The other modules are their common parts:
+frames, header tables, stream states, windows, the queue of data to be sent, and budgets for a peer's behaviour. The time
+is an argument. The package is independent of gRPC.
 """
 
 from pydanube_core.http2.client import ClientConnection

@@ -6,10 +6,10 @@
     …
     events = connection.receive(data, now)
 
-What holds is what holds there: a frame is acted on when all of it is there, header blocks are read in order and in one
-piece, the windows of both directions are kept to, a fault of one stream costs that stream, a fault of the connection
-costs the connection, `receive` never raises, and after the event `ConnectionEnded` nothing is read any more. A stream
-that has ended on both sides, or was reset, is forgotten; frames of it that are still under way are read past.
+The guarantees are those of `ServerConnection`: a frame is handled when it is complete, header blocks are decoded in order and as a
+whole, the windows of both directions are respected, an error on a stream ends that stream, an error of the connection
+ends the connection, `receive` never raises, and nothing is read after the event `ConnectionEnded`. A stream that has
+ended on both sides, or was reset, is removed. Frames for it that arrive later are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pydanube_core.http2.sending import Outbox
 from pydanube_core.http2.side import Side
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 
-TABLE_BYTES: Final = 4096  # of the server's header table: what answers repeat becomes a byte or two
+TABLE_BYTES: Final = 4096  # size of the server's header table, with which repeated headers take a byte or two
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
 _CLOSED = StreamState.CLOSED
@@ -44,7 +44,7 @@ _unpack = frames.FRAME_HEADER.unpack_from
 
 
 class ClientConnection(Side[AnswerEvent]):
-    """The client's side of one connection, as the module describes it."""
+    """The client's side of one connection. See the module."""
 
     def __init__(self, limits: Limits, *, now: float) -> None:
         greeting = PREFACE + frames.settings(
@@ -67,7 +67,7 @@ class ClientConnection(Side[AnswerEvent]):
     # -- commands ----------------------------------------------------------------------------------------------
 
     def open(self) -> Stream:
-        """Open a stream; send its headers before another is opened.
+        """Open a stream. Its headers must be sent before another one is opened.
 
         Not to be called when `going`, `full` or `ended`.
         """
@@ -163,7 +163,7 @@ class ClientConnection(Side[AnswerEvent]):
         begins = not stream.head_received
         if state is None or begins is (head.status is None) or not (begins or ended):
             raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "HEADERS where none may be")
-        if begins and head.status[:1] == b"1":  # informational (section 8.1): the head is to come
+        if begins and head.status[:1] == b"1":  # informational (section 8.1): the head follows
             if ended:
                 raise StreamFailure(stream_id, ErrorCode.PROTOCOL_ERROR, "no answer follows")
             return

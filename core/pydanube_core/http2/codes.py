@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
 
 
 class ConnectionFailure(Exception):
-    """The peer broke a rule of the connection: GOAWAY with this code, then the end (section 5.4.1)."""
+    """The peer broke a rule of the connection. It ends after a GOAWAY with this code (section 5.4.1)."""
 
     def __init__(self, code: ErrorCode, why: str) -> None:
         super().__init__(why)
@@ -59,7 +59,7 @@ class ConnectionFailure(Exception):
 
 
 class StreamFailure(Exception):
-    """The peer broke a rule of one stream: RST_STREAM with this code; the others go on (section 5.4.2)."""
+    """The peer broke a rule of one stream. RST_STREAM with this code ends it, others continue (section 5.4.2)."""
 
     def __init__(self, stream_id: int, code: ErrorCode, why: str) -> None:
         super().__init__(why)

@@ -1,13 +1,13 @@
-"""The server's side of one HTTP/2 connection, without I/O: `receive` bytes and get events, command, `take` bytes.
+"""The server's side of one HTTP/2 connection, without I/O: `receive` bytes and get events, send commands, `take` bytes.
 
     events = connection.receive(data, now)
     …                                          # connection.out.answer(stream, …), .data(…), .finish(…)
     transport.write(connection.take(now))
 
-What holds: a frame is acted on when all of it is there; header blocks are read in order and in one piece, also those of
-requests that are refused (the table must not lose step); the windows of both directions are kept to; a fault of one
-stream costs that stream, a fault of the connection costs the connection, and `receive` never raises. After the event
-`ConnectionEnded` nothing is read any more; it is always the last.
+A frame is handled when it is complete. Header blocks are decoded in order and as a whole, also those of refused requests,
+because the header table must stay in step. The windows of both directions are respected. An error on a stream ends that
+stream, an error of the connection ends the connection, and `receive` never raises. `ConnectionEnded` is always the last
+event. Nothing is read after it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pydanube_core.http2.sending import Outbox
 from pydanube_core.http2.side import Side
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 
-STREAM_BYTES: Final = 2048  # what an open stream takes with its call, about
-_REMEMBERED: Final = 256  # streams that are closed, and how: frames of theirs may still be under way
-_MOST: Final = 320  # of them, before the oldest are forgotten
-_TLS_HANDSHAKE: Final = 0x16  # the first byte of whoever speaks TLS
-# What every call passes is kept as plain globals: a member of an enum is looked up in its class each time, 50 ns.
+STREAM_BYTES: Final = 2048  # approximate memory of an open stream with its call
+_REMEMBERED: Final = 256  # closed streams that are kept, because frames for them may still arrive
+_MOST: Final = 320  # number of closed streams at which the oldest are removed
+_TLS_HANDSHAKE: Final = 0x16  # the first byte of a TLS connection
+# Plain globals for the path of every call, because an enum member is looked up in its class each time, 50 ns.
 _DATA, _HEADERS, _WINDOW_UPDATE = int(FrameType.DATA), int(FrameType.HEADERS), int(FrameType.WINDOW_UPDATE)
 _END_STREAM, _END_HEADERS, _PADDED = frames.END_STREAM, frames.END_HEADERS, frames.PADDED
-_OPENS = _END_HEADERS | _END_STREAM  # of them, END_HEADERS alone: a whole head, and more is to come
+_OPENS = _END_HEADERS | _END_STREAM  # END_HEADERS alone means a whole head, with data to follow
 _SHAPE = _END_HEADERS | _PADDED | frames.PRIORITIZED  # of a HEADERS frame
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
 _OPEN, _HALF_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE
@@ -70,16 +70,16 @@ class ServerConnection(Side[Event]):
     def __init__(self, limits: Limits, *, varying: bytes = b"", now: float) -> None:
         reader = HeaderReader(table_bytes=0, list_bytes=limits.header_list_bytes, varying=varying)
         super().__init__(limits, Outbox(limits), reader, greeting=_greeting(limits), now=now)
-        #: streams that ended on our side and have a user, to be told by whoever takes
+        #: streams with a user that ended on our side. The caller of `take` notifies the users
         self.finished: list[Stream] = []
         self._head_bytes = 0  # of open streams
-        self.partial_since: float | None = None  # when the frame began that is not whole
-        self._greeted = False  # the preface is there
+        self.partial_since: float | None = None  # start of the incomplete frame
+        self._greeted = False  # the preface was received
         self._closed: dict[int, bool] = {}  # id → whether we reset it
 
     @property
     def held_bytes(self) -> int:
-        """Return about how many bytes are held for the peer: incomplete frames, open streams, and data to be sent."""
+        """The approximate number of bytes held for the peer: incomplete frames, open streams, and data to be sent."""
         return (
             len(self._partial)
             + (0 if self._block is None else self._block.size)
@@ -103,10 +103,10 @@ class ServerConnection(Side[Event]):
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, what)
             if len(greeting) < len(PREFACE):
                 self._partial = data
-                return  # how long it may take is the handshake's affair
+                return  # the caller's handshake has a timeout
             self._greeted, position = True, len(PREFACE)
         streams, window, whole = self.streams, self._window, self.limits.stream_window_bytes
-        begun: Stream | None = None  # the stream of the last event, if that is the head of a request
+        begun: Stream | None = None  # the stream of the last event if that is the head of a request
         while size - position >= 9:
             high, low, kind, flags, stream_id = _unpack(data, position)
             length = high << 8 | low
@@ -139,7 +139,7 @@ class ServerConnection(Side[Event]):
                         and stream.expected is None
                         and length <= whole
                     ):
-                        # All of a request right behind its head: it joins that event.
+                        # The whole body directly after the head: add it to the head's event.
                         stream.state = _HALF_CLOSED
                         request = events[-1]
                         assert type(request) is RequestReceived
@@ -230,12 +230,12 @@ class ServerConnection(Side[Event]):
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "stream_id_used_before")
         if not reset_by_us:
             raise ConnectionFailure(ErrorCode.STREAM_CLOSED, "headers_after_end")
-        self._reader.read_once(block)  # they were under way; the table takes note
+        self._reader.read_once(block)  # sent before our reset arrived. It may change the table
 
     def _stray(self, stream_id: int, what: str) -> None:
         """Handle a frame of a stream that is not open."""
         self._known_id(stream_id)
-        if not self._closed.get(stream_id, False):  # else it was under way when we reset the stream
+        if not self._closed.get(stream_id, False):  # otherwise it was sent before our reset arrived
             raise StreamFailure(stream_id, ErrorCode.STREAM_CLOSED, f"{what} after the end")
 
     # -- the rarer frames --------------------------------------------------------------------------------------
@@ -266,11 +266,11 @@ class ServerConnection(Side[Event]):
     # -- commands ----------------------------------------------------------------------------------------------
 
     def announce_end(self) -> None:
-        """Tell the peer to open no more streams; those opened before it hears that are still accepted (section 6.8)."""
+        """Request that the peer opens no more streams. Those opened before it reads that are accepted (section 6.8)."""
         self.control.announce_end()
 
     def stop_taking(self) -> None:
-        """Refuse new streams. Called without being asked once the peer has heard `announce_end`."""
+        """Refuse new streams. Called automatically once the peer has read `announce_end`."""
         if self.control.announced:
             self.leave("shutting down")
 
@@ -317,7 +317,7 @@ class ServerConnection(Side[Event]):
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Forget the oldest entries, many at once so that it is rarely done; a dict keeps its order."""
+        """Remove the oldest entries, many together so that it is rarely needed. A dict keeps its order."""
         for stream_id in tuple(islice(self._closed, len(self._closed) - _REMEMBERED)):
             del self._closed[stream_id]
 

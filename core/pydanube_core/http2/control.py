@@ -14,16 +14,16 @@ from pydanube_core.http2.sending import INITIAL_WINDOW_BYTES, WINDOW_LIMIT, Outb
 from pydanube_core.http2.streams import Stream
 
 LARGEST_ID: Final = (1 << 31) - 1
-#: each so many bytes of a SETTINGS frame count as a frame more: clients send fewer than ten entries of 6 bytes
+#: bytes of a SETTINGS frame that count as one more frame. Clients send fewer than ten entries of 6 bytes
 _CHARGED_BYTES: Final = 600
-#: and each so many streams that it makes us look at, half a millisecond
+#: streams visited for a SETTINGS frame that count as one more frame, half a millisecond
 _CHARGED_STREAMS: Final = 2000
 _OUR_PING: Final = b"pydanube"
 _GOING_PING: Final = b"goingoff"
 
 
 class Control:
-    """The settings of both sides, and answers that are due. Begins with our `greeting`, which ends with SETTINGS."""
+    """The settings of both sides, and pending acknowledgements. Sends our `greeting` first, which ends with SETTINGS."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Control:
         self._streams = streams
         self._reader = reader
         self._budgets = budgets
-        self.announced = False  # the end
-        self.peer_streams = LARGEST_ID  # how many may be open that we began
-        self._acks_due = 1  # of our SETTINGS
+        self.announced = False  # the end was announced
+        self.peer_streams = LARGEST_ID  # maximum of open streams that we began
+        self._acks_due = 1  # pending acknowledgements of our SETTINGS
         self.pings: list[bytes] = []  # to be acknowledged
         self._ping_answered_at = now - 1.0
         self._out.control(greeting)
@@ -53,7 +53,7 @@ class Control:
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Handle a frame that is neither of a stream nor the acknowledgement of a PING.
 
-        Raises `ConnectionFailure`, `StreamFailure`: the peer is wrong.
+        Raises `ConnectionFailure`, `StreamFailure` for an error of the peer.
         """
         match kind:
             case FrameType.SETTINGS:
@@ -74,10 +74,10 @@ class Control:
             case FrameType.PUSH_PROMISE | FrameType.CONTINUATION:
                 raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "unexpected_frame")
             case _:
-                self._budgets.spend(BudgetKind.UNKNOWN, now)  # section 5.5: read past
+                self._budgets.spend(BudgetKind.UNKNOWN, now)  # ignored (section 5.5)
 
     def settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Apply the peer's settings. Each value is checked, but the streams' windows change once a frame."""
+        """Apply the peer's settings. Each value is checked, but the streams' windows change once per frame."""
         self._budgets.spend(BudgetKind.SETTINGS, now, 1 + len(payload) // _CHARGED_BYTES)
         if stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
@@ -109,15 +109,15 @@ class Control:
                 case SettingId.MAX_CONCURRENT_STREAMS:
                     self.peer_streams = value
                 case _:
-                    pass  # unknown, or (MAX_HEADER_LIST_SIZE) nothing we come near
+                    pass  # unknown, or MAX_HEADER_LIST_SIZE, which our lists never reach
         if windows:
             self._set_windows(largest=max(windows), last=windows[-1], now=now)
         self._out.control(frames.SETTINGS_ACK)
 
     def _set_windows(self, *, largest: int, last: int, now: float) -> None:
-        """Apply the last INITIAL_WINDOW_SIZE of a frame; the largest must not overflow any stream's window."""
+        """Apply the last INITIAL_WINDOW_SIZE of a frame. The largest one must not overflow any stream's window."""
         out, looked_at = self._out, 0
-        if largest + out.most_credit > WINDOW_LIMIT:  # the stream that had it may be gone
+        if largest + out.most_credit > WINDOW_LIMIT:  # the stream with the most credit may have ended
             looked_at = len(self._streams)
             out.most_credit = max((stream.credit for stream in self._streams.values()), default=0)
             if largest + out.most_credit > WINDOW_LIMIT:
@@ -131,7 +131,7 @@ class Control:
         self._budgets.spend(BudgetKind.SETTINGS, now, looked_at // _CHARGED_STREAMS)
 
     def acked(self, stream_id: int, payload: bytes) -> bool:
-        """Handle the acknowledgement of our PING; return whether it is the one of `announce_end`."""
+        """Handle the acknowledgement of our PING. Return whether it is the one of `announce_end`."""
         if stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "connection_frame_on_stream")
         if len(payload) != 8:
@@ -145,7 +145,7 @@ class Control:
         self.answer_pings(now)
 
     def answer_pings(self, now: float) -> float:
-        """Acknowledge PINGs that are due; return in how many seconds there will be more, 0 for never."""
+        """Acknowledge PINGs that are due. Return the seconds until the next ones are due, 0 if there are none."""
         if not self.pings:
             return 0.0
         wait = self._ping_answered_at + self._limits.ping_answer_s - now
@@ -158,7 +158,7 @@ class Control:
         return 0.0
 
     def probe(self) -> None:
-        """Send a PING, to see whether the peer answers."""
+        """Send a PING to check whether the peer answers."""
         self._out.control(frames.ping(_OUR_PING, ack=False))
 
     def announce_end(self) -> None:

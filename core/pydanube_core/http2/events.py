@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from pydanube_core.http2.streams import Stream
 
 
-# Not frozen: a frozen dataclass takes three times as long to make, and these are made for every frame.
+# Not frozen, because creating a frozen dataclass takes three times as long, and these are created for every frame.
 
 
 @dataclass(slots=True, eq=False)
 class RequestReceived:
     """A stream began.
 
-    A request that is one HEADERS and one last DATA frame behind it, the common one, is this event alone.
+    The usual request, one HEADERS frame directly followed by its only DATA frame, is this event alone.
 
     Args:
-        varying: the value of the header that is kept out of `head` (`HeaderReader`), if it was there.
-        ended: nothing follows; `data[start:end]` is all of the body then, as in `DataReceived`.
+        varying: the value of the header that is kept out of `head` (`HeaderReader`), None if there is none.
+        ended: nothing follows, and `data[start:end]` is the whole body, as in `DataReceived`.
     """
 
     stream: Stream
@@ -36,7 +36,7 @@ class RequestReceived:
 
 @dataclass(slots=True, eq=False)
 class HeadReceived:
-    """The head of an answer, or trailers: then `head.status` is None. Or an answer that is trailers only.
+    """The head of an answer, its trailers (`head.status` is None then), or an answer of trailers only.
 
     Args:
         ended: nothing follows.
@@ -49,9 +49,9 @@ class HeadReceived:
 
 @dataclass(slots=True, eq=False)
 class DataReceived:
-    """Data on a stream: `data[start:end]`, a part of what was received, so that nothing is copied unless needed.
+    """Data on a stream: `data[start:end]`, a range of the received bytes, which avoids a copy.
 
-    Empty with `ended` where a stream ended by trailers or an empty frame.
+    Empty with `ended` if a stream ended by trailers or an empty frame.
     """
 
     stream: Stream
@@ -63,7 +63,7 @@ class DataReceived:
 
 @dataclass(slots=True, eq=False)
 class StreamReset:
-    """A stream ended without an answer: reset by the peer, or by us for an error of the peer."""
+    """A stream ended without an answer: reset by the peer, or by us because of an error of the peer."""
 
     stream: Stream
     code: ErrorCode | int
@@ -76,7 +76,7 @@ class PingAcked:
 
 @dataclass(slots=True, eq=False)
 class GoingAway:
-    """The peer accepts no more streams; open ones that it had seen continue."""
+    """The peer accepts no more streams. Open streams that it has received continue."""
 
     code: ErrorCode | int
     why: str
@@ -84,11 +84,11 @@ class GoingAway:
 
 @dataclass(slots=True, eq=False)
 class ConnectionEnded:
-    """Nothing is read any more; send what `take` returns, then close.
+    """The connection has ended. Send the bytes of `take`, then close.
 
     Args:
-        code: as it stands in our GOAWAY.
-        why: for the log and for counting: a budget's name where the peer overstepped one.
+        code: the code in our GOAWAY.
+        why: reason for the log and the metrics, such as the name of an exceeded budget.
     """
 
     code: ErrorCode
@@ -96,5 +96,5 @@ class ConnectionEnded:
 
 
 Event = RequestReceived | DataReceived | StreamReset | PingAcked | ConnectionEnded
-#: what a client sees
+#: events of a client
 AnswerEvent = HeadReceived | DataReceived | StreamReset | PingAcked | GoingAway | ConnectionEnded

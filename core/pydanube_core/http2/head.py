@@ -1,5 +1,4 @@
-"""The head of a request, or of an answer: its header list, held against RFC 9113 section 8 once and shared by all that are
-alike."""
+"""The head of a request or an answer: its header list, validated by RFC 9113 section 8 once and shared by equal heads."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any, Final
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-#: section 8.2.2: of the connection, and HTTP/2 has its own ways for what they say
+#: connection-specific headers, which HTTP/2 forbids (section 8.2.2)
 _OF_THE_CONNECTION: Final = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
@@ -24,16 +23,16 @@ class MalformedHead(Exception):
 
 
 class RequestHead:
-    """One header list, shared by all requests that carry it.
+    """One header list, shared by all requests that have it.
 
-    `note` is the upper layer's: what it made of the head, made once.
+    `note` belongs to the upper layer, which computes its value once per head.
     """
 
     __slots__ = ("authority", "content_length", "fields", "method", "note", "path", "scheme", "size")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check and parse a header list. Raises `MalformedHead`, which says what is wrong."""
-        self.size = 0  # what it takes in memory, about
+        """Check and parse a header list. Raises `MalformedHead` with the reason."""
+        self.size = 0  # approximate memory
         pseudo: dict[bytes, bytes] = {}
         fields: list[tuple[bytes, bytes]] = []
         for name, value in headers:
@@ -69,13 +68,13 @@ class RequestHead:
 class AnswerHead:
     """One header list of an answer: its head if it has a `status`, else its trailers.
 
-    `note` is as in `RequestHead`.
+    For `note` see `RequestHead`.
     """
 
     __slots__ = ("content_length", "fields", "note", "status")
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check and parse a header list. Raises `MalformedHead`, which says what is wrong."""
+        """Check and parse a header list. Raises `MalformedHead` with the reason."""
         status: bytes | None = None
         fields: list[tuple[bytes, bytes]] = []
         for name, value in headers:
@@ -95,7 +94,7 @@ class AnswerHead:
 
 
 def check_trailers(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Check trailers. Raises `MalformedHead`: a pseudo-header, or a field that requests must not carry."""
+    """Check trailers. Raises `MalformedHead` for a pseudo-header, or a field that requests must not have."""
     for name, value in headers:
         if name[:1] == b":":
             raise MalformedHead(f"{_shown(name)} in trailers")

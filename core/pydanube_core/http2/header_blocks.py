@@ -12,7 +12,7 @@ _LARGEST_ID: Final = (1 << 31) - 1
 
 
 class PartialBlock:
-    """A header block that CONTINUATION frames will complete; no other frame may come in between."""
+    """A header block that CONTINUATION frames complete. No other frame may come in between."""
 
     __slots__ = ("_count", "_parts", "flags", "size", "stream_id")
 
@@ -24,9 +24,9 @@ class PartialBlock:
         self._count = 0
 
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, limits: Limits) -> bytes | None:
-        """Add a frame; return the whole block if it is the last.
+        """Add a frame. Return the whole block if the frame is the last one.
 
-        Raises `ConnectionFailure`: it is another frame, or too much.
+        Raises `ConnectionFailure` for another frame, and if the block exceeds a limit.
         """
         if kind != FrameType.CONTINUATION or stream_id != self.stream_id:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "header_block_interrupted")
@@ -39,7 +39,7 @@ class PartialBlock:
 
 
 def unwrapped(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Return a HEADERS payload without padding and priority. Raises `ConnectionFailure`: they are invalid."""
+    """Return a HEADERS payload without padding and priority. Raises `ConnectionFailure` if these are invalid."""
     try:
         if flags & frames.PADDED:
             padding = payload[0]
@@ -52,8 +52,8 @@ def unwrapped(flags: int, stream_id: int, payload: bytes) -> bytes:
         if len(payload) < 5:
             raise ConnectionFailure(ErrorCode.FRAME_SIZE_ERROR, "headers_too_short")
         if int.from_bytes(payload[:4], "big") & _LARGEST_ID == stream_id:
-            # A stream fault by RFC 7540 5.3.1. The block would have to be read all the same; whoever writes
-            # such a thing is not worth the effort.
+            # A stream error by RFC 7540 5.3.1, for which the block would still have to be decoded. No valid client
+            # sends this, so it ends the connection.
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "depends_on_itself")
         payload = payload[5:]
     return payload

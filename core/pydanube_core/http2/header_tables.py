@@ -1,12 +1,12 @@
-"""Encode and decode header blocks with `hpack`, cached: a repeated block costs one look-up in a dict.
+"""Encode and decode header blocks with `hpack` and a cache: a repeated block costs one look-up in a dict.
 
-What a block says depends on the decoder's dynamic table, so a remembered block is good for as long as the table does not
-change, and only if reading it changed nothing. Both are seen from the table itself, which counts its changes: nothing has
-to be known of how a peer uses it. With clients that put a new value into the table with every request (Go's
-`grpc-timeout`) the table would always have changed, so we announce a table of size 0 and blocks carry all they say. That
-one header still differs from call to call, therefore blocks are split at it: what stands before and behind it repeats.
+The meaning of a block depends on the decoder's dynamic table. So a cached block is valid while the table does not change,
+and only if reading it changed nothing. The table counts its changes, which makes the cache independent of how a peer uses
+the table. Some clients add a new value to the table with every request (Go's `grpc-timeout`), so the server announces a
+table of size 0 and blocks are self-contained. That one header still differs from call to call, so blocks are split at it,
+because the parts before and after it repeat.
 
-The same holds for what we send: answers are a handful of header lists, written by the encoder once and copied after that.
+Sending works in the same way: answers have few different header lists, each encoded once and then copied.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hpack.table import HeaderTable
 from pydanube_core.http2.codes import ConnectionFailure, ErrorCode
 from pydanube_core.http2.head import Headers
 
-_REMEMBERED: Final = 64  # blocks of one connection; official clients have about ten kinds of calls
-_REMEMBERED_BYTES: Final = 64 << 10  # with what they say; a quarter of it for one, or it is not remembered
-_LARGEST_TABLE: Final = 4096  # of ours, whatever a peer offers
+_REMEMBERED: Final = 64  # cached blocks per connection. Official clients have about ten kinds of calls
+_REMEMBERED_BYTES: Final = 64 << 10  # cached blocks with their header lists. At most a quarter for one block
+_LARGEST_TABLE: Final = 4096  # maximum of our encoder's table, also if a peer offers more
 _HUFFMAN: Final = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 
@@ -39,7 +39,7 @@ class _CountingTable(HeaderTable):
         self.changes = 0
 
     def add(self, name: bytes, value: bytes) -> None:
-        # grpc's C core writes "add this to the table" also where the table has no room: that changes nothing.
+        # grpc's C core also sends "add this to the table" for a table without room, which changes nothing.
         if self._maxsize or self.dynamic_entries:
             self.changes += 1
         super().add(name, value)
@@ -59,7 +59,7 @@ class HeaderReader:
     """Decodes the header blocks of one peer.
 
     Args:
-        table_bytes: as announced; it holds from `acked` on.
+        table_bytes: the announced table size, in force from `acked` on.
         varying: the name of the header that is new with every request, or b"".
     """
 
@@ -72,31 +72,31 @@ class HeaderReader:
         self._list_bytes = list_bytes
         self._known: dict[bytes, Any] = {}
         self.remembered_bytes = 0
-        self._known_at = 0  # the table's count of changes when they were remembered
-        # The header's name as it is written without the table: packed by Huffman's code or plain, each said to be
-        # "not indexed", "never indexed" or (grpc's C core) "to be added to the table", which has no room for it.
+        self._known_at = 0  # the table's count of changes when they were cached
+        # The encodings of the header's name without the table: by Huffman's code or plain, each marked as "not indexed",
+        # "never indexed" or (grpc's C core) "to be added to the table", which has no room for it.
         packed = _HUFFMAN.encode(varying)
         written = (bytes((0x80 | len(packed),)) + packed, bytes((len(varying),)) + varying)
         marks = (b"\x00", b"\x10", b"\x40")
         self._names = tuple(mark + name for name in written for mark in marks) if varying else ()
-        self._name = 0  # which of them this peer uses
-        # The last block that was split: what stood before the value, and behind it, and what both say.
+        self._name = 0  # the one that this peer uses
+        # The last split block: the bytes before the value, the bytes after it, and the result of both.
         self._last: tuple[bytes, bytes, Any] | None = None
 
     def acked(self) -> None:
-        """The peer has acknowledged our SETTINGS.
+        """Apply the announced table size, because the peer has acknowledged our SETTINGS.
 
-        From here on it may not make its table larger than announced. Where it does not make it smaller either, as it
-        must (RFC 7541 4.2), its table stays as it is and it is understood all the same.
+        From here on it may not set its table to more than announced. If it does not reduce the table either, as it must
+        (RFC 7541 4.2), the table stays as it is and its blocks are still decoded correctly.
         """
         self._limit = self._table_bytes
 
     def read(self, block: bytes, make: Callable[[Headers], Any]) -> tuple[Any, bytes | None]:
-        """Return what `make` makes of the header list, and the value of the varying header if that was split off.
+        """Return the result of `make` for the header list, and the value of the varying header if that was split off.
 
-        What `make` raises is not remembered.
+        Errors of `make` are not cached.
 
-        Raises `ConnectionFailure`: the block is none, or unpacks to too much; the table is lost with it.
+        Raises `ConnectionFailure` if the block is invalid or too large when decoded. The table is unusable then.
         """
         table = self._table
         if self._known_at != table.changes:
@@ -109,7 +109,7 @@ class HeaderReader:
         if found is not None:
             return found, None
         if self._names and not table._maxsize and not self._limit:
-            # Nothing is indexed, now and later: the pieces of a block stand for themselves.
+            # Nothing is indexed, now and later, so the pieces of a block can be decoded separately.
             split = self._split(block)
             if split is not None:
                 before, value, behind = split
@@ -118,7 +118,7 @@ class HeaderReader:
                 if found is not None:
                     self._last = (before + self._names[self._name], behind, found)
                     return found, value
-                # Both decode by themselves, or the name was found inside of something else.
+                # If a piece cannot be decoded, the name was found inside another header.
                 before_list, behind_list = self._try(before), self._try(behind)
                 if before_list is not None and behind_list is not None:
                     if _list_bytes(before_list + behind_list) > self._list_bytes:
@@ -136,7 +136,7 @@ class HeaderReader:
         return made, None
 
     def read_once(self, block: bytes) -> Headers:
-        """Return the header list of a block that will not repeat. Raises `ConnectionFailure`, as `read`."""
+        """Return the header list of a block that will not repeat. Raises `ConnectionFailure` like `read`."""
         return self._decode(block)
 
     def _remember(self, key: bytes, headers: Headers, made: Any) -> None:
@@ -153,7 +153,7 @@ class HeaderReader:
         self.remembered_bytes = 0
 
     def _as_last(self, block: bytes) -> bytes | None:
-        """Return the varying header's value, if a block differs from the last split one only in that."""
+        """Return the varying header's value if a block differs from the last split one only in it."""
         assert self._last is not None
         before, behind, _ = self._last
         start = len(before)
@@ -187,7 +187,7 @@ class HeaderReader:
         return None if value is None else (block[:at], value, block[end:])
 
     def _try(self, piece: bytes) -> Headers | None:
-        """Decode a piece that does not touch the table; None if it does, or is no piece."""
+        """Decode a piece of a block. Return None if it is invalid or changes the table."""
         before = self._table.changes
         try:
             found = tuple(
@@ -200,7 +200,7 @@ class HeaderReader:
     def _decode(self, block: bytes) -> Headers:
         try:
             at = 0
-            # Updates of the table's size stand at the front
+            # Updates of the table's size come first
             while at < len(block) and block[at] & 0xE0 == 0x20:
                 size, length = decode_integer(block[at:], 5)
                 if size > self._limit:
@@ -222,13 +222,13 @@ class HeaderWriter:
         self._encoder.header_table = self._table
         self._known: dict[Headers, bytes] = {}
         self._known_at = 0
-        # The least and the last that the peer set since the last block
+        # The smallest and the last size that the peer set since the last block
         self._sizes: tuple[int, int] | None = None
         self._pair: tuple[Headers, Headers, tuple[bytes, bytes]] | None = None
         self._pair_at = -1
 
     def table_size(self, size: int) -> None:
-        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE; the next block acknowledges it (RFC 7541 4.2)."""
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE. The next block acknowledges it (RFC 7541 4.2)."""
         size = min(size, _LARGEST_TABLE)
         self._sizes = (min(size, size if self._sizes is None else self._sizes[0]), size)
 
@@ -241,7 +241,7 @@ class HeaderWriter:
             self._encoder.header_table_size = last
 
     def write(self, headers: Headers) -> bytes:
-        """Encode a header list that repeats; it may enter the table."""
+        """Encode a header list that repeats, and cache it. It may be added to the table."""
         if self._sizes is not None:
             self._resize()
         table = self._table
@@ -258,7 +258,7 @@ class HeaderWriter:
         return block
 
     def write_pair(self, headers: Headers, trailers: Headers) -> tuple[bytes, bytes]:
-        """Encode both blocks of a response; an equal pair is the same object as the last time."""
+        """Encode both blocks of a response. A repeated pair returns the same object as before."""
         pair = self._pair
         if (
             pair is not None
@@ -274,7 +274,7 @@ class HeaderWriter:
         return blocks
 
     def write_once(self, headers: Headers) -> bytes:
-        """Encode a list that does not repeat (an error's text), without changing the table."""
+        """Encode a list that does not repeat (an error's text) without changing the table."""
         if self._sizes is not None:
             self._resize()
         return self._encoder.encode([(name, value, True) for name, value in headers])
@@ -282,10 +282,10 @@ class HeaderWriter:
 
 @lru_cache(maxsize=2048)
 def _text(written: bytes) -> bytes | None:
-    """Return a plain string with its length byte; None if it is not of that form.
+    """Decode a string with its length byte, plain or by Huffman's code. None if it is invalid.
 
-    Remembered, since Go packs its time-outs by Huffman's code, which takes 3 µs to unpack, and most are within some
-    hundred microseconds of one value.
+    Cached, because Go encodes its time-outs by Huffman's code, which takes 3 µs to decode, and most of them are within
+    some hundred microseconds of one value.
     """
     if not written[0] & 0x80:
         return written[1:]

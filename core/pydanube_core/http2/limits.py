@@ -10,36 +10,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Defaults are the broker's; tests set smaller ones."""
+    """The defaults are the broker's. Tests set smaller ones."""
 
-    #: open streams of a connection. Every consumer of an official client is one, all on one connection.
+    #: open streams per connection. Every consumer of an official client is a stream, all on one connection.
     max_streams: int = 10_000
-    #: what we take in one frame. Larger saves little (a frame costs about a microsecond) and is held until it is whole.
+    #: received frame. Larger frames save little (a frame costs about 1 µs) and are buffered until they are complete.
     max_frame_bytes: int = 64 << 10
-    #: a request's headers as they travel, CONTINUATION frames included, and when unpacked (RFC 9113 6.5.2 counting)
+    #: a request's headers as sent, with CONTINUATION frames, and when decoded (counted as in RFC 9113 6.5.2)
     header_block_bytes: int = 32 << 10
     header_list_bytes: int = 32 << 10
-    #: CONTINUATION frames of one block; no client needs one for 32 KiB in frames of 16
+    #: CONTINUATION frames per block. No client needs one for 32 KiB with frames of 16 KiB.
     continuations: int = 8
-    #: receive windows: what they begin with, and how far they grow for a peer that fills them
+    #: receive windows: initial size, and maximum size for a peer that fills them
     stream_window_bytes: int = 256 << 10
     stream_window_max_bytes: int = 4 << 20
     connection_window_bytes: int = 1 << 20
     connection_window_max_bytes: int = 16 << 20
-    #: what is handed to the transport at once; the rest waits in its stream, where the turns are fair
+    #: passed to the transport in one piece. The rest waits in its streams, which have fair turns.
     out_bytes: int = 128 << 10
     #: a stream's turn
     turn_bytes: int = 64 << 10
-    #: queued towards one connection by its streams before they are told to wait
+    #: queued for one connection by its streams before their users must wait
     buffer_bytes: int = 768 << 10
-    #: queued towards one connection, whatever its streams' windows: from here on no stream is handed more
+    #: queued for one connection with any windows of its streams. Beyond this no stream accepts more.
     queued_bytes: int = 8 << 20
-    #: on a connection that several clients share (`Outbox.shared`), queued beside that behind windows that are used up
+    #: additionally queued behind used-up windows, on a connection that several clients share (`Outbox.shared`)
     stuck_bytes: int = 16 << 20
-    #: of whole answers that wait for a peer's window: from half of it on it may open no more streams
+    #: whole answers that wait for the peer's window. From half of it on the peer may open no more streams.
     unsent_bytes: int = 64 << 20
-    #: an acknowledgement of PING follows the last one no sooner: Go's client asks after every answer it gets, unless it
-    #: still waits, and that is a tenth of its and our time
+    #: minimum time between acknowledgements of PING. Go's client sends a PING after every answer, unless one is pending,
+    #: which takes a tenth of its and our time.
     ping_answer_s: float = 0.1
 
     def __post_init__(self) -> None:

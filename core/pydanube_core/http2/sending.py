@@ -1,11 +1,11 @@
-"""Sending: control frames and whole answers at once, streams in turn as the peer's windows allow.
+"""Sending: control frames and whole answers immediately, streams in turns within the peer's windows.
 
-A stream's data waits in the stream. It is taken from there when what was handed out before has left, 64 KiB a turn, one
-stream after the other: so a stream that has much to say delays no other by more than a turn, and an answer to a call, or
-to a PING, is behind what the transport holds already and nothing else. Streams leave the last `RESERVE_BYTES` of the
-connection's window to answers while calls are open.
+A stream's data waits in the stream. When the data taken before has left, the next stream gets a turn of up to 64 KiB. So
+a stream with much data delays another one by at most a turn, and an answer to a call or to a PING only waits for the data
+that the transport already has. While calls are open, streams leave the last `RESERVE_BYTES` of the connection's window to
+answers.
 
-Header blocks are written when their frame is, because each may depend on the one before.
+A header block is encoded together with its frame, because each block may depend on the previous one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 INITIAL_WINDOW_BYTES: Final = 65_535  # section 6.9.2
 WINDOW_LIMIT: Final = (1 << 31) - 1
 RESERVE_BYTES: Final = 4096
-# Plain globals for what every answer passes, as in `connection`.
+# Plain globals for the path of every answer, as in `connection`.
 _DATA: Final = int(FrameType.DATA)
 _HEADERS: Final = int(FrameType.HEADERS)
 _END_HEADERS: Final = frames.END_HEADERS
@@ -37,7 +37,7 @@ class Outbox:
     """Everything queued for one peer.
 
     Args:
-        answering: the peer asks and we answer, so a stream that we end is over.
+        answering: this is the server's side, on which a stream that we end is complete.
     """
 
     def __init__(self, limits: Limits, *, answering: bool = True) -> None:
@@ -50,33 +50,32 @@ class Outbox:
         self.max_frame_bytes = 1 << 14  # the peer's
         self._out: list[bytes | memoryview] = []
         self.held_bytes = 0  # of control frames and answers that were not taken yet
-        self.turns: OrderedDict[Stream, None] = OrderedDict()  # streams that wait for theirs
-        self.stuck: dict[Stream, None] = {}  # streams with something queued whose own window is used up
-        self._waiting = 0  # streams that have something queued
+        self.turns: OrderedDict[Stream, None] = OrderedDict()  # streams that wait for their turn
+        self.stuck: dict[Stream, None] = {}  # streams with queued data whose own window is used up
+        self._waiting = 0  # number of streams with queued data
         self.waiting_bytes = 0  # queued in streams
         self.stuck_bytes = 0  # of these, in `stuck` streams
-        #: its streams are of several clients: what one of them does not read must not stop the others
+        #: the streams belong to several clients, of which one that does not read must not block the others
         self.shared = False
         self.answers_open = 0  # calls that will be answered as a whole
         # of the last whole answer, and the fronts of their frames
         self._blocks: tuple[bytes, bytes] | None = None
         self._fronts = (b"", b"")
-        #: streams that ended here, to be forgotten by the connection
+        #: streams that ended here, to be removed by the connection
         self.ended: list[Stream] = []
-        #: streams whose users may go on
+        #: streams whose users may continue
         self.relieved: list[Stream] = []
-        self.parked: dict[
-            Stream, None
-        ] = {}  # told to wait because the connection as a whole has too much waiting
+        # Streams whose users wait because the connection as a whole has too much queued
+        self.parked: dict[Stream, None] = {}
 
-    # -- what leaves at once -----------------------------------------------------------------------------------
+    # -- sent immediately --------------------------------------------------------------------------------------
 
     def control(self, frame: bytes) -> None:
         self._out.append(frame)
         self.held_bytes += len(frame)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream at once; what is queued in it is dropped."""
+        """End a stream immediately and drop its queue."""
         self.forget(stream)
         stream.cut = True
         self.control(frames.rst_stream(stream.id, code))
@@ -84,7 +83,7 @@ class Outbox:
 
     def head(self, stream: Stream, headers: Headers) -> None:
         """Send the headers of a response or request alone."""
-        if stream.state is _CLOSED:  # gone meanwhile; its user will be told
+        if stream.state is _CLOSED:  # closed concurrently, and its user gets the event
             return
         self._step(stream, Act.SEND)
         stream.head_sent = True
@@ -92,7 +91,7 @@ class Outbox:
         self.control(frames.headers(stream.id, block, end=False, max_frame_bytes=self.max_frame_bytes))
 
     def request(self, stream: Stream, headers: Headers, body: bytes) -> None:
-        """Send a whole request, in one piece if the windows have room."""
+        """Send a whole request, in one piece if it fits into the windows."""
         size = len(body)
         self.head(stream, headers)
         if stream.state is _CLOSED:
@@ -107,7 +106,7 @@ class Outbox:
         self.control(frames.data_header(stream.id, size, end=True) + body)
 
     def answer(self, stream: Stream, headers: Headers, body: bytes, trailers: Headers) -> None:
-        """Send a whole response, of which nothing was sent before; at once if the windows have room."""
+        """Send a whole response of which nothing was sent before, in one piece if it fits into the windows."""
         size = len(body)
         if (
             size > self.max_frame_bytes
@@ -126,13 +125,13 @@ class Outbox:
         blocks = self.writer.write_pair(headers, trailers)
         if blocks is not self._blocks:
             head, tail = self._blocks = blocks
-            # of both frames what stands before the stream's number
+            # the bytes of both frames before the stream's number
             self._fronts = (
                 _pack(len(head) >> 8, len(head) & 0xFF, _HEADERS, _END_HEADERS, 0)[:5],
                 _pack(len(tail) >> 8, len(tail) & 0xFF, _HEADERS, _LAST_HEADERS, 0)[:5],
             )
         number = stream.id.to_bytes(4, "big")
-        # size << 16: three bytes of length, DATA is 0, and no flag
+        # size << 16 is three bytes of length, the type DATA, which is 0, and no flags
         frame = b"".join(
             (
                 self._fronts[0], number, blocks[0],
@@ -146,10 +145,10 @@ class Outbox:
         stream.state = _CLOSED
         self.ended.append(stream)
 
-    # -- what leaves in turns ----------------------------------------------------------------------------------
+    # -- sent in turns -----------------------------------------------------------------------------------------
 
     def data(self, stream: Stream, body: bytes) -> None:
-        """Queue data of a stream; it is sent at once if nothing is queued and there is room."""
+        """Queue data of a stream, or send it immediately if nothing is queued and it fits into the windows."""
         size = len(body)
         if stream.state is _CLOSED:
             return
@@ -181,16 +180,16 @@ class Outbox:
             self._line_up(stream)
 
     def owe(self, stream: Stream, count: int) -> None:
-        """Count bytes that the stream's user has for it as queued, or no longer."""
+        """Count bytes that the stream's user holds for it as queued, or with a negative count no longer."""
         stream.owed_bytes += count
         if stream in self.stuck:
             self.stuck_bytes += count
         self.release(-count)
 
     def admits(self, stream: Stream) -> bool:
-        """Return whether a stream may be given more; if not, it is `relieved` when there is room again.
+        """Return whether a stream accepts more data. If not, it is `relieved` when there is room again.
 
-        A stream's own share is not enough: many streams, each handed one whole frame, would hold any amount.
+        The limit per stream is not enough, because many streams with one whole frame each could hold any amount.
         """
         if stream.full:
             return False
@@ -202,12 +201,12 @@ class Outbox:
 
     @property
     def _in_the_way(self) -> int:
-        """What is queued and counts against all streams, in bytes."""
+        """The queued bytes that count against the limit of all streams."""
         return self.waiting_bytes - (min(self.stuck_bytes, self._limits.stuck_bytes) if self.shared else 0)
 
     @property
     def overfull(self) -> bool:
-        """Whether a stream of a shared connection that takes nothing has to go, so that the others are not stopped."""
+        """Whether a stuck stream of a shared connection must be ended, so that it does not block the others."""
         return self.shared and self.stuck_bytes > self._limits.stuck_bytes
 
     def release(self, count: int) -> None:
@@ -220,10 +219,10 @@ class Outbox:
             self.relieved += parked
 
     def finish(self, stream: Stream, trailers: Headers | None, *, repeats: bool) -> None:
-        """End a stream after its data: with trailers, or without any by a last DATA frame.
+        """End a stream after its data, by trailers, or without trailers by a last DATA frame.
 
         Args:
-            repeats: the trailers are worth remembering.
+            repeats: the trailers will repeat, so cache their block.
         """
         if stream.state is _CLOSED:
             return
@@ -241,8 +240,8 @@ class Outbox:
             self.control(frames.headers(stream.id, block, end=True, max_frame_bytes=self.max_frame_bytes))
         if stream.state is not _CLOSED:
             if not self._answering:
-                return  # the answer is to come
-            # The whole response is there before the request is: the peer need not go on (section 8.1).
+                return  # the answer will follow
+            # The response is complete before the request: the peer need not send the rest (section 8.1).
             self._step(stream, Act.SEND_RESET)
             stream.cut = True
             self.control(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
@@ -251,24 +250,24 @@ class Outbox:
     # -- the peer's windows ------------------------------------------------------------------------------------
 
     def room(self, stream: Stream) -> int:
-        """Return the stream's window; below 0 after the peer has made it smaller."""
+        """Return the stream's window, which is below 0 after the peer has reduced it."""
         return self.initial_window + stream.credit
 
     def grant(self, stream: Stream, increment: int) -> bool:
-        """Let the stream's window grow; return whether it may be so large."""
+        """Increase the stream's window and return whether it is within the limit."""
         stream.credit += increment
         self.most_credit = max(self.most_credit, stream.credit)
         return self.room(stream) <= WINDOW_LIMIT
 
     def opened(self, stream: Stream) -> None:
-        """The stream's window has grown."""
+        """Let a stream continue whose window has grown."""
         if stream in self.stuck and self.room(stream) > 0:
             del self.stuck[stream]
             self.stuck_bytes -= stream.queued_bytes + stream.owed_bytes
             self._line_up(stream)
 
     def _line_up(self, stream: Stream) -> None:
-        """Give a stream with something queued a place among those that wait for their turn, or for their window."""
+        """Add a stream with queued data to those that wait for their turn, or for their window."""
         if self.room(stream) > 0:
             stream.ready = True
             self.turns[stream] = None
@@ -277,7 +276,7 @@ class Outbox:
             self.stuck_bytes += stream.queued_bytes + stream.owed_bytes
 
     def forget(self, stream: Stream) -> None:
-        """Drop a stream that is gone: nothing of it is sent any more."""
+        """Close a stream and drop its queue."""
         stream.state = _CLOSED
         stream.ending = None
         if stream.full:
@@ -295,13 +294,13 @@ class Outbox:
             self.turns.pop(stream, None)
 
     def clear(self) -> None:
-        """Drop all streams: the connection is over."""
+        """Drop all streams, because the connection has ended."""
         self.turns.clear()
         self.parked.clear()
 
     @property
     def overdue(self) -> bool:
-        """Whether so much is queued that nothing may be added: the peer sends requests, and does not read."""
+        """Whether the queue is over its limit, because the peer sends requests and does not read answers."""
         return self.waiting_bytes > self._limits.unsent_bytes
 
     @property
@@ -318,7 +317,7 @@ class Outbox:
         return self.window - (RESERVE_BYTES if self.answers_open else 0)
 
     def take(self) -> bytes:
-        """Return bytes that may be sent now."""
+        """Return the bytes that may be sent now."""
         if self.turns:
             self._fill()
         out = self._out
@@ -331,7 +330,7 @@ class Outbox:
         return data
 
     def _fill(self) -> None:
-        """Give streams their turns, until enough is queued or the window is used up."""
+        """Give streams turns until enough is queued or the window is used up."""
         ready, limit, turn = self.turns, self._limits.out_bytes, self._limits.turn_bytes
         while ready and self.held_bytes < limit:
             room = self._room()
@@ -353,7 +352,7 @@ class Outbox:
                 self.relieved.append(stream)
 
     def _turn(self, stream: Stream, room: int) -> None:
-        """Take a stream's turn: at most so many bytes, whole pieces of its queue if they fit into a frame."""
+        """Take at most `room` bytes of a stream, in whole pieces of its queue if they fit into a frame."""
         queue, out, largest = stream.queue, self._out, self.max_frame_bytes
         assert queue is not None, "only streams that wait have turns"
         sent = 0

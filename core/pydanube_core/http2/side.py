@@ -16,11 +16,11 @@ from pydanube_core.http2.sending import WINDOW_LIMIT, Outbox
 from pydanube_core.http2.streams import ACTS, NEXT, Act, Stream, StreamState
 from pydanube_core.http2.windows import ReceiveWindow
 
-#: of a window, in bytes: worth less than the frame that says it. Of no account where nothing waits for it: grpcio answers
-#: each small message with an increment of its size.
+#: bytes. A smaller window increment is worth less than its frame. It counts only if data waits for the window, because
+#: grpcio answers each small message with an increment of its size.
 TINY_INCREMENT: Final = 32
 
-# What every call passes is kept as plain globals: a member of an enum is looked up in its class each time, 50 ns.
+# Plain globals for the path of every call, because an enum member is looked up in its class each time, 50 ns.
 _END_STREAM, _END_HEADERS, _PADDED = frames.END_STREAM, frames.END_HEADERS, frames.PADDED
 _RECV_DATA, _RECV_END = int(Act.RECV_DATA), int(Act.RECV_END)
 
@@ -28,7 +28,7 @@ EventT = TypeVar("EventT")
 
 
 class Side(Generic[EventT]):
-    """One side of a connection; `EventT`: what `receive` returns."""
+    """One side of a connection. `EventT` is the type of the events of `receive`."""
 
     def __init__(
         self, limits: Limits, out: Outbox, reader: HeaderReader, *, greeting: bytes, now: float
@@ -37,15 +37,15 @@ class Side(Generic[EventT]):
         self.out = out
         self.streams: dict[int, Stream] = {}
         self.ended = False  # nothing is read any more
-        self.going = False  # no new stream is taken, here or by the server
+        self.going = False  # no new stream is accepted, here or by the server
         self.heard_at = now
-        self.block_since: float | None = None  # when the header block began that is not complete
+        self.block_since: float | None = None  # start of the incomplete header block
         self._reader = reader
         self._budgets = Budgets()
         self.control = Control(limits, out, self.streams, reader, self._budgets, now, greeting=greeting)
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_max_bytes)
         self._partial = b""
-        self._settled = False  # the peer's first SETTINGS is there
+        self._settled = False  # the peer's first SETTINGS was received
         self._block: PartialBlock | None = None
         self._last_id = 0  # of the streams that the client has opened
 
@@ -57,12 +57,12 @@ class Side(Generic[EventT]):
     # -- commands ----------------------------------------------------------------------------------------------
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Reset a stream; its user is not told."""
+        """Reset a stream without an event for its user."""
         if stream.state is not StreamState.CLOSED:
             self.out.reset(stream, code)
 
     def pause(self, stream: Stream) -> None:
-        """Pause a stream: the peer may send only what its window has room for."""
+        """Pause a stream. The peer may send only as much as its current window allows."""
         stream.paused = True
 
     def resume(self, stream: Stream, now: float) -> None:
@@ -73,18 +73,18 @@ class Side(Generic[EventT]):
             self.out.control(frames.window_update(stream.id, receive.update(now)))
 
     def probe(self) -> None:
-        """Send a PING; the answer is the event `PingAcked`."""
+        """Send a PING. Its answer is the event `PingAcked`."""
         self.control.probe()
 
     def fail(self, code: ErrorCode, why: str) -> list[EventT]:
-        """End the connection for a reason outside of the protocol (time)."""
+        """End the connection for a reason outside of the protocol (a timeout)."""
         events: list[EventT] = []
         if not self.ended:
             self._end(code, why, events)
         return events
 
     def take(self, now: float) -> bytes:
-        """Return bytes to be sent now."""
+        """Return the bytes to be sent now."""
         if self.control.pings:
             self.control.answer_pings(now)
         data = self.out.take()
@@ -95,7 +95,7 @@ class Side(Generic[EventT]):
     # -- receiving ---------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[EventT]:
-        """Process received bytes; return the resulting events, in order."""
+        """Process received bytes and return the resulting events in order."""
         events: list[EventT] = []
         if self.ended:
             return events
@@ -135,7 +135,7 @@ class Side(Generic[EventT]):
             self._complete(block.stream_id, block.flags, whole, now, events)
 
     def _known_id(self, stream_id: int) -> None:
-        """Check the id of a frame: late frames of closed streams are permitted, those of streams never opened are not."""
+        """Check the stream id of a frame. Late frames of closed streams are permitted, those of unopened streams are not."""
         if stream_id > self._last_id or not stream_id & 1:
             raise ConnectionFailure(ErrorCode.PROTOCOL_ERROR, "frame_on_idle_stream")
 
@@ -203,7 +203,7 @@ class Side(Generic[EventT]):
     # -- the end -----------------------------------------------------------------------------------------------
 
     def _end(self, code: ErrorCode, why: str, events: list[Any], *, last: int = 0) -> None:
-        """Read nothing any more; `last`: the stream that GOAWAY names."""
+        """End the connection and stop reading. `last` is the stream in GOAWAY."""
         self.ended = self.going = True
         self._partial = b""
         for stream in self.streams.values():

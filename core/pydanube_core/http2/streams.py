@@ -1,7 +1,7 @@
 """The states of a stream (RFC 9113 section 5.1) as a table, and the data of a stream.
 
-Where nothing is pushed there are five states, for either side. An act that the table does not have is a fault of whoever
-did it: of the peer, if it received; of ours, if it sends. Priorities (sections 5.3, 6.3) are deprecated, and read past.
+Without server push there are five states on either side. An act that is not in the table is an error: the peer's if we
+received it, ours if we send it. Priorities (sections 5.3, 6.3) are deprecated and ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydanube_core.http2.windows import ReceiveWindow
 class StreamState(IntEnum):
     IDLE = 0
     OPEN = 1
-    HALF_CLOSED_REMOTE = 2  # the peer has said all; we have not
-    HALF_CLOSED_LOCAL = 3  # the other way round
+    HALF_CLOSED_REMOTE = 2  # the peer has ended its side
+    HALF_CLOSED_LOCAL = 3  # we have ended our side
     CLOSED = 4
 
 
@@ -62,13 +62,13 @@ TRANSITIONS: Final[Mapping[tuple[StreamState, Act], StreamState]] = MappingProxy
     }
 )
 
-#: the same by number, `state * len(Act) + act`, for the places that every frame passes; None: no such act
+#: the same by number, `state * len(Act) + act`, for the path of every frame, with None for an invalid act
 NEXT: Final = tuple(TRANSITIONS.get((state, act)) for state in StreamState for act in Act)
 ACTS: Final = len(Act)
 
 
 class Stream:
-    """One stream of a connection; its fields belong to the connection, `user` to whoever uses that."""
+    """One stream of a connection. Its fields belong to the connection, except `user`, which belongs to the caller."""
 
     __slots__ = (
         "credit", "cut", "ending", "expected", "full", "head_bytes", "head_received", "head_sent", "id", "owed_bytes",
@@ -78,25 +78,25 @@ class Stream:
     def __init__(self, stream_id: int, state: StreamState) -> None:
         self.id = stream_id
         self.state = state
-        # Bytes that the peer granted for this stream, less what was sent. With `Outbox.initial_window` added it is the
-        # window for sending, so that SETTINGS change all windows in one step.
+        # Bytes that the peer granted for this stream, less the bytes sent. The window for sending is this plus
+        # `Outbox.initial_window`, so that SETTINGS change all windows in one step.
         self.credit = 0
-        self.receive: ReceiveWindow | None = None  # until something comes
+        self.receive: ReceiveWindow | None = None  # None until data arrives
         self.head_sent = False
         self.head_received = False  # of an answer
         self.head_bytes = 0  # of a request
-        self.queue: deque[bytes | memoryview] | None = None  # made when something waits
+        self.queue: deque[bytes | memoryview] | None = None  # created when data waits
         self.queued_bytes = 0
-        self.owed_bytes = 0  # what its user has for it besides
+        self.owed_bytes = 0  # further bytes for the stream that its user holds
         self.ready = False  # waits for its turn
-        self.full = False  # its user was told to wait
-        self.paused = False  # its user reads nothing more for now: its window stays as it is
-        self.ending: tuple[Headers | None, bool] | None = None  # what follows the queue; see `Outbox.finish`
-        self.expected: int | None = None  # of the content-length, what has not come yet
-        self.cut = False  # we ended it before the peer did: frames of it may be under way
+        self.full = False  # its user must wait
+        self.paused = False  # its user does not read for now, so its window is not increased
+        self.ending: tuple[Headers | None, bool] | None = None  # sent after the queue. See `Outbox.finish`
+        self.expected: int | None = None  # bytes of the content-length that are still missing
+        self.cut = False  # we ended it before the peer did, so frames for it may still arrive
         self.user: Any = None
 
     def open_window(self, limits: Limits) -> ReceiveWindow:
-        """The receive window, made on first use: most streams have one small frame and need none."""
+        """Create the receive window. Most streams have one small frame and need none."""
         self.receive = ReceiveWindow(limits.stream_window_bytes, limits.stream_window_max_bytes)
         return self.receive

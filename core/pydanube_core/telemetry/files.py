@@ -2,8 +2,8 @@
 
 `<cluster>/telemetry/<table>/date=YYYY-MM-DD/<start>-<end>-<broker>-<generation>-<random>.parquet`: samples taken in
 `[start, end)`, milliseconds since 1970, by one broker. A file of a higher generation replaces those of its broker
-that lie within its times: that is how small files become large ones, and old ones coarse ones, without a moment at
-which a reader sees a sample twice or not at all.
+within its times. So small files are merged and old ones thinned, and at no moment a reader sees a sample twice or not at
+all.
 
 | generation | rows |
 |---|---|
@@ -45,7 +45,7 @@ class TelemetryFile:
 
     @classmethod
     def parse(cls, key: str) -> Self | None:
-        """Parse the last part of a key; None if it is no telemetry file."""
+        """Parse the last part of a key. Return None if it is no telemetry file."""
         match = _FILE.fullmatch(key.rpartition("/")[2])
         if match is None or int(match[1]) >= int(match[2]):
             return None
@@ -82,7 +82,7 @@ def live_files(
         for key, file in sorted(
             by_broker[broker], key=lambda each: (-each[1].generation, each[1].start_ms, each[0])
         ):
-            # Files of one generation do not overlap; two of the same name but for chance are one that was made twice.
+            # Files of one generation do not overlap. Two whose names differ only in the random part are duplicates.
             if not any(other.replaces(file) or _same(other, file) for _, other in kept):
                 kept.append((key, file))
         live += sorted(kept, key=lambda each: (each[1].start_ms, each[0]))
@@ -94,11 +94,11 @@ def _same(one: TelemetryFile, other: TelemetryFile) -> bool:
 
 
 def telemetry_folder(cluster: str, table: str, date: str | None = None) -> str:
-    """Return the folder of a table's files; with a day (`2026-01-31`) that of the day."""
+    """Return the folder of a table's files, or of one day of it (`2026-01-31`)."""
     folder = f"{cluster}/telemetry/{table}"
     return folder if date is None else f"{folder}/date={date}"
 
 
 def date_of(time_ms: int) -> str:
-    """The day of a time, UTC."""
+    """Return the day of a time in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,7 +1,7 @@
 """The telemetry tables: columns, types, units, meaning. docs/reference.md#telemetry is generated from them.
 
-A row is one sample. What did not change is told again once a minute or so (`HOLD_ROUNDS`): the last row of a subject
-holds until its next one, for that long. Counters count since the broker started: another incarnation is a restart.
+A row is one sample. Unchanged values are repeated about once a minute (`HOLD_ROUNDS`), and the last row of a subject holds
+until its next one for at most that time. Counters start at 0 with the broker. Another incarnation means a restart.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pydanube_core.cursor_state import LAG_FIELDS
 from pydanube_core.errors import InvalidArgument
 
 HEADS_EVERY: Final = 12  # rounds between two rows of a head
-LOAD_EVERY: Final = 60  # of a topic's load, of a consumer
-# A cursor's row holds for at most that long: a heartbeat, and two rounds that were late
+LOAD_EVERY: Final = 60  # rounds between two rows of a topic's load, or of a consumer
+# Rounds for which a cursor's row holds at most: a heartbeat, and two late rounds
 HOLD_ROUNDS: Final = 15
 #: seconds: a report with an older newest sample says that it is old
 FRESH_S: Final = 300.0
 _AGE_STEP_MS: Final = 100
 _OLD_MS: Final = 100_000
 _OLD_STEP_MS: Final = (
-    1000  # a hundredth at most: finer, the age of a lasting backlog costs an eighth of its rows
+    1000  # at most 1 %. With finer steps the age of a lasting backlog takes an eighth of its rows
 )
 
 
 def told_age_ms(age_ms: int) -> int:
-    """Round an age down as the tables store it: to 100 ms, from 100 s on to a second."""
+    """Round an age down to the precision of the tables: 100 ms, and a second from 100 s on."""
     step = _AGE_STEP_MS if age_ms < _OLD_MS else _OLD_STEP_MS
     return age_ms // step * step
 
@@ -55,7 +55,7 @@ class Column:
 class Table:
     """A table. `key`: the columns that name a subject. Rows of a subject are together in a file, newest first.
 
-    `level`: of a table with many rows of a subject in a file, a column that only rises; subjects lie in its order.
+    `level`: a column that only rises, by which a file orders its subjects. Only for tables with many rows per subject.
     """
 
     name: str
@@ -237,7 +237,7 @@ TABLES: Final[dict[str, Table]] = {
 
 
 def table_named(name: str) -> Table:
-    """Return the table of that name. Raises `InvalidArgument`, with the names there are."""
+    """Return the table of that name. Raises `InvalidArgument` with the existing names."""
     found = TABLES.get(name)
     if found is None:
         raise InvalidArgument(
