@@ -44,6 +44,7 @@ from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.units import counted
 
 from pydanube_admin.engine.places import by_id
+from pydanube_admin.gone_owners import GoneOwner, gone_owner
 from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, named, note_unseen, unseen
 
 T = TypeVar("T")
@@ -118,6 +119,7 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 #: of the whole topic, and the same at each owner: one of them says it, or changes it in the metadata, and the others follow
 _OF_THE_WHOLE: Final = frozenset({"topic_policies", "set_topic_policies", "failure_policy"})
+_DIAGNOSES: Final = frozenset({"diagnose_topic", "diagnose_subscription", "diagnose_producer"})
 _IN_THE_METADATA: Final = frozenset({"delete_topic", "drop_partitions"})  # by any broker; the owners follow
 _AT_OWNERS: Final = (
     frozenset(name for name in vars(TopicPort) if not name.startswith("_")) | _JOINS.keys() | _OF_THE_WHOLE
@@ -162,6 +164,13 @@ class ClusterWidePort:
         if owners and None in placed:
             raise _not_all(topic)
         given = named(method, (topic, *arguments), more)
+        if gone := await self._gone(owners):
+            if method not in _DIAGNOSES:
+                raise gone[0].error(topic)
+            subject = {name: given[name] for name in ("topic", "subscription", "producer") if given.get(name)}
+            there = [owner for owner in owners if owner.broker_id not in {each.broker_id for each in gone}]
+            found = await self._each(there, method, given) if there else []
+            return of_owners([*found, *(each.diagnosis(topic, subject) for each in gone)])
         if len(owners) < 2:
             return await self._ask(owners[0] if owners else None, method, given)
         if method in _OF_THE_WHOLE:
@@ -173,6 +182,14 @@ class ClusterWidePort:
                 topic=topic,
             )
         return _JOINS[method](await self._each(owners, method, given))
+
+    async def _gone(self, owners: Sequence[BrokerAddress]) -> list[GoneOwner]:
+        """Return what is known of the owners that are not registered."""
+        members = {each.broker_id for each in await self._port.members()} | {self._own}
+        found = [
+            await gone_owner(self._port, each.broker_id) for each in owners if each.broker_id not in members
+        ]
+        return [each for each in found if each is not None]
 
     async def _ask(self, broker: BrokerAddress | None, method: str, given: Mapping[str, Any]) -> Any:
         if broker is None or broker.broker_id == self._own:
@@ -272,7 +289,10 @@ class ClusterWidePort:
 
         Raises `NotOwner`: an owner does not answer. `NoOwner`: some of it is on its way for as long as a call may wait.
         """
-        count, pauses = len(await self._port.owners(topic)), growing_pauses()
+        placed = await self._port.owners(topic)
+        if gone := await self._gone(list(by_id(placed).values())):
+            raise gone[0].error(topic)
+        count, pauses = len(placed), growing_pauses()
         with anyio.move_on_after(DEADLINE_S):
             while count:
                 found: dict[str, list[Sequence[TopicFacts]]] = {}

@@ -217,6 +217,9 @@ class MetadataPort(Protocol):
     async def missed(self) -> Mapping[str, int]:
         """Return the number of topics that wait for each owner that is not registered now."""
 
+    async def reported_at_ms(self, broker_id: str) -> int | None:
+        """Return when a broker last reported how far its topics go; None if it never did."""
+
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
         """Return the owner of a topic, or of each partition; None: nobody yet. Empty for an unknown topic."""
 

@@ -177,10 +177,48 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     diagnosis = await ask(cluster.brokers[1], "diagnose.cluster")
     assert gone_id in diagnosis["unobservable"][0]
     assert diagnosis["verdict"] != "healthy"
-    for operation in ("topics.describe", "messages.peek"):
-        with pytest.raises(ClusterError, match="does not answer") as caught:
-            await ask(cluster.brokers[1], operation, topic=lost[0])
+    for operation, arguments in (
+        ("topics.describe", {"topic": lost[0]}),
+        ("messages.peek", {"topic": lost[0]}),
+        ("brokers.describe", {"broker_id": gone_id}),
+    ):
+        with pytest.raises(ClusterError, match="gone: it is not registered, and does not answer") as caught:
+            await ask(cluster.brokers[1], operation, **arguments)
         assert caught.value.retryable
+        told = caught.value.details
+        assert (told["broker_id"], told["state"]) == (gone_id, "gone")
+        assert told["topics"] >= len(lost), "its own audit may wait for it too"
+        assert told.get("topic") == arguments.get("topic")
+        assert "on its data directory" in caught.value.message
+        assert [each["operation"] for each in caught.value.next] == ["brokers.list", "brokers.remove"]
+
+
+async def test_a_topic_whose_owner_is_gone_is_diagnosed_at_any_broker(cluster: SeveralBrokers) -> None:
+    gone = cluster.brokers[3]
+    gone_id = str(gone.data_dir.broker_id)
+    lost = [topic for topic in TOPICS if cluster.owner(topic) is gone]
+    await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=6)
+    await until(
+        lambda: gone.registry.find(TopicName.parse("wide-part-0")) or cluster.serves_name("wide-part-5")
+    )
+    await cluster.stop(3)
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    subjects: dict[str, dict[str, Any]] = {
+        "diagnose.topic": {"topic": lost[0]},
+        "diagnose.subscription": {"topic": lost[0], "subscription": "s"},
+        "diagnose.producer": {"topic": lost[0]},
+    }
+    for broker in cluster.brokers.values():
+        for operation, subject in subjects.items():
+            found = await ask(broker, operation, **subject)
+            assert (found["verdict"], found["subject"]) == ("failing", subject)
+            [finding] = found["findings"]
+            assert (finding["rule"], finding["severity"]) == ("owner_down", "critical")
+            assert finding["evidence"]["brokers"].keys() == {gone_id}
+            assert lost[0] in finding["summary"]
+            assert [each["operation"] for each in finding["next"]] == ["brokers.list", "brokers.remove"]
+        whole = await ask(broker, "diagnose.topic", topic="wide")
+        assert "owner_down" in whole["counts"], "some partitions are at the broker that is gone"
 
 
 @asynccontextmanager

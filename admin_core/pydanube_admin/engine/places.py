@@ -104,7 +104,10 @@ class Places:
         return await self._member(task.life.partition("/")[0], f"the task {task.task_id}")
 
     async def _owner(self, given: Mapping[str, Any]) -> Elsewhere | None:
-        """Return the owner of the topic that the arguments name; None if it has several, whom this broker asks."""
+        """Return the owner of the topic that the arguments name; None if it has several, whom this broker asks.
+
+        None too for an owner that is not registered: this broker answers with what the metadata know.
+        """
         topic = given.get("topic")
         if not isinstance(topic, str):
             return None
@@ -113,7 +116,9 @@ class Places:
         except (InvalidName, InvalidArgument):
             return None
         owners = list(by_id(await self._port.owners(name)).values())
-        return self._unless_own(owners[0], f"topic {name}") if len(owners) == 1 else None
+        if len(owners) != 1 or await self._member(owners[0].broker_id, "") is None:
+            return None
+        return self._unless_own(owners[0], f"topic {name}")
 
     async def _member(self, broker_id: Any, because: str) -> Elsewhere | None:
         """Return a registered broker by its id."""

@@ -38,6 +38,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.gone_owners import gone_owner
 from pydanube_admin.peers import unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
@@ -224,6 +225,9 @@ async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
     """Return the broker that is asked for, which is this one: a call about another was relayed there."""
     facts = await context.port.status()
     if broker_id not in (None, facts.broker_id):
+        gone = await gone_owner(context.port, broker_id or "") if context.port.several else None
+        if gone is not None:
+            raise gone.own_error()
         raise InvalidArgument(
             f"there is no broker {broker_id!r} that is registered now; this one is {facts.broker_id}",
             field="broker_id",

@@ -176,6 +176,11 @@ class RemovedBrokers:
                         self._take, place.topic_id, broker_id, said, targets[place.topic_id], journal
                     )
 
+    async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
+        """Return the time of the broker's last report about its topics; None if it never made one."""
+        _, reported_ms = await self._kept.read(broker_id)
+        return reported_ms
+
     async def forecast(self, office: Office, broker_id: BrokerId) -> RemovalFacts:
         """Return what a removal of the broker would affect. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
         if broker_id in office.members:

@@ -274,6 +274,9 @@ class BrokersPart:
         absent = self._broker.ownership.office.absent_owners()
         return {str(broker): topics for broker, topics in absent.items()}
 
+    async def reported_at_ms(self, broker_id: str) -> int | None:
+        return await self._broker.moves.removals().reported_at_ms(broker_number(broker_id))
+
     async def leader(self) -> BrokerAddress | None:
         return self._broker.ownership.leader()
 

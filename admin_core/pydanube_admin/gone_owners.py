@@ -1,0 +1,115 @@
+"""What the metadata know of a topic whose owner is gone: not registered any more, so that it answers nothing.
+
+A call about such a topic is answered where it was made. A diagnosis is a finding; every other call is refused with the
+same facts: who owns the topic, since when nothing is known, what waits, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
+from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.units import counted, format_time
+
+from pydanube_admin.engine.context import system_now_ms
+from pydanube_admin.engine.operation import next_call
+
+GONE: Final = "gone"
+_REMOVE: Final = "its plan shows what would be lost; carry it out only if the data directory is gone for good"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneOwner:
+    """A broker that owns topics and is not registered."""
+
+    broker_id: str
+    topics: int  # that wait for it
+    reported_at_ms: int | None  # its last report of how far its topics go; None: it never reported
+
+    @property
+    def _state(self) -> str:
+        reported = "it never reported how far its topics go"
+        if self.reported_at_ms is not None:
+            reported = f"it reported last at {format_time(self.reported_at_ms)} how far its topics go"
+        return f"{GONE}: it is not registered, and does not answer; {reported}"
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Start it again on its data directory, and nothing is lost. If that is gone for good: "
+            f"danube brokers remove {self.broker_id}"
+        )
+
+    def sentence(self, topic: str) -> str:
+        """Return the state of the topic, and what to do."""
+        waiting = counted(self.topics, "topic waits", "topics wait")
+        return (
+            f"{topic} is at broker {self.broker_id}, which is {self._state}. {waiting} for it. {self._remedy}"
+        )
+
+    def error(self, topic: str) -> Unavailable:
+        """Return the refusal of a call about the topic."""
+        return self._refusal(self.sentence(topic), topic=topic)
+
+    def own_error(self) -> Unavailable:
+        """Return the refusal of a call that the broker itself has to answer."""
+        waiting = counted(self.topics, "topic waits", "topics wait")
+        return self._refusal(f"broker {self.broker_id} is {self._state}. {waiting} for it. {self._remedy}")
+
+    def _refusal(self, message: str, **details: Any) -> Unavailable:
+        error = Unavailable(
+            message,
+            broker_id=self.broker_id,
+            state=GONE,
+            topics=self.topics,
+            reported_at=None if self.reported_at_ms is None else format_time(self.reported_at_ms),
+            retry_after_ms=5000,
+            **details,
+        )
+        return error.followed_by(
+            next_call("brokers.list", {}, "shows the brokers that are registered"),
+            next_call("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE),
+        )
+
+    def diagnosis(self, topic: str, subject: Mapping[str, Any]) -> Diagnosis:
+        """Return the diagnosis of a topic, or of something in it."""
+        finding = Finding(
+            rule="owner_down",
+            severity=Severity.CRITICAL,
+            subject=subject,
+            summary=self.sentence(topic),
+            evidence={
+                "brokers": {self.broker_id: self.topics},
+                "topics": self.topics,
+                "reported_at": None if self.reported_at_ms is None else format_time(self.reported_at_ms),
+            },
+            unobservable=("whether it runs and does not reach the metadata store, or is gone for good",),
+            next=(
+                NextCall("brokers.list", {}, "see who is there, and in which state"),
+                NextCall("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE),
+            ),
+        )
+        return Diagnosis(
+            subject=subject,
+            verdict=Verdict.FAILING,
+            findings=(finding,),
+            as_of_ms=system_now_ms(),
+            unobservable=(f"everything that only broker {self.broker_id} knows of {topic}",),
+            counts={finding.rule: 1},
+        )
+
+
+async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
+    """Return what is known of an owner; None if it is registered, or if no topic waits for it."""
+    waiting = (await port.missed()).get(broker_id, 0)
+    if not waiting:
+        return None
+    reported_ms = None
+    with suppress(ClusterError):  # the metadata are away
+        reported_ms = await port.reported_at_ms(broker_id)
+    return GoneOwner(broker_id=broker_id, topics=waiting, reported_at_ms=reported_ms)
