@@ -22,7 +22,7 @@ INSIDE: Final = (
     "inside"  # what is inside decides: test_what_is_inside_a_plan_a_read_or_an_undo_is_looked_at_too
 )
 #: asked on the cluster whatever they name: nobody raises his own quota
-ON_CLUSTER: Final = frozenset({"quotas.set"})
+ON_CLUSTER: Final = frozenset({"quotas.set", "reports.balance"})
 CUT: Final = frozenset(
     {"topics.list", "namespaces.list", "subscriptions.list"}
 )  # each caller sees his own, where nothing is named

@@ -344,3 +344,24 @@ async def test_what_copies_messages_needs_the_right_to_read_them(tmp_path: Path)
                 if operation == "topics.replay":
                     del elsewhere["subscription"]
                 assert await locked.code("mallory", operation, elsewhere) == "PERMISSION_DENIED"
+
+
+async def test_a_report_of_a_glob_needs_the_right_on_all_that_the_glob_may_match(tmp_path: Path) -> None:
+    """`orders` matched the topics of that name in all namespaces, with the right on /default/orders alone."""
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        await give(locked, "default", "admin", "namespace", "default")
+        for report in ("reports.lag", "reports.traffic"):
+            for glob in ("orders", "*", "/*/orders", "/other/*", "/other/orders"):
+                denied = await locked.code("owner", report, {"topic": glob})
+                assert (report, glob, denied) == (report, glob, "PERMISSION_DENIED")
+                assert await locked.code("default", report, {"topic": glob}) == "PERMISSION_DENIED"
+            for who, glob in (
+                ("owner", "/shop/*"),
+                ("owner", "/shop/orders"),
+                ("viewer", "orders*"),
+                ("viewer", "*"),
+            ):
+                code = await locked.code(who, report, {"topic": glob})
+                assert code not in ("PERMISSION_DENIED", "INVALID_NAME"), (who, glob)
+        assert await locked.code("owner", "reports.balance", {"topic": "/shop/orders"}) == "PERMISSION_DENIED"

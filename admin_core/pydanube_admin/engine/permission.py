@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.errors import PermissionDenied
+from pydanube_core.errors import InvalidArgument, PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
 from pydanube_core.security.permissions import (
@@ -34,6 +34,7 @@ from pydanube_admin.engine.operation import Call, Operation, known
 
 MOST_CHARS: Final = 256
 _SERVICE: Final = "service_account"
+_WILD: Final = frozenset("*?[")
 
 
 @contextmanager
@@ -98,8 +99,10 @@ NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
 ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # where that argument is given
 #: lists of which everybody who may see some of it sees that: what their handlers show goes by `Sight`
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
-#: whoever may do everything in a namespace does not set what it may take
-ON_CLUSTER: Final = frozenset({"quotas.set"})
+#: whoever may do everything in a namespace does not set what it may take, nor see the load of all brokers
+ON_CLUSTER: Final = frozenset({"quotas.set", "reports.balance"})
+#: operations whose argument `topic` is a glob, which without a namespace is over the names of all
+OF_GLOBS: Final = frozenset({"reports.lag", "reports.traffic"})
 #: they copy or show messages of the topic that they name: the caller must be able to read that topic some other way
 READ_MESSAGES: Final = frozenset(
     {"topics.replay", "dead_letters.list", "dead_letters.replay", "objects.export"}
@@ -213,11 +216,17 @@ class Sight:
         actor, locks = identity.actor, self._locks
         if actor is None or locks is None or record.operation in NO_QUESTION:
             return True
-        return all(
-            locks.allows(actor, permission, resource)
-            for topic in record.arguments.get("topics") or [None]
-            for permission, resource in _needs(record.operation, _with_topic(record.arguments, topic))
-        )
+        try:
+            return all(
+                locks.allows(actor, permission, resource)
+                for topic in record.arguments.get("topics") or [None]
+                for permission, resource in _needs(record.operation, _with_topic(record.arguments, topic))
+            )
+        except (
+            InvalidArgument,
+            KeyError,
+        ):  # a record of another release, or with arguments that are not shown
+            return False
 
     def _sees(self, resource: Resource) -> bool:
         if self.everything or self._locks is None:
@@ -240,6 +249,9 @@ def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resou
     if name in ON_CLUSTER:
         yield operation.permission, CLUSTER
         return
+    if name in OF_GLOBS:
+        yield operation.permission, _of_glob(arguments.get("topic"))
+        return
     resource = _resource(arguments.get("topic"), arguments.get("namespace"))
     yield operation.permission, resource
     if resource.namespace == SYSTEM_NAMESPACE:
@@ -247,6 +259,19 @@ def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resou
     written = arguments.get(WRITTEN.get(name, ""))
     if isinstance(written, str) and written:
         yield PRODUCE, Resource.of(TopicName.parse(written))
+
+
+def _of_glob(topic: object) -> Resource:
+    """Return what a glob of topics lies in: a topic, a namespace, or the cluster."""
+    text = topic if isinstance(topic, str) else ""
+    namespace, _, name = text.removeprefix("/").partition("/")
+    if not text.startswith("/") or not name or _WILD.intersection(namespace):
+        return CLUSTER
+    return (
+        Resource(check_namespace(namespace))
+        if _WILD.intersection(name)
+        else Resource.of(TopicName.parse(text))
+    )
 
 
 def _resource(topic: object, namespace: object) -> Resource:
