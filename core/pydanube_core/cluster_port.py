@@ -314,6 +314,14 @@ class TopicPort(Protocol):
         Durable on return; returns the offsets. Raises `Conflict`, `DispatchMismatch`.
         """
 
+    async def end_of_oldest(self, topic: str, subscription: str, count: int) -> int:
+        """Return one past the `count`-th unacknowledged message of a concrete topic, or past the last; 0 or the floor if none."""
+
+    async def acknowledge(
+        self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]], operation: str
+    ) -> None:
+        """Acknowledge ranges of a concrete topic, unread ones too; durable on return. `operation`: told by diagnosis."""
+
     async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
         """Acknowledge those redelivered messages that were not sent since; durable on return; returns the offsets."""
 

@@ -400,9 +400,11 @@ async def forecast_unload(context: Context, request: UnloadBrokerRequest) -> For
             diff=[entry(f"topics{topic}/owner", facts.broker_id, "another broker") for topic in selected],
             blast_radius=blast_radius(topics=len(selected)),
         )
+    state = await _state_now(context, facts)
     return Forecast(
-        diff=[entry(f"brokers/{facts.broker_id}/state", await _state_now(context, facts), "draining")],
+        diff=[entry(f"brokers/{facts.broker_id}/state", state, "draining")],
         blast_radius=blast_radius(topics=facts.topics),
+        basis=[facts.broker_id, state],
     )
 
 

@@ -8,17 +8,19 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from pydantic import Field
-from pydanube_core.errors import Conflict
+from pydanube_core.errors import Conflict, InvalidArgument
 from pydanube_core.facts import SubscriptionFacts
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import changed_since, skip_over_partitions
 
+from pydanube_admin.engine.change_records import ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import next_call, operation
+from pydanube_admin.operations.offset_ranges import ranges_of_text
 from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,
@@ -38,7 +40,12 @@ class SeekSubscriptionRequest(SubscriptionRequest):
 
 
 class SkipMessagesRequest(SubscriptionRequest):
-    count: Annotated[int, Field(ge=1, le=2**53 - 1, description="Unacknowledged messages, from the oldest")]
+    count: Annotated[
+        int | None, Field(ge=1, le=2**53 - 1, description="Unacknowledged messages, from the oldest")
+    ] = None
+    offsets: Annotated[
+        str | None, Field(max_length=4096, description="In place of count: 20 or 3,7,10-90")
+    ] = None
 
 
 class CursorPlace(Result):
@@ -94,10 +101,13 @@ async def _moving(
     *,
     diff: list[dict[str, Any]],
     messages: int,
+    pinned: Mapping[str, Any] | None,
 ) -> Forecast:
-    """Forecast a moved cursor. A cursor that clients move meanwhile does not make the plan stale."""
+    """Forecast a moved cursor. Acknowledgements do not make the plan stale, another move of the cursor does."""
     cursors = await context.port.cursors(topic.own.topic, subscription)
     identity = [str(facts.subscription_id) for facts in found]
+    since = context.call_id if context.pinned is None else context.pinned["since"]
+    moved = [each.call_id for each in await _moves_since(context, topic.own.topic, subscription, since)]
     at_work = topic.producers or consumers_of(found)
     return Forecast(
         diff=diff,
@@ -108,8 +118,9 @@ async def _moving(
             "cursors": {log: base64.b64encode(image).decode() for log, image in cursors.items()},
             "starts": {facts.topic: facts.state.start_offset for facts in found},
         },
-        basis=identity,
-        counts=None if at_work else [diff, messages],
+        basis=[identity, moved, pinned],
+        counts=None if at_work or pinned is not None else [diff, messages],
+        pinned=None if pinned is None else {**pinned, "since": since},
         later=_STAY if messages else _AGAIN,
     )
 
@@ -166,13 +177,24 @@ async def _moved_since(
     places = {place["topic"]: place["next_unacked"] for place in result["cursors"]} if result else {}
     if any(facts.state.next_unacked < places.get(facts.topic, 0) for facts in found):
         return True
-    own = (str(TopicName.parse(request.topic)), request.subscription)
-    async for later in context.desk.changes.since(str(image.get("moved_by", ""))):
-        if later.operation in _MOVES:
-            arguments = later.arguments
-            if (str(TopicName.parse(arguments["topic"])), arguments["subscription"]) == own:
-                return True
-    return False
+    since = str(image.get("moved_by", ""))
+    return bool(await _moves_since(context, request.topic, request.subscription, since))
+
+
+async def _moves_since(context: Context, topic: str, subscription: str, call_id: str) -> list[ChangeRecord]:
+    """Return the recorded moves of a cursor after a call."""
+    own = (str(TopicName.parse(topic)), subscription)
+    return [
+        later
+        async for later in context.desk.changes.since(call_id)
+        if later.operation in _MOVES
+        and (str(TopicName.parse(later.arguments["topic"])), later.arguments["subscription"]) == own
+    ]
+
+
+def _keeps(topic: Topic) -> bool:
+    """Return whether the topic stores messages, so that a place in it can be pinned."""
+    return topic.own.dispatch_strategy != "non_reliable"
 
 
 async def _subscription_to_move(
@@ -185,7 +207,7 @@ async def _subscription_to_move(
 async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> Forecast:
     """Forecast a seek. `messages` of the blast radius: unacknowledged ones that would be passed over."""
     topic, found = await _subscription_to_move(context, request)
-    targets = await context.port.resolve_position(topic.own.topic, request.to)
+    targets = await _targets(context, topic, request)
     path = subscription_path(topic, request.subscription)
     diff = [
         entry(
@@ -200,7 +222,18 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
         for facts in found
         if targets[facts.topic] > facts.state.next_unacked
     )
-    return await _moving(context, topic, request.subscription, found, diff=diff, messages=passed)
+    pinned = {"targets": dict(targets)} if _keeps(topic) else None
+    return await _moving(
+        context, topic, request.subscription, found, diff=diff, messages=passed, pinned=pinned
+    )
+
+
+async def _targets(context: Context, topic: Topic, request: SeekSubscriptionRequest) -> Mapping[str, int]:
+    """Return the target on each concrete topic: that of the plan, if there is one."""
+    if context.pinned is not None:
+        targets: Mapping[str, int] = context.pinned["targets"]
+        return {log.topic: max(targets.get(log.topic, 0), log.start_offset) for log in topic.logs}
+    return await context.port.resolve_position(topic.own.topic, request.to)
 
 
 @operation(
@@ -219,12 +252,26 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
 )
 async def seek_subscription(context: Context, request: SeekSubscriptionRequest) -> MovedCursor:
     topic, found = await _subscription_to_move(context, request)
-    await context.port.seek_subscription(topic.own.topic, request.subscription, request.to)
+    if context.pinned is None:
+        await context.port.seek_subscription(topic.own.topic, request.subscription, request.to)
+    else:
+        targets = await _targets(context, topic, request)
+        for facts in found:
+            place = f"offset:{targets[facts.topic]}"
+            await context.port.seek_subscription(facts.topic, request.subscription, place)
     return await _moved(context, topic, request.subscription, lag_of(found))
 
 
 async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[Topic, list[SubscriptionFacts]]:
     topic, found = await find_subscription(context, request)
+    if (request.count is None) == (request.offsets is None):
+        raise InvalidArgument(
+            "write count, for the oldest messages, or offsets: one of the two",
+            field="count",
+            value=request.count,
+        )
+    if request.offsets is not None:
+        ranges_of_text(request.offsets)
     if topic.own.partitions:
         raise skip_over_partitions(topic.own.topic, topic.own.partitions).followed_by(
             next_call(
@@ -239,9 +286,51 @@ async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[To
 async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forecast:
     topic, found = await _skippable(context, request)
     lag = lag_of(found)
-    skipped = min(request.count, lag)
-    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, lag - skipped)]
-    return await _moving(context, topic, request.subscription, found, diff=diff, messages=skipped)
+    path = subscription_path(topic, request.subscription)
+    ranges = await _skipped(context, topic, request, found)
+    if ranges is None:
+        assert request.count is not None, "checked"
+        skipped = min(request.count, lag)
+    elif request.count is not None and context.pinned is None:
+        skipped = min(request.count, lag)
+    else:
+        skipped = min(
+            lag,
+            sum(
+                end - max(start, found[0].state.next_unacked)
+                for start, end in ranges
+                if end > found[0].state.next_unacked
+            ),
+        )
+    diff = [entry(f"{path}/lag_messages", lag, lag - skipped)]
+    if ranges:
+        diff.append(entry(f"{path}/offsets", None, shown_ranges(ranges, found[0].state.next_unacked)))
+    pinned = None if ranges is None else {"ranges": [list(each) for each in ranges]}
+    return await _moving(
+        context, topic, request.subscription, found, diff=diff, messages=skipped, pinned=pinned
+    )
+
+
+async def _skipped(
+    context: Context, topic: Topic, request: SkipMessagesRequest, found: Sequence[SubscriptionFacts]
+) -> list[tuple[int, int]] | None:
+    """Return the ranges to acknowledge: those of the plan, if there is one. None of a topic that stores nothing."""
+    if not _keeps(topic):
+        return None
+    if context.pinned is not None:
+        return [(start, end) for start, end in context.pinned["ranges"]]
+    if request.offsets is not None:
+        return ranges_of_text(request.offsets)
+    assert request.count is not None, "checked"
+    start = found[0].state.next_unacked
+    end = await context.port.end_of_oldest(topic.own.topic, request.subscription, request.count)
+    return [(start, end)] if end > start else []
+
+
+def shown_ranges(ranges: Sequence[tuple[int, int]], floor: int) -> str:
+    """Return offsets as they are written in `offsets`, without those below the cursor."""
+    above = [(max(start, floor), end) for start, end in ranges if end > floor]
+    return ",".join(str(start) if end == start + 1 else f"{start}-{end - 1}" for start, end in above)
 
 
 @operation(
@@ -250,22 +339,38 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
     summary="Acknowledge the oldest unacknowledged messages of a subscription, unread.",
     forecast=forecast_skip,
     undo=undo_move,
-    required_flags=("count",),
     examples=(
         Example({"topic": "orders", "subscription": "billing", "count": 1}, "past a message that blocks"),
+        Example({"topic": "orders", "subscription": "billing", "offsets": "20"}, "past that one only"),
     ),
 )
 async def skip_messages(context: Context, request: SkipMessagesRequest) -> MovedCursor:
     topic, found = await _skippable(context, request)
-    await context.port.skip_messages(topic.own.topic, request.subscription, request.count)
+    ranges = await _skipped(context, topic, request, found)
+    if ranges is not None:
+        name = topic.own.topic
+        await context.port.acknowledge(name, request.subscription, ranges, "subscriptions.skip")
+    else:
+        assert request.count is not None, "checked"
+        await context.port.skip_messages(topic.own.topic, request.subscription, request.count)
     return await _moved(context, topic, request.subscription, lag_of(found))
 
 
 async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
     topic, found = await find_subscription(context, request)
     lag = lag_of(found)
-    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, 0)]
-    return await _moving(context, topic, request.subscription, found, diff=diff, messages=lag)
+    left = 0
+    pinned = None
+    if _keeps(topic):
+        ends = (
+            context.pinned["ends"] if context.pinned else {log.topic: log.next_offset for log in topic.logs}
+        )
+        pinned = {"ends": ends}
+        left = sum(max(0, facts.state.next_offset - ends[facts.topic]) for facts in found)
+    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, min(lag, left))]
+    return await _moving(
+        context, topic, request.subscription, found, diff=diff, messages=max(0, lag - left), pinned=pinned
+    )
 
 
 @operation(
@@ -279,5 +384,10 @@ async def forecast_purge(context: Context, request: SubscriptionRequest) -> Fore
 )
 async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
     topic, found = await find_subscription(context, request)
-    await context.port.purge_subscription(topic.own.topic, request.subscription)
+    if context.pinned is None:
+        await context.port.purge_subscription(topic.own.topic, request.subscription)
+    else:
+        for facts in found:
+            ranges = [(0, context.pinned["ends"][facts.topic])]
+            await context.port.acknowledge(facts.topic, request.subscription, ranges, "subscriptions.purge")
     return await _moved(context, topic, request.subscription, lag_of(found))

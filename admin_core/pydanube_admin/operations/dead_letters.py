@@ -38,6 +38,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import cut, glob, none_because
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
+from pydanube_admin.operations.offset_ranges import ranges_of_text
 from pydanube_admin.operations.subscriptions import subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
 
@@ -356,25 +357,6 @@ class ReplayedDeadLetters(Change):
     left: int  # beyond the limit of one call
 
 
-def _ranges(text: str) -> list[tuple[int, int]]:
-    """Return half-open ranges of `3,7,10-90`. Raises `InvalidArgument`."""
-    ranges: list[tuple[int, int]] = []
-    for part in (part.strip() for part in text.split(",") if part.strip()):
-        first, dash, last = part.partition("-")
-        last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal() and len(last) < 19 and int(first) <= int(last)):
-            ranges = []
-            break
-        ranges.append((int(first), int(last) + 1))
-    if not ranges:
-        raise InvalidArgument(
-            f"offsets {text[:80]!r}: write offsets of the dead-letter topic, such as 3,7,10-90",
-            field="offsets",
-            value=text[:80],
-        )
-    return ranges
-
-
 @dataclass(slots=True, kw_only=True)
 class _Choice:
     """The letters that a replay is about, and the ones that it leaves out."""
@@ -420,7 +402,7 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
     """Choose letters by the request, or by what its plan has pinned; and compare the originals with them."""
     choice = _Choice(letters=await _letters(context, topic, request.subscription), planned=context.pinned)
     letters = choice.letters
-    wanted = None if request.offsets is None else _ranges(request.offsets)
+    wanted = None if request.offsets is None else ranges_of_text(request.offsets)
     if wanted is not None:
         there = {letter.offset for letter in letters.found}
         missing = [start for start, end in wanted if end == start + 1 and start not in there]

@@ -363,7 +363,7 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
         effect=Effect.DESTROY if destroys else None,
         reversible=not destroys,
         image={"own": dict(before.own)},
-        basis=[dict(before.own), sorted(facts.topic_id for facts in inside), sorted(shortened), destroys],
+        basis=[dict(before.own), sorted(shortened), destroys],
         counts=None if at_work else loss.messages,
         later=later_text(loss) if destroys else None,
     )

@@ -325,14 +325,19 @@ async def _exported(context: Context, request: ExportObjectsRequest) -> tuple[To
             field="topic",
             value=request.topic,
         )
-    return topic, (await _ranges(context, topic, request))[topic.own.topic]
+    ranges = await _ranges(context, topic, request) if context.pinned is None else context.pinned["ranges"]
+    start, end = ranges[topic.own.topic]
+    return topic, (max(start, topic.own.start_offset), end)
 
 
 async def forecast_export(context: Context, request: ExportObjectsRequest) -> Forecast:
-    _, (start, end) = await _exported(context, request)
+    topic, (start, end) = await _exported(context, request)
+    pinned = {"ranges": {topic.own.topic: [start, end]}} if context.pinned is None else context.pinned
     return Forecast(
         diff=[entry(request.to, None, {"format": request.format})],
-        blast_radius=blast_radius(topics=1, messages=end - start),
+        blast_radius=blast_radius(topics=1, messages=max(0, end - start)),
+        basis=[str(topic.own.topic_id), pinned],
+        pinned=pinned,
     )
 
 
@@ -375,15 +380,23 @@ async def _replayed(
         raise replay_into_itself(str(to))
     if to.is_system:
         raise system_is_closed(str(to), field="to")
-    return topic, str(to), await _ranges(context, topic, request)
+    if context.pinned is None:
+        return topic, str(to), await _ranges(context, topic, request)
+    ranges = context.pinned["ranges"]
+    starts = {log.topic: log.start_offset for log in topic.logs}
+    return topic, str(to), {log: (max(start, starts[log]), end) for log, (start, end) in ranges.items()}
 
 
 async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Forecast:
-    _, to, ranges = await _replayed(context, request)
-    messages = sum(end - start for start, end in ranges.values())
+    topic, to, ranges = await _replayed(context, request)
+    messages = sum(max(0, end - start) for start, end in ranges.values())
+    pinned = {"ranges": {log: list(each) for log, each in ranges.items()}}
+    pinned = pinned if context.pinned is None else dict(context.pinned)
     return Forecast(
         diff=[entry(f"topics{to}/messages", None, {"added": messages})],
         blast_radius=blast_radius(topics=1, messages=messages, bytes=None),  # nobody has read them yet
+        basis=[str(topic.own.topic_id), to, pinned],
+        pinned=pinned,
     )
 
 

@@ -313,13 +313,17 @@ async def _cut(context: Context, request: TruncateTopicRequest) -> tuple[Topic, 
             field="topic",
             value=topic.own.topic,
         )
-    places = await context.port.resolve_position(topic.own.topic, request.before)
-    return topic, {log.topic: max(places[log.topic], log.start_offset) for log in topic.logs}
+    if context.pinned is not None:
+        places = context.pinned["places"]
+    else:
+        places = await context.port.resolve_position(topic.own.topic, request.before)
+    return topic, {log.topic: max(places.get(log.topic, 0), log.start_offset) for log in topic.logs}
 
 
 async def forecast_truncate(context: Context, request: TruncateTopicRequest) -> Forecast:
     topic, places = await _cut(context, request)
     gone = {log.topic: places[log.topic] - log.start_offset for log in topic.logs}
+    pinned = places if context.pinned is None else context.pinned["places"]
     share = sum(
         log.bytes * gone[log.topic] // max(1, log.next_offset - log.start_offset) for log in topic.logs
     )
@@ -336,7 +340,8 @@ async def forecast_truncate(context: Context, request: TruncateTopicRequest) -> 
             messages=sum(gone.values()),
             bytes=share,
         ),
-        basis=[str(topic.own.topic_id), places, gone],
+        basis=[str(topic.own.topic_id), pinned],
+        pinned={"places": pinned},
     )
 
 

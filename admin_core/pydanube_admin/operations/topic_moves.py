@@ -95,6 +95,7 @@ async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast
     return Forecast(
         diff=[entry(f"topics{log}/owner", source, moves[log]) for log, source in sources.items()],
         image={"sources": sources, "moves": dict(moves)},
+        basis=[str(topic.own.topic_id), sources, dict(moves)],
         blast_radius=blast_radius(
             topics=1, subscriptions=len(topic.subscriptions), consumers=topic.consumers
         ),

@@ -363,6 +363,23 @@ class SubscriptionPump:
             self.changed()
         return found
 
+    def end_of_oldest(self, count: int) -> int:
+        """Return one past the `count`-th message that is not acknowledged; see `Subscription.end_of_oldest`."""
+        core = self.core()
+        core.grew(self.topic.commit)
+        return core.end_of_oldest(count)
+
+    def acknowledge(self, ranges: Sequence[Range], operation: str) -> None:
+        """Acknowledge offsets for an administrator, as far as there are messages. `operation`: for diagnosis."""
+        core = self.core()
+        core.grew(self.topic.commit)
+        before = self.cursor_state(now_ms())
+        for start, end in ranges:
+            if start < (end := min(end, self.topic.commit)):
+                core.skipped(start, end)
+        self.moves.note(before, self.cursor_state(now_ms()), operation)
+        self.changed()
+
     def purge(self) -> None:
         """Acknowledge everything published so far."""
         core = self.core()

@@ -233,6 +233,18 @@ class Administration(ABC):
         await _durable([pump])
         return found
 
+    async def end_of_oldest(self, topic: str, subscription: str, count: int) -> int:
+        """Return one past the `count`-th message of a concrete topic that is not acknowledged."""
+        return self._reliable(topic, subscription).end_of_oldest(count)
+
+    async def acknowledge(
+        self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]], operation: str
+    ) -> None:
+        """Acknowledge ranges of a concrete topic, whatever their state; durable on return."""
+        pump = self._reliable(topic, subscription)
+        pump.acknowledge(ranges, operation)
+        await _durable([pump])
+
     async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
         """Acknowledge those redelivered messages that were not sent since; return their offsets."""
         pump = self._reliable(topic, subscription)

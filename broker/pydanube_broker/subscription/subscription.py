@@ -270,10 +270,18 @@ class Subscription:
         Returns:
             The range that was skipped over, None if there was nothing.
         """
+        start, end = self.window.floor, self.end_of_oldest(count)
+        if end <= start:
+            return None
+        self.window.close_range(start, end)
+        return start, end
+
+    def end_of_oldest(self, count: int) -> int:
+        """Return one past the `count`-th message that is not acknowledged, or past the last; the floor if there is none."""
         if count < 1:
             raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
         window = self.window
-        start, end, left = window.floor, window.floor, count
+        end, left = window.floor, count
         closed = normalise(window.snapshot().acknowledged)
         for low, high in subtract([(window.floor, self.sending.end)], closed):
             take = min(left, high - low)
@@ -281,10 +289,7 @@ class Subscription:
             left -= take
             if not left:
                 break
-        if end <= start:
-            return None
-        window.close_range(start, end)
-        return start, end
+        return end
 
     def redeliver(self, messages: Sequence[Reopened]) -> list[int]:
         """Deliver acknowledged messages once more, each at its own offset, and to this subscription only.

@@ -1524,12 +1524,20 @@ class SubscriptionsOperations(KeywordsNamed):
         return await planned(self._caller, "subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def skip(
-        self, topic: str, subscription: str, *, count: int, plan_token: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        count: int | None = None,
+        offsets: str | None = None,
+        plan_token: str | None = None,
     ) -> MovedCursor:
         """Acknowledge the oldest unacknowledged messages of a subscription, unread."""
         return await self._caller.call("subscriptions.skip", locals(), MovedCursor)
 
-    async def plan_skip(self, topic: str, subscription: str, *, count: int) -> Plan[MovedCursor]:
+    async def plan_skip(
+        self, topic: str, subscription: str, *, count: int | None = None, offsets: str | None = None
+    ) -> Plan[MovedCursor]:
         """What `skip` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.skip", locals(), MovedCursor)
 

@@ -1,0 +1,127 @@
+"""A plan does what it showed, and stays good while producers and consumers come and go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydanube import Client, connect
+from pydanube_admin.operations.cursor_moves import shown_ranges
+from pydanube_admin.operations.offset_ranges import ranges_of_text
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.messages import take
+
+pytestmark = pytest.mark.anyio
+
+OF = {"topic": "orders", "subscription": "billing"}
+PLANNED: dict[str, dict[str, Any]] = {
+    "subscriptions.seek": {**OF, "to": "latest"},
+    "subscriptions.skip": {**OF, "count": 3},
+    "subscriptions.purge": OF,
+    "topics.truncate": {"topic": "orders", "before": "latest"},
+    "topics.replay": {"topic": "orders", "from": "earliest", "to": "orders-again"},
+    "namespaces.set_policies": {"namespace": "default", "policies": {"max_publish_rate": 1000}},
+    "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 1000}},
+    "subscriptions.set_failure_policy": {**OF, "max_redelivery_count": 3},
+    "topics.add_partitions": {"topic": "/default/wide", "partitions": 4},
+    "quotas.set": {"namespace": "default", "limits": {"bytes_in_per_s": 1_000_000}},
+    "subscriptions.create": {"topic": "orders", "subscription": "new", "type": "shared"},
+    "messages.publish": {"topic": "orders", "payload": "one"},
+}
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        await cluster("topics.create", topic="orders")
+        await cluster("topics.create", topic="wide", partitions=2)
+        await cluster("subscriptions.create", **OF, type="shared", start="earliest")
+        await cluster.publish("orders", *(b"%d" % n for n in range(10)))
+        yield cluster
+
+
+async def publish(client: Client, count: int) -> None:
+    """A producer that comes and goes."""
+    async with client.producer("orders") as producer:
+        for n in range(count):
+            producer.send_nowait(b"later %d" % n)
+        await producer.flush()
+
+
+async def consume(client: Client, count: int) -> None:
+    """A consumer that comes and goes."""
+    async with client.consumer("orders", "billing", type="shared") as consumer:
+        for message in await take(consumer, count):
+            await message.ack()
+        await consumer.flush_acks()
+
+
+@pytest.mark.parametrize("operation", PLANNED)
+async def test_a_plan_is_applied_whatever_clients_do_meanwhile(cluster: Administered, operation: str) -> None:
+    arguments = PLANNED[operation]
+    plan = await cluster(operation, **arguments, plan_only=True)
+    async with connect(cluster.broker.broker_url) as client:
+        await publish(client, 5)
+        await consume(client, 2)
+        async with client.producer("orders"), client.consumer("orders", "billing", type="shared"):
+            if operation == "namespaces.set_policies":
+                await cluster("topics.create", topic="made-meanwhile")
+            done = await cluster(operation, **arguments, plan_token=plan["plan_token"])
+    assert done["call_id"]
+    described = await cluster("topics.describe", topic="orders")
+    (lag,) = (await cluster("subscriptions.lag", **OF))["items"]
+    match operation:
+        case "subscriptions.seek":
+            assert (plan["pinned"]["targets"], lag["next_unacked"]) == ({"/default/orders": 10}, 10)
+        case "subscriptions.skip":
+            assert plan["pinned"]["ranges"] == [[0, 3]]
+            assert "0-2" in [each["after"] for each in plan["diff"]]
+            assert (lag["next_unacked"], done["skipped_messages"]) == (3, 1)
+        case "subscriptions.purge":
+            assert (lag["next_unacked"], lag["lag_messages"]) == (10, 5)
+        case "topics.truncate":
+            assert (described["start_offset"], described["next_offset"]) == (10, 15)
+        case "topics.replay":
+            assert (await cluster("topics.describe", topic="orders-again"))["next_offset"] == 10
+        case _:
+            pass
+
+
+async def test_a_cursor_that_was_moved_since_makes_a_plan_stale_which_names_the_call(
+    cluster: Administered,
+) -> None:
+    plan = await cluster("subscriptions.skip", **OF, count=3, plan_only=True)
+    moved = await cluster.apply("subscriptions.seek", **OF, to="offset:5")
+    refused = await cluster.refused("subscriptions.skip", **OF, count=3, plan_token=plan["plan_token"])
+    assert refused.code == "PLAN_STALE"
+    assert [each["call_id"] for each in refused.details["changed"]] == [moved["call_id"]] * len(
+        refused.details["changed"]
+    )
+    assert refused.details["plan"]["pinned"]["ranges"] == [[5, 8]]
+
+
+async def test_one_offset_is_skipped_and_the_others_stay(cluster: Administered) -> None:
+    plan = await cluster("subscriptions.skip", **OF, offsets="4,6-7", plan_only=True)
+    assert "4,6-7" in [each["after"] for each in plan["diff"]]
+    done = await cluster("subscriptions.skip", **OF, offsets="4,6-7", plan_token=plan["plan_token"])
+    assert done["skipped_messages"] == 3
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "billing", type="shared") as consumer,
+    ):
+        assert [message.offset for message in await take(consumer, 7)] == [0, 1, 2, 3, 5, 8, 9]
+    await cluster("changes.undo", call_id=done["call_id"])
+    (lag,) = (await cluster("subscriptions.lag", **OF))["items"]
+    assert lag["lag_messages"] == 10
+    for arguments in ({}, {"count": 1, "offsets": "3"}, {"offsets": "3-1"}):
+        assert (await cluster.refused("subscriptions.skip", **OF, **arguments)).code == "INVALID_ARGUMENT"
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))
+def test_offsets_are_read_as_they_are_shown(runs: list[tuple[int, int]]) -> None:
+    ranges = [(start, start + length) for start, length in runs]
+    assert ranges_of_text(shown_ranges(ranges, 0)) == ranges
