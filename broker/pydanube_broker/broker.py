@@ -34,6 +34,7 @@ from pydanube_broker.home.metadata_watch import look_after
 from pydanube_broker.home.reserve import Reserve
 from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
+from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.journal.recovery import Recovered
 from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.watch import Observation
@@ -64,9 +65,11 @@ from pydanube_broker.settings.advertised import advertised_url
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
 from pydanube_broker.telemetry import TelemetryWriter, machine_of
+from pydanube_broker.tier.chain_record import ChainRecord
+from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.lost_and_found import refuse_removed
-from pydanube_broker.tier.options import check_asked_for
-from pydanube_broker.tier.tier import Tier
+from pydanube_broker.tier.options import check_asked_for, store_options
+from pydanube_broker.tier.tier import Tier, cluster_name
 from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
@@ -134,6 +137,7 @@ class Broker(BrokerParts):
         check_settings(settings)
         begun = time.monotonic()
         self._take_directory()
+        await self._reopen_chain()
         found = self._read_journal()
         newest = NewestIds.among(
             ids_in(self.hub.states.values(), (header.topic_id for header, _ in found.tail))
@@ -181,6 +185,50 @@ class Broker(BrokerParts):
         )
         self.health.start()
         stack.callback(self.health.close)
+
+    async def _reopen_chain(self) -> None:
+        """Fence the earlier start of a journal with a chain, before its files are read."""
+        folder = self.data_dir.path
+        options = store_options(self.settings, folder, spool=f"{self.data_dir.broker_id}-chain")
+        self.chain = JournalChain(folder / "journal", options, linger_s=self.settings.journal.stored_linger)
+        self._stack.push_async_callback(self.chain.close)
+        await self.chain.reopen(
+            copy=self.settings.journal.copy, take_over=self.settings.tier.take_over is not None
+        )
+
+    async def _attach_chain(self, store: MetadataStore) -> None:
+        """Continue the chain of the journal, or begin one, if it is to be copied."""
+        record: ChainRecord | None = None
+        if self.ownership.several:
+            journal = journal_id(self.journal.folder)
+            record = ChainRecord(store, BrokerId(self.data_dir.broker_id), journal)
+        self.chain.attach(self.journal, self.hub, record_from=None if record is None else record.begins_at)
+        self.hub.on_fenced = self.health.fence
+        if self.data_dir.memory:
+            return
+
+        async def begin_storing() -> None:
+            await self.chain.want(await cluster_name(store), needed=True)
+
+        self.registry.begin_storing = begin_storing
+        needed = self.chain.is_needed or any(topic.in_store for topic in self.hub.topics.values())
+        if not (self.settings.journal.copy or needed):
+            return
+        if record is not None:
+            term = await record.copied()
+            if term is None:
+                log.warning("chain_is_taken_over")
+                return
+            await self.chain.begin_term(term)
+        await self.chain.want(await cluster_name(store), needed=needed)
+
+    async def _begin_journal(self) -> None:
+        """Begin the journal and its chain."""
+        await self.journal.begin(self._make_room)
+        self.spawn(self.chain.run())
+        if self.chain.is_needed:
+            # What was found may be more than the store has: it is shown, or answered as a duplicate, once it is there.
+            await self.chain.until_stored(self.journal.durable_lsn)
 
     def _read_journal(self) -> Recovered:
         """Open the journal and read what is in it; nothing is changed yet."""
@@ -239,7 +287,9 @@ class Broker(BrokerParts):
         newest_ms = max((state.append_time_ms for state in self.hub.states.values()), default=0)
         CLOCK.witness("the newest message of the journal", newest_ms, kind=WitnessKind.PAST)
         self.data_dir.upgraded()
-        await self.journal.begin(self._make_room)
+        await self._attach_chain(store)
+        stack.push_async_callback(self._stop_tasks)
+        await self._begin_journal()
         with contextlib.suppress(OSError):  # tried again every few seconds
             await self._keep_reserve()  # a disk may be filled up in these
         self.registry.begin()

@@ -34,6 +34,7 @@ from pydanube_broker.status.log import LogRing
 from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tenants.processor import ProcessorBudget
+from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
@@ -45,6 +46,7 @@ log = logging.getLogger("pydanube.broker")
 class BrokerParts:
     """See the module. `Broker` makes the parts in the order of its start; `tier` is None until the journal has begun."""
 
+    chain: JournalChain
     data_dir: DataDir
     engine: DeliveryEngine
     health: Health

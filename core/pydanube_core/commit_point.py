@@ -17,7 +17,8 @@ def safe_position(
 
     Args:
         safe: the position so far; it never falls.
-        local_durable: up to where the owner's stable storage holds its journal.
+        local_durable: up to where the owner's stable storage holds its journal: its disk, or for a topic that is to be
+            stored, the object store.
         replicas: the same, as each other broker has reported it for what it has of the topic.
         in_sync: the other members of the recorded in-sync set; one that has reported nothing holds nothing new.
     """

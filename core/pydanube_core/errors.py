@@ -320,6 +320,10 @@ class TierNotShared(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """A broker on etcd has an object store that no other broker sees."""
 
 
+class StoreUnsuitable(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """The object store replaces objects that may only be made, so that topics cannot be stored there."""
+
+
 class FormatTooNew(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """The data was written by a newer version."""
 

@@ -49,8 +49,10 @@ class CreateTopicRequest(Request):
         Field(description="reliable keeps messages; non_reliable only passes them on"),
     ] = "reliable"
     durability: Annotated[
-        Literal["fsynced", "memory"],
-        Field(description="What a publish waits for; memory only with non_reliable"),
+        Literal["fsynced", "stored", "memory"],
+        Field(
+            description="What a publish waits for: the broker's disk, the object store, or (non_reliable only) nothing"
+        ),
     ] = "fsynced"
     policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
     schema_subject: Annotated[
@@ -93,10 +95,10 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str]:
         )
     durability: str = request.durability
     if request.dispatch_strategy == "non_reliable":
-        if request.durability == "fsynced" and "durability" in request.model_fields_set:
+        if request.durability != "memory" and "durability" in request.model_fields_set:
             raise InvalidArgument(
-                "durability: a non_reliable topic stores nothing, so it cannot be fsynced; leave durability out, "
-                "or make the topic reliable",
+                f"durability: a non_reliable topic stores nothing, so it cannot be {request.durability}; leave durability "
+                "out, or make the topic reliable",
                 field="durability",
                 value=request.durability,
             )

@@ -33,6 +33,7 @@ class Durability(StrEnum):
 
     MEMORY = "memory"
     FSYNCED = "fsynced"
+    STORED = "stored"
     REPLICATED = "replicated"
 
 
@@ -62,7 +63,7 @@ class TopicSettings(JsonRecord):
     def __post_init__(self) -> None:
         is_reliable = self.dispatch_strategy is DispatchStrategy.RELIABLE
         if is_reliable == (self.durability is Durability.MEMORY):
-            allowed = "fsynced or replicated" if is_reliable else "memory"
+            allowed = "fsynced or stored" if is_reliable else "memory"
             raise InvalidArgument(
                 f"a {self.dispatch_strategy} topic cannot be {self.durability}; use {allowed}",
                 field="durability",

@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,9 @@ class Checkpoints:
         self._begun: int | None = None  # address of the newest head that was begun
         self._written: dict[int, bool] = {}  # base → whether its head is whole
         self._job: asyncio.Future[BaseException | None] | None = None
+        self.in_file = False  # whether the newest head was large enough for a file of its own
+        #: told of each head that is whole in its file: base, number, content
+        self.on_written: Callable[[int, int, Sequence[bytes]], None] | None = None
 
     def due(self, base: int, size: int) -> bool:
         """Return whether the journal has grown by as much as a head of that size costs, and none is under way."""
@@ -58,11 +61,13 @@ class Checkpoints:
         """Note that the segment at `base` begins with its head."""
         self._begun = base
         self._written[base] = True
+        self.in_file = False
 
     def write(self, base: int, number: int, head: Sequence[bytes]) -> None:
         """Write a head to its file in the background; its content is the state at this moment."""
         self._begun = base
         self._written[base] = False
+        self.in_file = True
         path = checkpoint_path(self._folder, base)
         self._job = asyncio.get_running_loop().create_future()
 
@@ -72,6 +77,8 @@ class Checkpoints:
             if error is None:
                 if base in self._written:  # else a newer one is durable by now
                     self._written[base] = True
+                    if self.on_written is not None:
+                        self.on_written(base, number, head)
             else:  # the next segment tries again
                 self._written.pop(base, None)
                 self._begun = self.base

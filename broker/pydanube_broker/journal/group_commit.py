@@ -80,6 +80,9 @@ class GroupCommit:
         self.durable = 0
         self.statistics = WriterStatistics()
         self.on_sync: Callable[[float], None] = lambda seconds: None  # told how long each sync took
+        self.on_written: Callable[[int], None] | None = (
+            None  # told how far the files are written, once a slice
+        )
         syncer.done = self._synced
 
     @property
@@ -147,6 +150,8 @@ class GroupCommit:
             self._loop.call_soon(self._write)
         if not self._syncing and (not pending or self._group >= GROUP_BYTES):
             self._sync()
+        if self.on_written is not None:
+            self.on_written(self.written)
 
     def _sync(self) -> None:
         if self.written <= self.durable or self.failed is not None:

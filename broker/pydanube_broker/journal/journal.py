@@ -22,7 +22,7 @@ from typing import Final
 from zlib import crc32
 
 from pydanube_core.batch import BROKER_PART_BYTES
-from pydanube_core.errors import JournalReadOnly, LimitReached
+from pydanube_core.errors import ClusterError, JournalReadOnly, LimitReached
 
 from pydanube_broker.journal.checkpoint import (
     CHECKPOINT_BODY,
@@ -105,6 +105,8 @@ class Journal(StoredBatches):
         self._waiters: list[asyncio.Future[None]] = []
         self._claim: int | None = None  # what records say is durable, where it is not what is
         self._heads = Checkpoints(folder, disk, self._worker)
+        #: address below which a copy of the journal has everything: segments that reach beyond it stay
+        self.copied_lsn: Callable[[], int] | None = None
 
     # -- start and stop --------------------------------------------------------------------------------------
 
@@ -201,6 +203,58 @@ class Journal(StoredBatches):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def refuse(self, error: ClusterError) -> None:
+        """Accept and acknowledge nothing more, because another broker has this one's place."""
+        if self.read_only is None:
+            self._failed(error)
+
+    # -- a copy of the journal ------------------------------------------------------------------------------------
+
+    def copy_to(
+        self,
+        written: Callable[[int], None],
+        head: Callable[[int, int, Sequence[bytes]], None],
+        copied_lsn: Callable[[], int],
+    ) -> None:
+        """Report what is to be copied from now on: how far the files are written, and each head that has a file of its own.
+
+        Segments stay until `copied_lsn` has passed them.
+        """
+        self._writer.on_written, self._heads.on_written, self.copied_lsn = written, head, copied_lsn
+
+    @property
+    def head_in_file(self) -> bool:
+        """Whether the newest head is in a file of its own."""
+        return self._heads.in_file
+
+    @property
+    def written_lsn(self) -> int:
+        """Everything below this address is written to the files, synced or not."""
+        return self._writer.written
+
+    @property
+    def oldest_base(self) -> int:
+        """Base of the oldest segment that is kept."""
+        return next(iter(self._files.live), 0)
+
+    def written_from(self, lsn: int) -> tuple[int, int, int, int] | None:
+        """Return (base, bytes of the segment, start, end) of the written records at or above an address, in one segment."""
+        for base, segment in self._files.live.items():
+            is_active = self._active is not None and base == self._active.base
+            end = self._writer.written if is_active else min(self._ends.get(base, base), self._writer.written)
+            start = max(lsn, base + FILE_HEADER_BYTES)
+            if start < end:
+                return base, segment.size, start, end
+        return None
+
+    def read_written(self, base: int, start: int, count: int) -> bytes:
+        """Read records that `written_from` named, as they are in the file. For a worker thread; raises `OSError`."""
+        fd = self._disk.open_ro(self._files.path(base))
+        try:
+            return self._disk.pread(fd, count, start - base)
+        finally:
+            self._disk.close(fd)
 
     # -- append ----------------------------------------------------------------------------------------------
 
@@ -389,10 +443,15 @@ class Journal(StoredBatches):
         elif self._fits(0):
             self._put(Kind.MARK, 0, [], 0, 0)
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: OSError | ClusterError) -> None:
+        why = (
+            f"met an I/O error ({error}): it is read-only until the broker is restarted. What was not acknowledged may or "
+            "may not be stored; check the disk before the restart"
+        )
+        if isinstance(error, ClusterError):
+            why = f"takes nothing more ({error.message}). What was not acknowledged may or may not be stored"
         self.read_only = JournalReadOnly(
-            f"the journal in {self.folder} met an I/O error ({error}): it is read-only until the broker is "
-            "restarted. What was not acknowledged may or may not be stored; check the disk before the restart",
+            f"the journal in {self.folder} {why}",
             outcome="unknown",
             reason=str(error),
             field="data.dir",
@@ -416,6 +475,8 @@ class Journal(StoredBatches):
         for base in list(self._files.live):
             if self._active is None or base >= min(self._active.base, self._heads.base):
                 break  # a newer head has to be durable before an older one may go
+            if self.copied_lsn is not None and self._ends[base] > self.copied_lsn():
+                break
             if any(
                 (keep := needed(topic_id)) is not None and run.end > keep
                 for topic_id, run in self._indexes[base].runs.items()

@@ -29,6 +29,7 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile
 
 log = logging.getLogger("pydanube.journal")
 
+CHAIN_FILE: Final = "chain.json"  # in the folder of a journal that has a chain in the object store
 READY_TARGET: Final = 3  # two to go on in, since a fast load fills one while another is made, and the reserve
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
@@ -82,9 +83,12 @@ class SegmentFiles:
                     self._disk.unlink(path)
         self.floor = max((segment.end for segment in found.segments), default=0)
         dropped = [segment for segment in found.segments if segment.base not in self.live]
+        # A chain may have records for a segment that is empty here, after a power cut
+        reuse = not (self.folder / CHAIN_FILE).exists()
         ready: list[SegmentFile] = []
         while (
-            dropped
+            reuse
+            and dropped
             and (not ready or dropped[-1].end == ready[0].base)
             and dropped[-1].size == self.segment_bytes
             and self._reusable(dropped[-1])

@@ -7,7 +7,7 @@ state whose topic the catalog does not know was deleted while the broker died; a
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -63,6 +63,10 @@ from pydanube_broker.topics.topic import Topic, now_ms
 log = logging.getLogger("pydanube.topics")
 
 
+async def _store_nothing() -> None:
+    """A broker in memory stores nothing."""
+
+
 class Registry:
     """See the module. Look-ups are immediate; changes go through the catalog first."""
 
@@ -102,6 +106,8 @@ class Registry:
         self.deleted = Deleted(self.catalog, hub, several=self.ownership.several)
         self.unused = UnusedHolds(self.catalog, self.ownership)
         self.accepted = LossAccepted(hub.journal.folder)
+        # Has what a topic stored in the object store needs; raises `StoreUnavailable`, `StoreUnsuitable`
+        self.begin_storing: Callable[[], Awaitable[None]] = _store_nothing
         # Which topics an error may propose to whoever calls; None: all
         self.seen: Callable[[TopicName], bool] | None = None
         # Where topics begin whose oldest messages are lost, and that was accepted
@@ -306,6 +312,14 @@ class Registry:
                 value=durability,
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
+        if level is Durability.STORED:
+            if self.ownership.several:
+                raise NotImplementedYet(
+                    "durability stored is for a broker alone so far: use fsynced, with journal.copy = true",
+                    field="durability",
+                    value=durability,
+                )
+            await self.begin_storing()
         async with self.quotas.making(
             "topics",
             name.namespace,

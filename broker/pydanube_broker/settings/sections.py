@@ -10,6 +10,7 @@ environment is an argument here, so that tests and `config show` need not touch 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -134,17 +135,28 @@ class Metadata(Section):
     )
 
 
-class Journal(Section):
-    """The journal, which is the write-ahead log."""
+with warnings.catch_warnings():  # pydantic has an old method with the name of `copy`
+    warnings.filterwarnings("ignore", message='Field name "copy"')
 
-    segment_bytes: Size = Field(default=64 << 20, description="size of a journal file, from 16MiB to 1GiB")
-    tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
-    retention_bytes: Size | None = Field(
-        default=None, description="delete the oldest beyond this much; unset: never"
-    )
-    retention_age: Duration | None = Field(
-        default=None, description="delete what is older than this; unset: never"
-    )
+    class Journal(Section):
+        """The journal, which is the write-ahead log."""
+
+        segment_bytes: Size = Field(
+            default=64 << 20, description="size of a journal file, from 16MiB to 1GiB"
+        )
+        tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
+        retention_bytes: Size | None = Field(
+            default=None, description="delete the oldest beyond this much; unset: never"
+        )
+        retention_age: Duration | None = Field(
+            default=None, description="delete what is older than this; unset: never"
+        )
+        copy: Switch = Field(  # type: ignore[assignment]
+            default=False, description="copy the journal to the object store as it is written"
+        )
+        stored_linger: Duration = Field(
+            default=0.1, description="how long records gather before they are copied"
+        )
 
 
 class Topics(Section):

@@ -34,8 +34,9 @@ class ChildDied(Unavailable):
 class TierChild:
     """The tier's process, started by the first `call`. Single user: the loop."""
 
-    def __init__(self, options: StoreOptions) -> None:
+    def __init__(self, options: StoreOptions, *, work: str = "tier") -> None:
         self._options = options
+        self._work = work  # `chain`: its calls, and none of the tier's
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
         self._asked_s: dict[int, float] = {}  # when each of those was asked
@@ -97,7 +98,7 @@ class TierChild:
             reader, self._writer = await asyncio.open_connection(sock=ours)
             self._listener = asyncio.get_running_loop().create_task(self._listen(reader))
             try:
-                await self._ask({"options": asdict(self._options)}, b"")
+                await self._ask({"options": asdict(self._options), "work": self._work}, b"")
             except ClusterError:
                 await self._stop()
                 raise

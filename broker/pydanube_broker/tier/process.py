@@ -147,8 +147,16 @@ class _Server:
 
     def _open(self, number: int, body: dict[str, Any]) -> None:
         try:
-            import pyarrow as pa
             from pydanube_storage.objects import StoreOptions, open_store
+
+            if body["work"] == "chain":
+                from pydanube_broker.tier.chain_calls import THREADS, ChainWork
+
+                self._pools[READING] = ThreadPoolExecutor(THREADS, thread_name_prefix="chain")
+                self._calls = ChainWork(open_store(StoreOptions(**body["options"]))).calls()
+                self._answer(number, {"result": {"pid": os.getpid()}})
+                return
+            import pyarrow as pa
 
             from pydanube_broker.tier.work import TierWork
 

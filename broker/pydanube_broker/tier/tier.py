@@ -58,6 +58,18 @@ def _moment() -> Moment:
     return Moment(wall_ms=now_ms(), boot=boot_id(), boot_ms=BootClock().now_ms())
 
 
+async def cluster_name(metadata: MetadataStore) -> str:
+    """Return the first part of every object's key: one name for each metadata store, so that clusters share no folder."""
+    item = await metadata.get(CLUSTER_KEY)
+    if item is None:
+        name = f"cluster-{secrets.token_hex(4)}"
+        with contextlib.suppress(GuardFailed):
+            await metadata.transact([Put(CLUSTER_KEY, name.encode())], guards=[Absent(CLUSTER_KEY)])
+        item = await metadata.get(CLUSTER_KEY)
+        assert item is not None
+    return item.value.decode()
+
+
 class Tier:
     """`async with Tier(…) as tier`. Single user: the loop."""
 
@@ -124,7 +136,7 @@ class Tier:
         self._loop_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self.cluster = await self._cluster_name()
+        self.cluster = await cluster_name(self._metadata)
         self._make_workers()
         if self.missing is None:
             await self._take_store()
@@ -198,17 +210,6 @@ class Tier:
                 continue
             await self.flusher.claim(topic)
             await adopt(topic_id, topic.name, topic.assigned_epoch, self.catalog, self.child)
-
-    async def _cluster_name(self) -> str:
-        """Return the first part of every object's key: one name for each metadata store, so that clusters share no folder."""
-        item = await self._metadata.get(CLUSTER_KEY)
-        if item is None:
-            name = f"cluster-{secrets.token_hex(4)}"
-            with contextlib.suppress(GuardFailed):
-                await self._metadata.transact([Put(CLUSTER_KEY, name.encode())], guards=[Absent(CLUSTER_KEY)])
-            item = await self._metadata.get(CLUSTER_KEY)
-            assert item is not None
-        return item.value.decode()
 
     # -- the loop --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pydanube_core.errors import ClusterError, JournalReadOnly
+from pydanube_core.errors import ClusterError, Fenced, JournalReadOnly
 
 from pydanube_broker.journal import Journal, Kind, RecordHeader
 from pydanube_broker.topics.list_changes import ListChanges
@@ -40,9 +40,12 @@ class Hub:
         self.failure: JournalReadOnly | None = None
         self.trimmed_lsn = 0  # the newest record by which a topic gave up its oldest messages
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
+        self.on_fenced: Callable[[Fenced], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
         # (durable at lsn, topic), of every record under way
         self._pending: deque[tuple[int, Topic]] = deque()
+        # The same of topics that wait for the object store instead of the disk
+        self._unstored: deque[tuple[int, Topic]] = deque()
 
     # -- JournalOwner ----------------------------------------------------------------------------------------
 
@@ -59,16 +62,22 @@ class Hub:
         return encode_head(self.states.values())
 
     def durable(self, lsn: int) -> None:
-        pending: deque[tuple[int, Topic]] = self._pending
-        reached: dict[Topic, None] = {}
-        while pending and pending[0][0] <= lsn:
-            reached[pending.popleft()[1]] = None
-        for topic in reached:
-            topic.advance(lsn)
+        _reach(self._pending, lsn)
+
+    def stored(self, lsn: int) -> None:
+        """Everything below `lsn` is in the object store, as far as topics wait for that."""
+        if self.failure is None:
+            _reach(self._unstored, lsn)
+
+    def fenced(self, error: Fenced) -> None:
+        """Another process has the journal's chain: acknowledge nothing more, and end."""
+        self.journal.refuse(error)
+        self.on_fenced(error)
 
     def failed(self, error: JournalReadOnly) -> None:
         self.failure = error
         self._pending.clear()
+        self._unstored.clear()
         for topic in (*self.topics.values(), *self.leaving.values()):
             topic.fail(error)
         self.on_failure(error)
@@ -80,11 +89,11 @@ class Hub:
     # -- for topics ------------------------------------------------------------------------------------------
 
     def appended(self, lsn: int, topic: Topic) -> None:
-        self._pending.append((lsn, topic))
+        (self._unstored if topic.in_store else self._pending).append((lsn, topic))
 
     async def settled(self) -> None:
         """Wait until everything that topics have appended so far is safe. Raises the error that prevents it."""
-        for topic in dict.fromkeys(topic for _, topic in self._pending):
+        for topic in dict.fromkeys(topic for _, topic in (*self._pending, *self._unstored)):
             await topic.settled()
 
     def adopt(self, topic: Topic) -> None:
@@ -174,3 +183,12 @@ class Hub:
         return self.journal.collect(
             lambda topic_id: self.states[topic_id].needed_offset if topic_id in self.states else None
         )
+
+
+def _reach(pending: deque[tuple[int, Topic]], lsn: int) -> None:
+    """Tell the topics of the records below an address that these are as durable as promised."""
+    reached: dict[Topic, None] = {}
+    while pending and pending[0][0] <= lsn:
+        reached[pending.popleft()[1]] = None
+    for topic in reached:
+        topic.advance(lsn)

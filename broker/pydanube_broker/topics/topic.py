@@ -109,7 +109,7 @@ class Topic:
 
     __slots__ = (
         "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
-        "commit", "durability", "gate", "is_system", "listeners", "messages_in", "messages_out", "name",
+        "commit", "durability", "gate", "in_store", "is_system", "listeners", "messages_in", "messages_out", "name",
         "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
         "schema", "sessions", "state", "subscriptions",
     )  # fmt: skip
@@ -130,6 +130,7 @@ class Topic:
         self.options = options  # the catalog's record of the topic
         self.is_system = TopicName.parse(name).is_system
         self.durability = durability  # what a receipt promises
+        self.in_store = durability == "stored"  # its records count once the object store has them
         self.gate = TopicGate(name, limits, hub.connections)
         # What publishes are held against; None: nothing, and at no cost
         self.schema: SchemaGuard | None = None
@@ -412,9 +413,12 @@ class Topic:
         """Bring the topic up to date: the journal has begun, and everything recovered is durable."""
         self.commit = self.state.next_offset
 
-    def advance(self, local_durable: int) -> None:
-        """Advance the safe position and the commit offset to what the journal has durable, and tell those that wait."""
-        safe = self.safe = safe_position(safe=self.safe, local_durable=local_durable)
+    def advance(self, held: int) -> None:
+        """Advance the safe position and the commit offset, and tell those that wait.
+
+        `held`: address below which the journal is on the disk; of a stored topic, in the object store.
+        """
+        safe = self.safe = safe_position(safe=self.safe, local_durable=held)
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters
         while unsafe and unsafe[0][0] <= safe:
             self.commit = unsafe.popleft()[1]
@@ -424,7 +428,8 @@ class Topic:
                 listener.grew()  # first: what they send leaves with the receipts, not a turn of the loop later
         while waiters and waiters[0][0] <= safe:
             # What is said from here on is true after a power cut: the record and all before it in this topic were
-            # covered by a completed fdatasync of the journal.
+            # covered by a completed fdatasync of the journal. Of a stored topic they are in the object store, under a
+            # name that no other process could take, which also the loss of this machine leaves.
             waiters.popleft()[1](None)
 
     def fail(self, error: ClusterError) -> None:

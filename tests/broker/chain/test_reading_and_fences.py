@@ -19,7 +19,8 @@ from pydanube_broker.chain import (
     pieces,
 )  # fmt: skip
 from pydanube_broker.chain.piece import MOST_IN_FLIGHT, encode_piece
-from pydanube_core.errors import CorruptObject, Fenced
+from pydanube_broker.chain.probe import check_create_only
+from pydanube_core.errors import CorruptObject, Fenced, StoreUnsuitable
 from pydanube_storage.objects import LocalStore
 
 from tests.broker.chain.records_of import CLUSTER, JOURNAL, send
@@ -147,3 +148,18 @@ async def test_a_chain_without_its_recorded_first_piece_is_damaged(store: ChainO
     ):
         with pytest.raises(CorruptObject, match="piece 2 of the chain of journal 77 is missing"):
             await call()
+
+
+class Replacing(ChainObjects):
+    """A store that does not know the condition."""
+
+    async def create(self, key: str, data: bytes) -> bool:
+        await self.delete(key)
+        return await super().create(key, data)
+
+
+async def test_a_store_without_create_only_names_is_found_out(objects: LocalStore) -> None:
+    await check_create_only(ChainObjects(objects), CLUSTER, "here")
+    with pytest.raises(StoreUnsuitable, match="replaces an object"):
+        await check_create_only(Replacing(objects), CLUSTER, "here")
+    assert list(objects.list("")) == []

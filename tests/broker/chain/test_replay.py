@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydanube_broker.chain import ChainObjects, Drop, Group, Item, Place, Safe, replay
+from pydanube_broker.chain import ChainObjects, Drop, Group, Item, Place, Safe, fenced_end, replay
+from pydanube_broker.chain.folder import ChainFile, restore_lost
 from pydanube_broker.journal.records import FILE_HEADER_BYTES
 from pydanube_core.errors import CorruptObject
 from pydanube_storage.objects import LocalStore
@@ -105,3 +106,29 @@ async def test_a_chain_with_a_hole_in_its_records_is_refused(fast_path: Path) ->
         place = await send(store, place, [item])
     with pytest.raises(CorruptObject, match="none between"):
         await replay(store, CLUSTER, JOURNAL, 1, place.number, fast_path / "two")
+
+
+async def test_records_that_a_disk_has_lost_come_back_from_the_chain(fast_path: Path) -> None:
+    """A stored topic does not wait for the disk: after a power cut the chain may have more."""
+    folder = fast_path / "one"
+    desk = await life(folder, segments=2)
+    store, place = ChainObjects(LocalStore(fast_path / "objects")), Place()
+    groups = [group for group in groups_of(folder, each=3) if isinstance(group, Group)]
+    safe = groups[len(groups) // 2].lsn
+    for group in groups:
+        place = await send(store, place, [group, Safe(lsn=min(safe, group.end))])
+    _, place = await fenced_end(store, CLUSTER, JOURNAL, 1, 1)
+    for group in groups:
+        if group.lsn >= safe:
+            path = folder / f"{group.base:020d}.journal"
+            with path.open("r+b") as file:
+                file.seek(group.lsn - group.base)
+                file.write(bytes(len(group.records)))
+    file = ChainFile(cluster=CLUSTER, journal=JOURNAL)
+    assert await restore_lost(store, file, place, folder) == sum(
+        len(group.records) for group in groups if group.lsn >= safe
+    )
+    assert await restore_lost(store, file, place, folder) == 0
+    again = Desk(folder, desk.truth)
+    await again.start()
+    await again.journal.close()

@@ -1667,7 +1667,7 @@ class TopicsOperations(KeywordsNamed):
         *,
         partitions: int | None = None,
         dispatch_strategy: Literal["reliable", "non_reliable"] | None = None,
-        durability: Literal["fsynced", "memory"] | None = None,
+        durability: Literal["fsynced", "stored", "memory"] | None = None,
         policies: Mapping[
             Literal[
                 "max_producers_per_topic",
@@ -1699,7 +1699,7 @@ class TopicsOperations(KeywordsNamed):
         *,
         partitions: int | None = None,
         dispatch_strategy: Literal["reliable", "non_reliable"] | None = None,
-        durability: Literal["fsynced", "memory"] | None = None,
+        durability: Literal["fsynced", "stored", "memory"] | None = None,
         policies: Mapping[
             Literal[
                 "max_producers_per_topic",

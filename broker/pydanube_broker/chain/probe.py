@@ -1,0 +1,47 @@
+"""Find out whether an object store keeps to create-only names, on which fences rest."""
+
+from __future__ import annotations
+
+import secrets
+
+import anyio
+from pydanube_core.errors import StoreUnsuitable
+
+from pydanube_broker.chain.store import ChainStore
+
+_AT_ONCE = 4
+
+
+async def check_create_only(store: ChainStore, cluster: str, url: str) -> None:
+    """Make objects twice, one after the other and at once, below `<cluster>/journals/probe/`; they are deleted again.
+
+    Raises:
+        StoreUnsuitable: a second object took the place of the first.
+        StoreUnavailable: the store does not answer.
+    """
+    folder = f"{cluster}/journals/probe/{secrets.token_hex(8)}"
+    one, many = f"{folder}/one", f"{folder}/many"
+    made: list[bool] = []
+
+    async def create(content: bytes) -> None:
+        made.append(await store.create(many, content))
+
+    try:
+        first = await store.create(one, b"first")
+        kept = first and not await store.create(one, b"second") and await store.read(one) == b"first"
+        if kept:
+            async with anyio.create_task_group() as group:
+                for number in range(_AT_ONCE):
+                    group.start_soon(create, b"%d" % number)
+            kept = sum(made) <= 1
+    finally:
+        for key in (one, many):
+            await store.delete(key)
+    if not kept:
+        raise StoreUnsuitable(
+            f"the object store {url} replaces an object that is to be made only where its name is free "
+            "(If-None-Match: *), so a lost broker could not be kept out: topics cannot be stored there. Use another "
+            "store for tier.url, such as S3, Google's, Azure's or a folder, or durability fsynced without journal.copy",
+            store=url,
+            field="tier.url",
+        )

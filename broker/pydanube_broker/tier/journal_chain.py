@@ -1,0 +1,293 @@
+"""The chain of this broker's journal: opened at a start, made when it is first needed, written while the broker runs.
+
+Order of a start: `reopen` before the journal is read (the earlier start is fenced, what the disk has lost comes back),
+`attach` before the journal begins, `run` as a task. A store that is away refuses the start only where topics are stored
+in it. Otherwise the chain is opened as soon as the store answers, and the journal keeps its segments until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from pydanube_core.errors import ClusterError, Fenced, LimitReached, Retryable, StoreOwned
+from pydanube_storage.objects import StoreOptions
+
+from pydanube_broker.chain.folder import ChainFile, restore_lost
+from pydanube_broker.chain.piece import Place
+from pydanube_broker.chain.probe import check_create_only
+from pydanube_broker.chain.reading import fenced_end
+from pydanube_broker.chain.source import Stretch
+from pydanube_broker.chain.writer import ChainOwner, ChainStatistics, ChainWriter
+from pydanube_broker.journal import Journal
+from pydanube_broker.journal.identity import journal_id
+from pydanube_broker.tier.chain_calls import ChainCalls
+from pydanube_broker.tier.child import TierChild
+from pydanube_broker.tier.ownership import place_of
+
+log = logging.getLogger("pydanube.chain")
+
+_AGAIN_S: Final = 2.0
+
+
+class _Source:
+    """The journal as the chain reads it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._journal.durable_lsn
+
+    @property
+    def written_lsn(self) -> int:
+        return self._journal.written_lsn
+
+    @property
+    def oldest_base(self) -> int:
+        return self._journal.oldest_base
+
+    def next_stretch(self, lsn: int) -> Stretch | None:
+        found = self._journal.written_from(lsn)
+        if found is None:
+            return None
+        base, size, start, end = found
+        return Stretch(base=base, segment_bytes=size, start=start, end=end)
+
+    def read(self, stretch: Stretch, count: int) -> bytes:
+        return self._journal.read_written(stretch.base, stretch.start, count)
+
+
+class JournalChain:
+    """See the module. Single user: the loop. `folder` is the journal's."""
+
+    def __init__(self, folder: Path, options: StoreOptions, *, linger_s: float) -> None:
+        self.file = ChainFile.read(folder)
+        self._folder = folder
+        self._place_here = place_of(folder.parent)
+        self._url = options.url
+        self._linger_s = linger_s
+        self._child = TierChild(options, work="chain")
+        self.store = ChainCalls(self._child.call)
+        self._place: Place | None = None  # where the fence of this start ends
+        self._writer: ChainWriter | None = None
+        self._journal: Journal | None = None
+        self._owner: ChainOwner | None = None
+        self._wanted = asyncio.Event()
+        self._opening = asyncio.Lock()
+        self._heads: tuple[int, int, bytes] | None = None  # the newest that came before the writer
+        self.error: ClusterError | None = None  # why it is not open
+        self._record_from: Callable[[int], Awaitable[None]] | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether topics are stored by this chain."""
+        return self.file is not None and self.file.needed
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the journal is copied, for whatever reason."""
+        return self._wanted.is_set()
+
+    def statistics(self) -> ChainStatistics | None:
+        return None if self._writer is None else self._writer.statistics()
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    async def reopen(self, *, copy: bool, take_over: bool) -> None:
+        """Fence the earlier start of a journal that has a chain, and give its folder back what its disk has lost.
+
+        Raises:
+            StoreUnavailable, StoreUnsuitable: topics are stored there, and the store does not answer or does not keep to it.
+            Fenced: another broker has taken this journal over.
+            StoreOwned: this is a copy of the folder, and the broker of the other one was not said to be gone.
+        """
+        if self.file is None or not (copy or self.file.needed):
+            return
+        if self.file.place != self._place_here:
+            if not take_over:
+                raise await self._is_a_copy(self.file)
+            self.file = replace(self.file, place=self._place_here)
+            await anyio.to_thread.run_sync(self.file.write, self._folder)
+        try:
+            await self._open(self.file)
+        except (Retryable, Fenced) as error:
+            if self.file.needed:
+                raise
+            self.error = error
+            log.warning("chain_not_open", extra={"error": error.message})
+            return
+        assert self._place is not None
+        lost = await restore_lost(self.store, self.file, self._place, self._folder)
+        if lost:
+            log.warning("records_restored_from_chain", extra={"bytes": lost})
+
+    async def _is_a_copy(self, file: ChainFile) -> ClusterError:
+        try:
+            names = await self.store.names(f"{file.cluster}/owner")
+        except Retryable as error:
+            return error
+        marks = [name.rpartition("/")[2].partition(".")[0] for name in names]
+        newest = max((int(mark) for mark in marks if mark.isdigit()), default=0)
+        return StoreOwned(
+            f"the copy of this journal in {self._url} is continued by another data directory: this one is a copy of that "
+            f"one, or was moved. If that broker is gone for good, start with DANUBE_TIER__TAKE_OVER={newest}, once. Else "
+            "remove chain.json from its journal folder",
+            store=self._url,
+            field="tier.take_over",
+        )
+
+    async def _open(self, file: ChainFile) -> None:
+        await check_create_only(self.store, file.cluster, self._url)
+        _, self._place = await fenced_end(self.store, file.cluster, file.journal, file.from_number, file.term)
+        self.error = None
+
+    def attach(
+        self,
+        journal: Journal,
+        owner: ChainOwner,
+        *,
+        record_from: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        """Take the journal, before it begins.
+
+        `record_from` makes the number at which reading begins known to brokers that may take over, before older pieces
+        are deleted.
+        """
+        self._journal, self._owner, self._record_from = journal, owner, record_from
+
+    async def begin_term(self, term: int) -> None:
+        """Continue under a term that the metadata has raised, once what was taken over is settled. Raises `OSError`."""
+        if self.file is not None and self.file.term < term:
+            self.file = replace(self.file, term=term)
+            self._place = None
+            await anyio.to_thread.run_sync(self.file.write, self._folder)
+
+    # -- as the writer's owner
+
+    def stored(self, lsn: int) -> None:
+        assert self._owner is not None
+        self._owner.stored(lsn)
+        self._moved.set()
+
+    def fenced(self, error: Fenced) -> None:
+        assert self._owner is not None
+        self.error = error
+        self._owner.fenced(error)
+        self._moved.set()
+
+    async def until_stored(self, lsn: int) -> None:
+        """Wait until everything below `lsn` is in the store. Raises `Fenced`."""
+        while self._stored_lsn() < lsn:
+            if isinstance(self.error, Fenced):
+                raise self.error
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def want(self, cluster: str, *, needed: bool = False) -> None:
+        """Copy the journal from now on; `needed`: because a topic is stored by it, which is durable on return.
+
+        Raises:
+            StoreUnavailable: topics are to be stored there, and the store does not answer.
+            StoreUnsuitable: no chain can be kept there.
+        """
+        if self.file is None or self.file.needed < needed:
+            file = self.file or ChainFile(
+                cluster=cluster,
+                journal=await anyio.to_thread.run_sync(journal_id, self._folder),
+                place=self._place_here,
+            )
+            try:
+                await self._opened(file)
+            except Retryable as error:
+                if needed:
+                    raise
+                self.error = error
+                log.warning("chain_not_open", extra={"error": error.message})
+            file = replace(self.file or file, needed=needed or file.needed)
+            await anyio.to_thread.run_sync(file.write, self._folder)
+            self.file = file
+        if not self._wanted.is_set():
+            assert self._journal is not None
+            if self._journal.durable_lsn and self._journal.head_in_file:
+                raise LimitReached(
+                    "this broker has so many topics that the copy of its journal can only begin with a start: set "
+                    "journal.copy = true and start the broker again",
+                    field="journal.copy",
+                    value=False,
+                )
+            self._journal.copy_to(self._written, self._head, self._stored_lsn)
+            self._wanted.set()
+
+    async def _opened(self, file: ChainFile) -> None:
+        """Open the chain unless it is."""
+        async with self._opening:
+            if self._place is None and self._writer is None:
+                await self._open(file)
+
+    def _written(self, lsn: int) -> None:
+        if self._writer is not None:
+            self._writer.written(lsn)
+
+    def _head(self, base: int, number: int, head: Sequence[bytes]) -> None:
+        body = b"".join(head)
+        if self._writer is not None:
+            self._writer.head(base, number, body)
+        else:
+            self._heads = base, number, body
+
+    def _stored_lsn(self) -> int:
+        return 0 if self._writer is None else self._writer.stored_lsn
+
+    # -- run -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write the chain once it is wanted; ends when it is fenced."""
+        await self._wanted.wait()
+        assert self.file is not None
+        assert self._journal is not None
+        while self._place is None:
+            try:
+                await self._opened(self.file)
+            except Fenced as error:
+                self.fenced(error)
+                return
+            except ClusterError as error:
+                if self.error is None:
+                    log.warning("chain_not_open", extra={"error": error.message})
+                self.error = error
+                await anyio.sleep(_AGAIN_S)
+        self._writer = ChainWriter(
+            self.store,
+            _Source(self._journal),
+            self,
+            cluster=self.file.cluster,
+            journal=self.file.journal,
+            term=self.file.term,
+            place=self._place,
+            sent_lsn=self._place.stored_lsn,
+            linger_s=self._linger_s,
+            keep_from=self._keep_from,
+        )
+        if self._heads is not None:
+            self._writer.head(*self._heads)
+        await self._writer.run()
+
+    async def _keep_from(self, number: int) -> None:
+        assert self.file is not None
+        if self._record_from is not None:
+            await self._record_from(number)
+        file = replace(self.file, from_number=number)
+        await anyio.to_thread.run_sync(file.write, self._folder)
+        self.file = file
+
+    async def close(self) -> None:
+        await self._child.close()
