@@ -24,6 +24,7 @@ from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import alerts_of_all, of_all_brokers, of_owners
 from pydanube_core.errors import (
     ClusterError,
+    DeadlineExceeded,
     NoOwner,
     NotOwner,
     SubscriptionNotFound,
@@ -45,7 +46,16 @@ from pydanube_core.units import counted
 
 from pydanube_admin.engine.places import by_id
 from pydanube_admin.gone_owners import GoneOwner, gone_owner
-from pydanube_admin.peers import DEADLINE_S, FORWARD_S, Peers, named, note_unseen, unseen
+from pydanube_admin.peers import (
+    DEADLINE_S,
+    FORWARD_S,
+    Peers,
+    is_silent,
+    named,
+    note_silent,
+    note_unseen,
+    unseen,
+)
 
 T = TypeVar("T")
 
@@ -466,7 +476,7 @@ class ClusterWidePort:
         method: str,
         arguments: Callable[[BrokerAddress], Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Ask brokers in parallel; those that did not answer are noted."""
+        """Ask brokers in parallel; those that did not answer are noted, and asked no more in this call."""
         answers: dict[str, Any] = {}
         failed: list[ClusterError] = []
 
@@ -478,12 +488,15 @@ class ClusterWidePort:
             except ClusterError as error:
                 if broker.broker_id == self._own:
                     failed.append(error)
+                elif isinstance(error, Unavailable | DeadlineExceeded):
+                    note_silent(broker.broker_id, error.message)
                 else:
                     note_unseen(broker.broker_id, error.message)
 
         async with anyio.create_task_group() as group:
             for broker in brokers:
-                group.start_soon(one, broker)
+                if not is_silent(broker.broker_id):
+                    group.start_soon(one, broker)
         if failed:
             raise failed[0]
         return answers

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, get_type_hints
 
+import anyio
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
@@ -89,8 +90,11 @@ CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # before the name of a method that is asked of another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
+SILENT_S: Final = 10.0  # how long a broker that did not answer is left out: a task asks for hours
 
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
+# id of a broker → when it let a question pass unanswered
+_silent: ContextVar[dict[str, float] | None] = ContextVar("silent", default=None)
 
 
 class Peers:
@@ -202,11 +206,29 @@ def note_unseen(broker_id: str, why: str) -> None:
         noted[broker_id] = why
 
 
+def is_silent(broker_id: str) -> bool:
+    """Return whether a broker let a question of this call pass unanswered a moment ago.
+
+    A call asks it once, so that a face, which waits for ten seconds, gets the answers of the others.
+    """
+    since_s = (_silent.get() or {}).get(broker_id)
+    return since_s is not None and anyio.current_time() - since_s < SILENT_S
+
+
+def note_silent(broker_id: str, why: str) -> None:
+    """Note that a broker did not answer within its time."""
+    note_unseen(broker_id, why)
+    silent = _silent.get()
+    if silent is not None:
+        silent[broker_id] = anyio.current_time()
+
+
 async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str]]:
     """Run something; return its result, and the brokers that were asked in it and did not answer, by id."""
     noted: dict[str, str] = {}
-    before = _not_seen.set(noted)
+    before, silent_before = _not_seen.set(noted), _silent.set({})
     try:
         return await work(), noted
     finally:
         _not_seen.reset(before)
+        _silent.reset(silent_before)

@@ -14,19 +14,20 @@ from pydanube import connect
 from pydanube_admin import cluster_wide_port
 from pydanube_admin.compat.methods import compat_methods
 from pydanube_admin.core import AdminCore
+from pydanube_admin.peers import Peers
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.diagnosis.lag_status import LagStatus
-from pydanube_core.errors import ClusterError
-from pydanube_core.facts import TopicFacts
+from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.facts import BrokerAddress, TopicFacts
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -378,3 +379,29 @@ async def test_plan_of_a_removal_is_asked_of_no_broker_that_hangs_and_names_what
     untold = [path for path, before in topics.items() if before["known_to"] is None]
     assert "topics/default/late" in untold
     assert f"; of {counted(len(untold), 'topic')} it said nothing. " in plan["later"]
+
+
+async def test_a_broker_that_hangs_is_asked_once_and_the_others_are_listed(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question takes five seconds without an answer, and a face waits ten."""
+    hung = id_of(cluster.brokers[3])
+    there = [topic for topic in TOPICS if id_of(cluster.owner(topic)) != hung]
+    asked: list[str] = []
+    answering = Peers.ask
+
+    async def silent(self: Peers, broker: BrokerAddress, method: str, *given: Any, **more: Any) -> Any:
+        if broker.broker_id != hung:
+            return await answering(self, broker, method, *given, **more)
+        asked.append(method)
+        await anyio.sleep(0.2)
+        raise Unavailable(f"broker {hung} does not answer", broker_id=hung)
+
+    monkeypatch.setattr(Peers, "ask", silent)
+    for operation in ("topics.list", "subscriptions.list", "subscriptions.lag", "brokers.list"):
+        asked.clear()
+        found = await ask(cluster.brokers[1], operation)
+        assert len(asked) == 1, (operation, asked)
+        assert [each["broker_id"] for each in found["not_seen"]] == [hung]
+        if operation == "topics.list":
+            assert [each["topic"] for each in found["items"]] == there
