@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from pydantic import ValidationError
-from pydanube_core.errors import InvalidArgument, NotImplementedYet
+from pydanube_core.errors import InvalidArgument, InvalidName, NotImplementedYet
+from pydanube_core.names import TopicName
 from pydanube_core.spelling import close_names, either, shown
 
 from pydanube_admin.engine.operation import MAX_WHY_CHARS, Call, Operation
@@ -229,7 +230,9 @@ def _renamed(
         return None
     try:
         operation.request.model_validate(meant)
-    except ValidationError:
+        if "topic" in meant:
+            TopicName.parse(meant["topic"])
+    except (ValidationError, InvalidArgument, InvalidName):
         return None
     return meant
 

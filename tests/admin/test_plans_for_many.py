@@ -99,3 +99,29 @@ async def test_what_cannot_be_planned_for_many_says_why(cluster: Administered) -
         await cluster("topics.create", topic=f"many-{number}")
     many = await cluster.refused("plans.create", operation="topics.delete", topics="many-*")
     assert (many.code, many.details["limit"]) == ("LIMIT_REACHED", MOST)
+
+
+async def test_the_whole_is_undone_as_one_and_what_failed_by_another_call(cluster: Administered) -> None:
+    plan = await cluster("plans.create", operation="topics.delete", topics="test-*,old")
+    done = await cluster("plans.apply", plan_token=plan["plan_token"])
+    assert done["undo_until"] == min(each["undo_until"] for each in done["result"]["changed"])
+    await cluster("topics.create", topic="test-a")  # its name is taken
+    undone = await cluster("changes.undo", call_id=done["call_id"])
+    of = {each["topic"]: each["call_id"] for each in done["result"]["changed"]}
+    assert undone["undone"] == [of["/default/test-b"], of["/default/old"]]
+    assert [(each["call_id"], each["error"]["code"]) for each in undone["failed"]] == [
+        (of["/default/test-a"], "NAME_REUSED")
+    ]
+    await cluster.apply("topics.delete", topic="test-a")
+    again = await cluster("changes.undo", call_id=done["call_id"])
+    assert (again["undone"], again["failed"]) == ([of["/default/test-a"]], [])
+    assert await topics(cluster) == ["/default/old", "/default/orders", "/default/test-a", "/default/test-b"]
+    assert (await cluster("topics.describe", topic="test-a"))["next_offset"] == 3
+    assert (await cluster.refused("changes.undo", call_id=done["call_id"])).code == "PLAN_USED"
+
+
+async def test_no_call_is_proposed_that_its_operation_refuses(cluster: Administered) -> None:
+    refused = await cluster.refused("plans.create", operation="topics.delete", arguments={"topics": "t*"})
+    assert refused.code == "INVALID_ARGUMENT"
+    for step in refused.next:
+        assert "*" not in str(step["arguments"].get("topic", ""))

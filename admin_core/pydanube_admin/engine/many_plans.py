@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, LimitReached
 from pydanube_core.names import TopicName
 
+from pydanube_admin.engine.change_records import APPLIED, ChangeRecord
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import bounded
 from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
@@ -26,6 +27,8 @@ from pydanube_admin.engine.paging import chosen, glob
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanRecord, refusal_of, shown_plan
 
+APPLY: Final = "plans.apply"
+MEMBERS: Final = "members"  # of a whole's image: the call ids of its changes
 MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
 
 
@@ -114,6 +117,7 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
     if refusal is not None:
         raise refusal
     await context.desk.plans.end(record, revision, USED)
+    until: list[str] = []
     changed: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for topic, plan_id in zip(record.arguments["topics"], record.members, strict=True):
@@ -124,13 +128,39 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
             failed.append({"topic": topic, "error": error.to_dict()})
         else:
             changed.append({"topic": topic, "call_id": applied.call_id, "undo_until": applied.undo_until})
+            if applied.undo_until is not None:
+                until.append(applied.undo_until)
+    if until:
+        await _keep_whole(context, record, changed)
     return AppliedPlan(
         operation=record.operation,
         result={"changed": changed, "failed": failed},
         call_id=context.call_id,
         plan_id=record.plan_id,
-        undo_until=None,  # each has its own
+        undo_until=min(until, default=None),
     )
+
+
+async def _keep_whole(context: Context, record: PlanRecord, changed: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the changes as one, which can be undone as one; each can be undone alone as well."""
+    found = [await context.desk.changes.get(each["call_id"]) for each in changed]
+    members = [each[0] for each in found if each is not None]
+    whole = ChangeRecord(
+        call_id=context.call_id,
+        plan_id=record.plan_id,
+        operation=APPLY,
+        arguments={"plan_id": record.plan_id},
+        **context.owner,
+        at_ms=context.now_ms(),
+        undo_until_ms=min(each.undo_until_ms for each in members),
+        diff=[],
+        image={MEMBERS: [each.call_id for each in members]},
+        state=APPLIED,
+        destroys=any(each.destroys for each in members),
+        life=context.port.life,
+    )
+    await context.desk.changes.put(whole)
+    context.desk.changes.added(whole)
 
 
 def _secret(token: str, plan_id: str) -> str:

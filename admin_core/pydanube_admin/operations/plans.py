@@ -26,7 +26,7 @@ from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
-from pydanube_admin.engine.many_plans import apply_many, plan_many, topics_named
+from pydanube_admin.engine.many_plans import MEMBERS, apply_many, plan_many, topics_named
 from pydanube_admin.engine.models import Change, Effect, Page, Place, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import Call, known, next_call, operation
 from pydanube_admin.engine.paging import Listing, glob, page_of
@@ -219,6 +219,9 @@ class UndoChangeRequest(Request):
 class UndoneChange(Change):
     undone_call_id: str
     operation: str  # that was taken back
+    # Of a change of several topics: the call ids of those that were taken back, and the others with their errors
+    undone: list[str] | None = Field(default=None, exclude_if=lambda value: value is None)
+    failed: list[dict[str, Any]] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 async def _undoable(context: Context, call_id: str) -> ChangeRecord:
@@ -235,9 +238,12 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     record, _ = found
     own = Sight(context.port, TAKE_BACK).made_by(record)
     try:
-        context.desk.parse(record.operation, record.arguments)  # who may not make it may not take it back
+        if MEMBERS not in record.image:
+            context.desk.parse(record.operation, record.arguments)  # who may not make it may not take it back
     except PermissionDenied as denied:
         raise denied if own else unknown from None
+    if not own and MEMBERS in record.image:
+        raise unknown
     if not own:
         raise PermissionDenied(
             f"the change {call_id} was made by another principal: only that principal may undo it, or one with {TAKE_BACK} "
@@ -272,6 +278,8 @@ async def _undo_of(context: Context, record: ChangeRecord) -> Undo:
 async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecast:
     """Forecast the undo in the present state: later changes may make it destructive, or impossible."""
     record = await _undoable(context, request.call_id)
+    if MEMBERS in record.image:
+        return await _forecast_all(context, record)
     forecast = (await _undo_of(context, record)).forecast or Forecast(
         diff=[entry(each["path"], each["after"], each["before"]) for each in record.diff]
     )
@@ -291,6 +299,54 @@ async def forecast_undo(context: Context, request: UndoChangeRequest) -> Forecas
 )
 async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneChange:
     record = await _undoable(context, request.call_id)
+    if MEMBERS in record.image:
+        return await _undo_all(context, record)
+    await _take_back(context, record)
+    return UndoneChange(undone_call_id=record.call_id, operation=record.operation)
+
+
+async def _left(context: Context, record: ChangeRecord) -> list[str]:
+    """Return the changes of a whole that are not undone yet, the last first."""
+    found = [await context.desk.changes.get(call_id) for call_id in reversed(record.image[MEMBERS])]
+    return [each[0].call_id for each in found if each is not None and each[0].state != UNDONE]
+
+
+async def _forecast_all(context: Context, record: ChangeRecord) -> Forecast:
+    """Forecast the undo of each change; one that refuses is shown with its reason, and stops no other."""
+    diff: list[Mapping[str, Any]] = []
+    grounds: list[Any] = []
+    destroys = False
+    for call_id in await _left(context, record):
+        try:
+            found = await forecast_undo(context, UndoChangeRequest(call_id=call_id))
+        except ClusterError as error:
+            diff.append(entry(f"changes/{call_id}", error.code, error.code))
+            continue
+        diff += found.diff
+        grounds.append(found.ground)
+        destroys = destroys or found.effect is Effect.DESTROY
+    return Forecast(diff=diff, effect=Effect.DESTROY if destroys else None, basis=[record.call_id, grounds])
+
+
+async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
+    """Undo the changes of a whole, the last first. What failed stays to be undone by another call."""
+    undone: list[str] = []
+    failed: list[dict[str, Any]] = []
+    for call_id in await _left(context, record):
+        try:
+            await _take_back(context, await _undoable(context, call_id))
+        except ClusterError as error:
+            failed.append({"call_id": call_id, "error": error.to_dict()})
+        else:
+            undone.append(call_id)
+    if not failed:
+        await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
+    return UndoneChange(
+        undone_call_id=record.call_id, operation=record.operation, undone=undone, failed=failed
+    )
+
+
+async def _take_back(context: Context, record: ChangeRecord) -> None:
     undo = await _undo_of(context, record)
     await context.desk.changes.put(replace(record, state=UNDOING))
     try:
@@ -301,7 +357,6 @@ async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneCha
         raise
     reached(Step.TAKEN_BACK)
     await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
-    return UndoneChange(undone_call_id=record.call_id, operation=record.operation)
 
 
 _TASK_ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"

@@ -259,6 +259,8 @@ class UndoneChange(Result):
     undo_until: str | None = None
     undone_call_id: str
     operation: str
+    undone: list[str] | None = None
+    failed: list[dict[str, Any]] | None = None
 
 
 class DeductionItem(Result):
