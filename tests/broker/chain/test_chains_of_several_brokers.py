@@ -44,7 +44,9 @@ async def record_of(store: MetadataStore, broker_id: BrokerId) -> JournalRecord:
     return JournalRecord.from_json(item.value, key=item.key)
 
 
-async def test_the_record_says_that_the_journal_is_copied_and_where_reading_begins(store: MemoryStore) -> None:
+async def test_the_record_says_that_the_journal_is_copied_and_where_reading_begins(
+    store: MemoryStore,
+) -> None:
     chain = ChainRecord(store, ME, 7)
     with pytest.raises(Unavailable):
         await chain.copied()
@@ -55,7 +57,9 @@ async def test_the_record_says_that_the_journal_is_copied_and_where_reading_begi
     assert await record_of(store, ME) == JournalRecord(journal=7, term=3, copies=True, from_piece=12)
 
 
-async def test_nothing_of_a_chain_goes_while_it_is_taken_over_or_of_another_journal(store: MemoryStore) -> None:
+async def test_nothing_of_a_chain_goes_while_it_is_taken_over_or_of_another_journal(
+    store: MemoryStore,
+) -> None:
     chain = ChainRecord(store, ME, 7)
     record = taken_over(JournalRecord(journal=7, term=3, copies=True), [TopicId(5)])
     await put(store, ME, record)
