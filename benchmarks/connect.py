@@ -1,9 +1,11 @@
-"""Sinks beside the library's own writing of the same rows: topic → Delta and topic → PostgreSQL (insert).
+"""Connectors beside the library alone: topic → Delta, topic → PostgreSQL (insert), Kafka → topic, webhook → topic.
 
     .venv/bin/python benchmarks/connect.py [--rows 100000] [--pairs 3]
 
 A broker in memory, in a process of its own, holds the topic; each pair runs the library alone, then `danube connect run
---once` in this process, decoding and acknowledgements included. PostgreSQL is the system's (apt-get install postgresql).
+--once` in this process, decoding and acknowledgements included. PostgreSQL is the system's (apt-get install postgresql),
+Kafka comes from Maven Central, and is compared with confluent-kafka's own loop. The webhook has 64 connections, and is compared
+with a starlette that answers 200. A system that is missing is left out.
 The goals are ratios of 0.5.
 """
 
@@ -13,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -23,13 +26,19 @@ from typing import Any
 import anyio
 import psycopg
 import pyarrow as pa
+import uvicorn
+from confluent_kafka import Consumer, TopicPartition
 from deltalake import write_deltalake
 from pydanube.testing import InMemoryCluster
 from pydanube_connect.file import declared
 from pydanube_connect.running import runner_of
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tests.connect.servers import MISSING, Postgres
+from tests.connect.servers import KAFKA_JARS, MISSING, Kafka, Postgres
 
 BATCH = {"batch_size": 20_000, "batch_age": "1s"}
 
@@ -38,10 +47,15 @@ def rows_of(count: int) -> list[dict[str, Any]]:
     return [{"id": n, "name": f"customer {n % 977}", "total": n / 7, "ok": n % 2 == 0} for n in range(count)]
 
 
-async def sink_s(
-    cluster: InMemoryCluster, name: str, connector: str, settings: dict[str, Any], count: int
+async def connector_s(
+    cluster: InMemoryCluster,
+    name: str,
+    connector: str,
+    settings: dict[str, Any],
+    count: int,
+    topic: str = "t",
 ) -> float:
-    tree = {"name": name, "connector": connector, "topic": "t", "settings": settings, "delivery": BATCH}
+    tree = {"name": name, "connector": connector, "topic": topic, "settings": settings, "delivery": BATCH}
     async with cluster.connect() as client:
         runner = runner_of(declared(tree, path="bench"), client, stop=anyio.Event(), once=True)
         begun = time.perf_counter()
@@ -75,20 +89,82 @@ def copy_s(dsn: str, rows: list[dict[str, Any]]) -> float:
         return took
 
 
+def consume_s(bootstrap: str, count: int) -> float:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([TopicPartition("t", n, 0) for n in range(4)])
+    begun, seen = time.perf_counter(), 0
+    while seen < count:
+        seen += sum(message.error() is None for message in consumer.consume(5_000, 0.05))
+    took = time.perf_counter() - begun
+    consumer.close()
+    return took
+
+
+async def post_s(port: int, count: int) -> float:
+    """Post bodies of 200 bytes over 64 connections, one at a time on each."""
+    body = b"x" * 200
+    request = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 200\r\n\r\n" + body
+
+    async def one(times: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(times):
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head, head
+        writer.close()
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(one(count // 64) for _ in range(64)))
+    return time.perf_counter() - begun
+
+
+async def bare_s(count: int) -> float:
+    app = Starlette(routes=[Route("/", _answer, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    took = await post_s(server.servers[0].sockets[0].getsockname()[1], count)
+    server.should_exit = True
+    await task
+    return took
+
+
+async def _answer(request: Request) -> Response:
+    await request.body()
+    return Response()
+
+
+async def webhook_s(cluster: InMemoryCluster, count: int) -> float:
+    tree = {"name": "w", "connector": "webhook-source", "topic": "w", "settings": {"listen": "127.0.0.1:0"}}
+    stop = anyio.Event()
+    async with cluster.connect() as client, anyio.create_task_group() as tasks:
+        runner = runner_of(declared(tree, path="bench"), client, stop=stop)
+        tasks.start_soon(runner.run)
+        source: Any = runner.source  # type: ignore[union-attr]
+        while not source.port:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        took = await post_s(source.port, count)
+        stop.set()
+    return took
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=3)
     given = parser.parse_args()
     rows = rows_of(given.rows)
-    found: dict[str, list[float]] = {"delta": [], "postgres": []}
+    found: dict[str, list[float]] = {"delta": [], "postgres": [], "kafka": [], "webhook": []}
     with InMemoryCluster() as cluster, tempfile.TemporaryDirectory() as folder:
         async with cluster.connect() as client, client.producer("t") as producer:
             await producer.send_many([json.dumps(row).encode() for row in rows])
         for pair in range(given.pairs):
             alone = delta_s(Path(folder) / f"plain{pair}", rows)
             table = {"table": f"{folder}/sink{pair}"}
-            through = await sink_s(cluster, f"d{pair}", "delta-sink", table, given.rows)
+            through = await connector_s(cluster, f"d{pair}", "delta-sink", table, given.rows)
             found["delta"].append(alone / through)
             print(
                 f"delta: alone {given.rows / alone:,.0f} rows/s, sink {given.rows / through:,.0f}",
@@ -99,10 +175,33 @@ async def main() -> None:
                 for pair in range(given.pairs):
                     alone = copy_s(server.dsn, rows)
                     target = {"dsn": server.dsn, "table": f"orders{pair}"}
-                    through = await sink_s(cluster, f"p{pair}", "postgres-sink", target, given.rows)
+                    through = await connector_s(cluster, f"p{pair}", "postgres-sink", target, given.rows)
                     found["postgres"].append(alone / through)
                     print(
                         f"postgres: COPY {given.rows / alone:,.0f} rows/s, sink {given.rows / through:,.0f}",
+                        file=sys.stderr,
+                    )
+        for _ in range(given.pairs):
+            requests = min(given.rows, 20_000)
+            alone, through = await bare_s(requests), await webhook_s(cluster, requests)
+            found["webhook"].append(alone / through)
+            print(
+                f"webhook: starlette {requests / alone:,.0f}/s, source {requests / through:,.0f}",
+                file=sys.stderr,
+            )
+        if shutil.which("java") and KAFKA_JARS.is_dir():
+            (Path(folder) / "kafka").mkdir()
+            with Kafka(Path(folder) / "kafka") as kafka:
+                kafka.create("t", 4)
+                kafka.send("t", [(f"k{n % 977}", json.dumps(row)) for n, row in enumerate(rows)])
+                for pair in range(given.pairs):
+                    alone = consume_s(kafka.bootstrap, given.rows)
+                    terms = {"bootstrap": kafka.bootstrap, "subscribe": ["t"]}
+                    name = f"k{pair}"
+                    through = await connector_s(cluster, name, "kafka-source", terms, given.rows, name)
+                    found["kafka"].append(alone / through)
+                    print(
+                        f"kafka: consume {given.rows / alone:,.0f}/s, source {given.rows / through:,.0f}",
                         file=sys.stderr,
                     )
     print(
