@@ -111,7 +111,8 @@ def settled(
     if found.state is not JournalState.CLOSING or under_way:
         return found
     if is_back:
-        return replace(found, state=JournalState.OPEN, until=0, heirs=(), topics=())
+        # A broker does not copy while its record is closing. It says so when it begins again.
+        return replace(found, state=JournalState.OPEN, until=0, heirs=(), topics=(), copies=False)
     waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
     if not waiting and all(left.values()):
         return replace(found, state=JournalState.CLOSED, topics=())

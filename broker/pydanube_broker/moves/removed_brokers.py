@@ -33,7 +33,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.office import Office, TakenOver
-from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
@@ -47,7 +47,7 @@ from pydanube_broker.topics.topic import now_ms
 log = logging.getLogger("pydanube.cluster")
 
 # The durability of topics that are taken over without a plan
-TAKEN_AT_ONCE: Final = "stored"
+TAKEN_AT_ONCE: Final = Durability.STORED
 _AT_ONCE: Final = 200  # topics of a broker between two looks
 
 
@@ -123,7 +123,7 @@ class RemovedBrokers:
             for place in office.owned_by(broker_id)
             if self._is_to_go(place)
             and (record := self._record(place)) is not None
-            and record.durability.value == TAKEN_AT_ONCE
+            and record.durability is TAKEN_AT_ONCE
         ]
         if not records or office.taken_over.get(broker_id) is not None:
             return

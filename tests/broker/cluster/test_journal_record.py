@@ -128,6 +128,7 @@ def test_record_is_settled_only_once_no_heir_is_at_work() -> None:
     assert settled(closing(), is_back=True, under_way=TOPICS[:1], left={}) == closing()
     back = settled(closing(), is_back=True, under_way=(), left={TOPICS[0]: False})
     assert (back.state, back.term, back.until, back.topics) == (JournalState.OPEN, 4, 0, ())
+    assert not back.copies, "its broker found the record closing, and began no chain"
     partly = settled(closing(), is_back=False, under_way=(), left={TOPICS[1]: False})
     assert (partly.state, partly.until, partly.topics) == (JournalState.CLOSING, 7, ("10",))
     others_wait = settled(closing(), is_back=False, under_way=(), left={TopicId(99): False})
@@ -183,6 +184,7 @@ class Records(RuleBasedStateMachine):
     @rule(is_back=st.booleans())
     def settle(self, is_back: bool) -> None:
         self.record = settled(self.record, is_back=is_back, under_way=self.read, left=self.at_broker)
+        self.record = replace(self.record, copies=True)
 
     @invariant()
     def what_heirs_read_stays(self) -> None:

@@ -17,6 +17,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
+from pydanube_broker.cluster.records import Durability
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import moves, removed_brokers
 from pydanube_core.errors import ClusterError, Conflict
@@ -269,7 +270,7 @@ async def test_stored_topics_are_taken_over_without_a_plan(
     await copied(cluster, tmp_path, int(gone))
     await anyio.sleep(1.0)  # some looks
     assert (await record_of(cluster, int(gone))).state is JournalState.OPEN, "a topic of its disk waits"
-    monkeypatch.setattr(removed_brokers, "TAKEN_AT_ONCE", "fsynced")
+    monkeypatch.setattr(removed_brokers, "TAKEN_AT_ONCE", Durability.FSYNCED)
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     await until_state(cluster, gone, JournalState.CLOSED)
