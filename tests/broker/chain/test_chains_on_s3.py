@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 from pydanube import connect
-from pydanube_broker.chain import ChainObjects
 from pydanube_broker.chain.probe import check_create_only
+from pydanube_broker.tier.chain_calls import ChainCalls
+from pydanube_broker.tier.child import TierChild
 from pydanube_core.errors import StoreUnsuitable
 from pydanube_core.names import TopicName
-from pydanube_storage.objects import open_store
 
-from tests.broker.delivery.conftest import Opener, one_loop, opened
+from tests.broker.delivery.conftest import Opener, opened
 from tests.support.s3_door import conditional
 from tests.support.s3_server import S3Server, running_s3_server
 
-__all__ = ["one_loop", "opened"]
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+__all__ = ["opened"]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,21 @@ def settings_of(server: S3Server, prefix: str) -> dict[str, object]:
 
 
 async def test_an_object_is_created_once_and_the_probe_leaves_nothing(door: S3Server) -> None:
-    store = open_store(door.options("probed"))
-    await check_create_only(ChainObjects(store), "c", store.url)
-    assert store.create("a/b", b"first")
-    assert not store.create("a/b", b"second")
-    assert store.read("a/b", 0, 5) == b"first"
-    assert [fact.key for fact in store.list("")] == ["a/b"]
-    store.close()
+    child = TierChild(door.options("probed"), work="chain")
+    store = ChainCalls(child.call)
+    try:
+        await check_create_only(store, "c", "the door")
+        assert await store.create("a/b", b"first")
+        assert not await store.create("a/b", b"second")
+        assert await store.read("a/b") == b"first"
+        assert await store.read("a/b", 2) == b"fi"
+        assert await store.read("a/c") is None
+        assert await store.names("a") == ["a/b"]
+        assert await store.names("c") == []
+        await store.delete("a/b")
+        assert await store.names("a") == []
+    finally:
+        await child.close()
 
 
 async def test_a_topic_is_stored_there_and_found_after_a_start(opened: Opener, door: S3Server) -> None:
