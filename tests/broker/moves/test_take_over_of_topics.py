@@ -20,6 +20,7 @@ from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.cluster.records import Durability
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.settings.sections import Settings
 from pydanube_core.errors import ClusterError, Conflict
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put
@@ -28,7 +29,8 @@ from pydanube_storage.objects import LocalStore
 from tests.broker.chain.records_of import groups_of
 from tests.broker.moves.test_moves_between_brokers import broker_id
 from tests.broker.serving.test_several_brokers import cluster
-from tests.support.several_brokers import SeveralBrokers
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers
 from tests.support.waiting import until
 
 __all__ = ["cluster"]
@@ -274,3 +276,50 @@ async def test_stored_topics_are_taken_over_without_a_plan(
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     await until_state(cluster, gone, JournalState.CLOSED)
+
+
+def copying(settings: Settings) -> Broker:
+    journal = settings.journal.model_copy(update={"copy": True, "stored_linger": 0.02})
+    return Broker(settings.model_copy(update={"journal": journal}))
+
+
+async def test_broker_that_copies_is_taken_over_comes_back_and_copies_again(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, copying) as cluster:
+        owner = cluster.brokers[3]
+        me = str(broker_id(owner))
+        for name in ("t", "other"):
+            await filled(name, owner)
+        await until_copied(owner)
+        first = await record_of(cluster, int(me))
+        assert first.copies
+        await lost(cluster, 3)
+        await cluster.brokers[1].port.take_over("t")
+        await until(lambda: cluster.serves_name("t"))
+        assert await read_all(cluster, "t", 15) == TIERED + COPIED
+
+        await cluster.start(3)
+        await cluster.all_know_all()
+        await until_state(cluster, me, JournalState.OPEN)
+        assert cluster.owner("other") is cluster.brokers[3]
+        await cluster.stop(3)
+        await cluster.start(3)
+        await cluster.all_know_all()
+        async with connect(cluster.brokers[3].broker_url) as client, client.producer("other") as producer:
+            await producer.send_many(AFTER)
+        await until_copied(cluster.brokers[3])
+        again = await record_of(cluster, int(me))
+        assert (again.copies, again.term, again.journal) == (True, first.term + 1, first.journal)
+
+        await lost(cluster, 3)
+        await cluster.brokers[2].port.take_over("other")
+        await until(lambda: cluster.serves_name("other"))
+        assert await read_all(cluster, "other", 15 + len(AFTER)) == TIERED + COPIED + AFTER
+        assert (await record_of(cluster, int(me))).term == again.term + 1
+
+
+async def until_copied(broker: Broker) -> None:
+    await broker.journal.until_durable()
+    lsn = broker.journal.durable_lsn
+    await until(lambda: (found := broker.chain.statistics()) is not None and found.stored_lsn >= lsn)
