@@ -1,4 +1,4 @@
-"""The Python SDK: publish and consume, async first; `pydanube.sync` has the same without await.
+"""The Python SDK: publish and consume, async first. `pydanube.sync` has the same without await.
 
     async with connect() as client:
         async with client.producer("orders") as producer:
@@ -13,15 +13,15 @@
             async for batch in reader.batches():
                 print(len(batch), batch.offsets[0], batch.payloads[0])
 
-Durability is a property of the topic; a receipt says which. Consumers get every message at least once, in order per
-partition. Retryable failures are retried inside for as long as `Retry(max_elapsed_s=…)` says; what is raised is a
-`ClusterError` with a code, details and the next step. Many streams share a client; a client belongs to one event
+Durability is a property of the topic, which each receipt has. Consumers get every message at least once, in order per
+partition. Retryable failures are retried internally for as long as `Retry(max_elapsed_s=…)` allows. Errors are raised
+as `ClusterError` with a code, details and the next step. Many streams share a client. A client belongs to one event
 loop, a `sync` client to none. `testing.InMemoryCluster` is a broker in memory for tests.
 
 Names are loaded when they are first used: `import pydanube` alone costs next to nothing.
 """
 
-# True for type checkers, which know it by its name. To load `typing` would be most of the cost.
+# True for type checkers, which recognise its name. Loading `typing` would be most of the cost.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pydanube_core.errors import (
@@ -245,7 +245,7 @@ __all__ = [
     "scan_table",
 ]
 
-# Where each name lives; the errors are all in one module.
+# The module of each name. The errors are all in one.
 _ERRORS = "pydanube_core.errors"
 _NAMES = {
     "pydanube.client": "Client connect",

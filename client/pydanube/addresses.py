@@ -10,9 +10,9 @@ DEFAULT_ADMIN_URL: Final = "http://127.0.0.1:50051"
 
 
 def admin_address(admin: str | None, broker: str | None, environment: Mapping[str, str]) -> str:
-    """Return the address for operations: an admin port if one is named, else the clients' port, which takes them, too.
+    """Return the address for operations: an admin port if one is given, else the clients' port, which takes them, too.
 
-    What was given goes before what the environment says, and that before this machine's admin port.
+    Arguments precede the environment, and that precedes this machine's admin port.
     """
     endpoint, url = environment.get("DANUBE_ADMIN_ENDPOINT"), environment.get("DANUBE_BROKER_URL")
     return admin or broker or endpoint or url or DEFAULT_ADMIN_URL

@@ -1,4 +1,4 @@
-"""Check arguments of callers before the broker is asked; an error names field and value."""
+"""Check arguments of callers before the broker is called. An error names field and value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydanube_core.batch.nulls import NULL
 from pydanube_core.batch.timing import DELAY_MS, MOST_MS, TTL_MS
 from pydanube_core.errors import InvalidArgument
 
-MOST: Final = (1 << 53) - 1  # what JSON and every language of the wire can count to
+MOST: Final = (1 << 53) - 1  # largest integer that JSON and every client language represent exactly
 
 
 def check_choice(field: str, value: object, choices: Any) -> None:
@@ -30,20 +30,20 @@ def check_flag(field: str, value: object) -> None:
 
 
 def check_number(field: str, value: object, low: float, high: float) -> None:
-    """A number within bounds; not NaN."""
+    """Check that a value is a number within bounds, and not NaN."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not low <= value <= high:  # type: ignore[operator]
         raise _out_of_bounds(field, value, "", low, high)
 
 
 def check_whole(field: str, value: object, low: int, high: int = MOST) -> None:
-    """A whole number within bounds."""
+    """Check that a value is a whole number within bounds."""
     if type(value) is not int or not low <= value <= high:
         raise _out_of_bounds(field, value, "a whole number ", low, high)
 
 
 def check_text(field: str, value: object) -> None:
-    """A text that can be written as UTF-8."""
+    """Check that a value is text that can be encoded as UTF-8."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -58,7 +58,7 @@ def check_text(field: str, value: object) -> None:
 
 
 def check_texts(field: str, value: object, most: int) -> None:
-    """Check a list of texts, at most so many; a single text is refused."""
+    """Check a list of texts, at most so many. A single text is refused."""
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidArgument(
             f"{field} is a list of texts, got {shown(value)!r}", field=field, value=shown(value)
@@ -91,7 +91,7 @@ def with_timing(
 
 
 def with_null(attributes: Mapping[str, str] | None, key: str | None) -> dict[str, str]:
-    """Return the attributes of a message whose payload is null. Raises `InvalidArgument`: it has no key."""
+    """Return the attributes of a message whose payload is null. Raises `InvalidArgument` if it has no key."""
     if key is None:
         raise InvalidArgument(
             "a payload is bytes, got None; a null payload marks its key as deleted, and takes key=. An empty payload is b''",

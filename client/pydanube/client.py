@@ -78,26 +78,26 @@ def connect(
     retry: Retry | None = None,
     tracing: bool = False,
 ) -> Client:
-    """Return a client of the cluster at `url`; use it as `async with connect() as client`.
+    """Return a client of the cluster at `url`, to be used as `async with connect() as client`.
 
     Nothing is sent before the first producer, consumer or reader is opened.
 
     Args:
-        url: `http://host:port` of any broker, or `host:port`; None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
-            Several, as `danube://b1:6650,b2:6650`: the next one is asked where one cannot be reached. The others of the
-            cluster are learned from the answers.
-            `https://` and `danubes://` mean TLS, for every broker of the cluster.
-        token: shown to the broker, over TLS or to this machine only; a function is asked anew whenever a stream or call
-            begins. None: `DANUBE_TOKEN`, or the content of the file `DANUBE_TOKEN_FILE`.
-        tls: certificates; `https://` alone uses the system's authorities. None: `DANUBE_CA`, `DANUBE_CERT`,
-            `DANUBE_KEY` where the url means TLS.
+        url: `http://host:port` of any broker, or `host:port`. None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
+            Several, as `danube://b1:6650,b2:6650`: if one cannot be reached, the next one is tried. The other brokers
+            of the cluster are learned from the answers. `https://` and `danubes://` mean TLS, for every broker of the
+            cluster.
+        token: sent to the broker, only over TLS or to this machine. A function is called for each stream and call.
+            None: `DANUBE_TOKEN`, or the content of the file `DANUBE_TOKEN_FILE`.
+        tls: certificates. `https://` alone uses the system's authorities. None: `DANUBE_CA`, `DANUBE_CERT`,
+            `DANUBE_KEY` if the url means TLS.
         principal: who acts, for the audit.
-        retry: how long retryable failures are tried again; `Retry(max_elapsed_s=60)` by default.
-        tracing: make OpenTelemetry spans of what is sent, see `pydanube.tracing`.
+        retry: how long retryable failures are retried, by default `Retry(max_elapsed_s=60)`.
+        tracing: make OpenTelemetry spans of sent messages, see `pydanube.tracing`.
 
     Raises:
         MissingExtra: tracing without OpenTelemetry.
-        InvalidArgument: the url is none, or another argument is of the wrong kind.
+        InvalidArgument: the url is not one, or another argument has the wrong type.
     """
     if url is None or url == "":
         url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
@@ -111,14 +111,14 @@ def connect(
     _check_kind("principal", principal, str, "text")
     _check_kind("retry", retry, Retry, "a pydanube.Retry")
 
-    if secure and tls is None:  # given, so that an answer that names another address does not lead out of TLS
+    if secure and tls is None:  # set, so that an answer with another address cannot lead out of TLS
         tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
     return Client(",".join(urls), make, retry or Retry(), Tracing() if tracing else None, principal)
 
 
 class Client:
-    """Connections to a cluster; made by `connect`. Bound to the event loop whose block it is used in."""
+    """Connections to a cluster, made by `connect`. Bound to the event loop of its `async with` block."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Client:
         self._receivers: set[Receiver] = set()
         self._requests: Requests | None = None
         self._handlers: list[_Registered] = []
-        self._loops: dict[HandlerLoop, str] = {}  # those that run, and those that failed, with why
+        self._loops: dict[HandlerLoop, str] = {}  # running ones, and failed ones with the reason
         self._reconnects = 0
         self._outage = Outage(url, retry.max_elapsed_s)
         self._known_schemas: RecentDict[SchemaRef, Schema] = RecentDict(KEPT)
@@ -160,7 +160,7 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection. Producers that are still open drop what they have not stored."""
+        """Close every connection. Producers that are still open drop messages that are not stored."""
         self._connections.usable = False
         self._unclosed.detach()
         if self._requests is not None:
@@ -172,12 +172,12 @@ class Client:
         self._events.close()
         await self._connections.aclose()
 
-    # -- what it is for --------------------------------------------------------------------------------------
+    # -- producers, consumers, readers, handlers -------------------------------------------------------------
 
     def producer(
         self, topic: str, options: ProducerOptions | None = None, **changes: Unpack[ProducerArguments]
     ) -> Producer:
-        """Return a producer; `async with` opens it, and creates the topic if the cluster permits that.
+        """Return a producer. `async with` opens it, and creates the topic if the cluster permits that.
 
         Args:
             topic: `/ns/topic`, `ns/topic` or `topic` (in `default`).
@@ -185,7 +185,7 @@ class Client:
             changes: fields of `ProducerOptions` by name, instead of those of `options`.
 
         Raises:
-            InvalidArgument, InvalidName: nothing was asked of the broker.
+            InvalidArgument, InvalidName: raised before any call to the broker.
         """
         chosen = changed(options or ProducerOptions(), changes, "producer")
         name = str(TopicName.parse(topic))
@@ -215,22 +215,22 @@ class Client:
         pattern: str | None = None,
         **changes: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """Return a consumer of a subscription, over all partitions; `async with` opens it and creates the subscription.
+        """Return a consumer of a subscription over all partitions. `async with` opens it and creates the subscription.
 
-        Of several topics it has a subscription of that name on each. Each keeps its own order. Topics of a pattern that
-        are made later join by themselves, from their first message; those that are deleted leave, and come back if
-        they are made again.
+        With several topics it has a subscription of that name on each, and each topic keeps its order. Later topics
+        that match the pattern join automatically, from their first message. Deleted topics leave, and join again if
+        they are created again.
 
         Args:
-            topic: as for `producer`; or several in a list.
-            pattern: instead of it, a glob: `orders*`, `/ns/*`.
-            subscription: its name; the cursor belongs to it and stays.
+            topic: as for `producer`, or several in a list.
+            pattern: instead of `topic`, a glob: `orders*`, `/ns/*`.
+            subscription: its name. The cursor belongs to the subscription and stays.
             options: None: the defaults.
             changes: fields of `ConsumerOptions` by name, instead of those of `options`.
 
         Raises:
-            InvalidArgument, InvalidName: nothing was asked of the broker.
-            ConsumerBusy: on entering; somebody else has the exclusive subscription.
+            InvalidArgument, InvalidName: raised before any call to the broker.
+            ConsumerBusy: on entering, if another consumer has the exclusive subscription.
         """
         asked = changed(options or ConsumerOptions(), changes, "consumer", "subscription", "pattern")
         if subscription == "":
@@ -258,7 +258,7 @@ class Client:
             self._side(request, waiter),
             self._forgetting(waiter, self._receivers),
             self._connections.watch(choice, asked, waiter, several=several),
-            # not `self.admin`: an abandoned client is noticed at once, and that were a cycle
+            # not `self.admin`, which would be a cycle: an abandoned client would not be collected immediately
             partial(client_admin, self._url, self._connections, self._principal),
             asked.failure_policy,
         )
@@ -268,7 +268,7 @@ class Client:
     def reader(
         self, topic: str, options: ReaderOptions | None = None, **changes: Unpack[ReaderArguments]
     ) -> Reader:
-        """Return a plain reader over all partitions: without a subscription, it leaves no trace.
+        """Return a reader over all partitions. It has no subscription and leaves no trace.
 
         Args:
             topic: as for `producer`.
@@ -276,7 +276,7 @@ class Client:
             changes: fields of `ReaderOptions` by name, instead of those of `options`.
 
         Raises:
-            InvalidArgument, InvalidName: nothing was asked of the broker.
+            InvalidArgument, InvalidName: raised before any call to the broker.
         """
         name = str(TopicName.parse(topic))
         chosen = changed(options or ReaderOptions(), changes, "reader").receiver(name)
@@ -292,11 +292,11 @@ class Client:
     ) -> Message:
         """Send a request to a service's topic, and return the reply of one of its consumers.
 
-        They answer by returning bytes from a handler (`run`), or by `message.reply`. Those of one subscription share the
-        requests. What the handler raises is no reply: the request comes again there as any message does.
+        Consumers reply by returning bytes from a handler (`run`) or with `message.reply`. Those of one subscription
+        share the requests. An exception in a handler is no reply: the request is redelivered like any message.
 
         Raises:
-            DeadlineExceeded: no reply within `timeout_s`; nobody knows whether the request was handled.
+            DeadlineExceeded: no reply within `timeout_s`. The request may have been handled.
             ClusterError: it could not be sent.
         """
         return await self._asking().request(service, payload, key, timeout_s)
@@ -312,26 +312,27 @@ class Client:
     ) -> None:
         """Handle the messages of a subscription with a function, until SIGTERM, SIGINT or `stop`.
 
-        A message is acknowledged when the function returns. When it raises, the message comes again after a back-off, and
-        is a dead letter after `retries`; `RetryLater` and `DeadLetter` choose. An answer of the function's own stands.
-        Messages taken before the stop are answered; a second signal ends the process as usual.
+        A message is acknowledged when the function returns. If it raises, the message is redelivered after a back-off,
+        and is a dead letter after `retries`. `RetryLater` and `DeadLetter` override this. An answer given by the function
+        itself stands. Messages taken before the stop are answered. A second signal ends the process as usual.
 
         Args:
-            handler: called with the message; unless it is `async`, in a thread and with a message of `pydanube.sync`.
-            topics: one, or several in a list; None with `pattern=`, as of a consumer.
-            subscription: its name; it is shared unless `type` says otherwise.
-            stop: ends it instead of signals, which are then left alone.
+            handler: called with the message. Unless it is `async`, it runs in a thread and gets a message of
+                `pydanube.sync`.
+            topics: one, or several in a list. None with `pattern=`, as for a consumer.
+            subscription: its name. It is shared unless `type` is given.
+            stop: ends it instead of signals, which are then not handled.
             changes: fields of `HandlerOptions` and of `ConsumerOptions` by name.
 
         Raises:
-            ClusterError: what ended the consumer for good, or refused the failure policy.
+            ClusterError: the consumer ended for good, or the failure policy was refused.
         """
         await run_all([self._loop(_Registered(handler, topics, subscription, changes))], stop)
 
     def handler(
         self, topics: str | Sequence[str] | None, subscription: str, **changes: Unpack[HandlerArguments]
     ) -> Callable[[HandlerT], HandlerT]:
-        """Register the decorated function for `serve`; the arguments are those of `run`."""
+        """Register the decorated function for `serve`. Arguments as for `run`."""
         options, _ = handler_options(changes)
 
         def keep(handler: HandlerT) -> HandlerT:
@@ -342,10 +343,10 @@ class Client:
         return keep
 
     async def serve(self, *, stop: asyncio.Event | None = None) -> None:
-        """Run all functions registered with `@client.handler(…)` side by side; if one fails, the others end, too.
+        """Run all functions registered with `@client.handler(…)` concurrently. If one fails, the others end too.
 
         Raises:
-            Misuse: there is none.
+            Misuse: no function is registered.
             ClusterError: as `run`.
         """
         if not self._handlers:
@@ -367,13 +368,15 @@ class Client:
         return client_admin(self._url, self._connections, self._principal)
 
     def events(self) -> AsyncIterator[ClientEvent]:
-        """Yield events of the connections from now on; ends when the client closes."""
+        """Yield events of the connections from now on, until the client closes."""
         return self._events.listen()
 
     @property
     def schemas(self) -> Schemas:
-        """The registry of the cluster. Made anew each time: kept here it would be a cycle, and an abandoned client
-        would no longer be noticed at once."""
+        """The registry of the cluster.
+
+        Made for each access. Kept here it would be a cycle: an abandoned client would not be collected immediately.
+        """
         return Schemas(self._connections.call, self._known_schemas)
 
     def statistics(self) -> ClientStatistics:
@@ -387,8 +390,10 @@ class Client:
         )
 
     def metrics(self) -> str:
-        """The counters of all its producers and consumers in the text format that Prometheus reads (0.0.4): to be
-        answered by the application's own `/metrics`. What was counted by those that are closed stays."""
+        """Return the counters of all its producers and consumers in the text format of Prometheus (0.0.4).
+
+        The application's own `/metrics` returns them. Counts of closed producers and consumers stay.
+        """
         counted: list[Producer | Receiver | HandlerLoop] = [*self._producers, *self._receivers, *self._loops]
         open_ones: list[tuple[Labels, Statistics]] = [(each.labels, each.statistics()) for each in counted]
         return exposition(self.statistics(), open_ones, self._closed_counts)
@@ -454,7 +459,7 @@ class Client:
         return await self.schemas.decode(message, into=into)
 
     def _forgetting(self, waiter: Waiter, among: set[CountedT]) -> Callable[[CountedT], None]:
-        """Return what a producer or receiver calls when it is closed; `among`: those that are open."""
+        """Return the callback for a closed producer or receiver. `among` holds the open ones."""
 
         def forget(one: CountedT) -> None:
             waiter.end_all()

@@ -1,7 +1,7 @@
 """Counters of a client, as Prometheus reads them: text, without a dependency.
 
-Series are by topic and subscription. What was counted by producers and consumers that are closed stays counted, for
-as many topics as `MOST_SERIES`; of further ones under an empty topic.
+Series are by topic and subscription. Counts of closed producers and consumers stay, for up to `MOST_SERIES` topics.
+Further ones are summed under an empty topic.
 """
 
 from __future__ import annotations

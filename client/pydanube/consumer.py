@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Consumer(Receiver):
     """A consumer of a subscription. Leaving the block waits until acknowledgements are durable, 5 s at most.
 
-    At least once: a message that was not acknowledged, or whose ack was lost with a connection, comes again, with a
-    higher `delivery_count` where the broker knows of the first delivery.
+    At least once: a message that was not acknowledged, or whose ack was lost with a connection, is redelivered, with a
+    higher `delivery_count` if the broker has a record of the first delivery.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class Consumer(Receiver):
         self._take: Callable[[Message], None] | None = None
 
     def hear(self, take: Callable[[Message], None]) -> None:
-        """Call `take`, which waits for nothing and does not raise, with each message as it is read, two turns of the loop
-        before a task had it. Iterations then have no messages; they end as ever."""
+        """Call `take` with each message as it is read, two turns of the loop before a task would have it.
+
+        `take` does not wait or raise. Iterations then have no messages, and end as usual.
+        """
         self._take = take
 
     def _arrived(self, delivered: Delivered) -> None:
@@ -58,7 +60,7 @@ class Consumer(Receiver):
         await self.hold_policy(topics)
 
     async def hold_policy(self, topics: Iterable[str]) -> None:
-        """Set the subscription's failure policy on these topics, if one was asked for."""
+        """Set the subscription's failure policy on these topics, if one was given."""
         if self._policy is not None:
             await self._policy.hold(topics)
 
@@ -77,7 +79,7 @@ class Consumer(Receiver):
         return any(lane.active for lane in self._lanes)
 
     def drain(self) -> None:
-        """Stop handing out messages: iterations end. Messages handed out may still be answered; the others are delivered again."""
+        """Stop handing out messages, which ends iterations. Those handed out may be answered, the others are redelivered."""
         self.pause()
         self._drained = True
         self._wake(everyone=True)
@@ -86,8 +88,8 @@ class Consumer(Receiver):
         """Send the acks given so far and wait until they are durable: they survive a crash of the broker.
 
         Raises:
-            Unavailable: a connection was lost, now or since the last call, with acks that the broker had not confirmed:
-                they are void where it had not got them, and their messages come again. It says so once.
+            Unavailable: a connection was lost, now or since the last call, with acks that the broker had not confirmed.
+                Those that it did not receive are void, and their messages come again. Raised once.
         """
         self._check_usable()
         self._raise_failure(())
@@ -95,7 +97,7 @@ class Consumer(Receiver):
             await self._confirm()
         except Unavailable:
             for lane in self._lanes:
-                lane.answers.lost_acks = False  # this very error says so
+                lane.answers.lost_acks = False  # this error reports it
             raise
         for lane in self._lanes:
             lane.answers.take_lost_acks()

@@ -1,4 +1,4 @@
-"""Events for listeners: each has a bounded queue; the oldest events are dropped, and counted."""
+"""Events for listeners. Each has a bounded queue, and the oldest events are dropped and counted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EventHub:
             listener.wake.set()
 
     def listen(self) -> AsyncIterator[ClientEvent]:
-        """Yield events from now on; ends when the client closes."""
+        """Yield events from now on, until the client closes."""
         listener = _Listener()
         self._listeners.add(listener)
         return self._iterate(listener)

@@ -25,8 +25,8 @@ class Receipt(NamedTuple):
         partition: index, None for a topic without partitions.
         offset: within the partition.
         append_time: by the broker's clock, UTC.
-        durability: `fsynced`, `replicated` or `memory`; reached when the receipt was written.
-        duplicate: a retry of what the log held already; the offset is that of the first time.
+        durability: `fsynced`, `replicated` or `memory`, reached when the receipt was written.
+        duplicate: a retry of a message that the log already held. The offset is that of the first time.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class SchemaRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Messages of one partition; both offsets are inclusive, as docs/interface.md#4-commands shows them."""
+    """Messages of one partition. Both offsets are inclusive, as docs/interface.md#4-commands shows them."""
 
     partition: int | None
     first_offset: int
@@ -99,7 +99,7 @@ class ClientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStatistics:
-    """Counters since the producer was opened; `waiting_*`: handed over and not yet answered.
+    """Counters since the producer was opened. `waiting_*` messages are handed over and not yet answered.
 
     `throttled_ms` is how long the broker has held this producer back for a quota, `throttled_by` the last such quota.
     """
@@ -126,7 +126,7 @@ class ConsumerStatistics:
 
     `buffered_messages` were received and not taken yet. `stale_messages` were received for a session that ended
     (reconnect, seek) before they were taken, `stale_acks` are acknowledgements of such messages: the broker
-    delivers both again. `credit_*` is what the broker may still send.
+    delivers both again. `credit_*` is the amount that the broker may still send.
     """
 
     received_messages: int
@@ -158,7 +158,7 @@ class HandlerStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether a client works: what waits for a broker, and which handler loops do not run."""
+    """Whether a client works. Reasons: parts that wait for a broker, and handler loops that do not run."""
 
     ok: bool
     reasons: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ Poison = Literal["block", "drop", "dead_letter"]
 
 
 class FailurePolicy(TypedDict, total=False):
-    """A failure policy as `client.admin.subscriptions.set_failure_policy` takes it; a field not given stays as it is."""
+    """A failure policy as in `client.admin.subscriptions.set_failure_policy`. A field not given is unchanged."""
 
     max_redelivery_count: int
     ack_timeout_ms: int
@@ -34,7 +34,7 @@ assert tuple(FailurePolicy.__annotations__) == POLICY_NAMES, "type checkers see 
 
 
 def check_failure_policy(policy: Mapping[str, Any]) -> None:
-    """Check a policy before the broker is asked. Raises `InvalidArgument`."""
+    """Check a policy before it is sent to the broker. Raises `InvalidArgument`."""
     fields = {each.name: each for each in POLICY_FIELDS}
     for name, value in policy.items():
         field = f"failure_policy.{name}"
@@ -55,7 +55,7 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
 
 
 class PolicyKeeper:
-    """Makes sure that a subscription has the policy that its consumer asks for, on every topic."""
+    """Ensures that a subscription has the policy of its consumer, on every topic."""
 
     def __init__(self, admin: Callable[[], Admin], subscription: str, wanted: FailurePolicy) -> None:
         self._admin = admin
@@ -65,7 +65,7 @@ class PolicyKeeper:
         self._blocking: set[str] = set()
 
     async def hold(self, topics: Iterable[str]) -> None:
-        """Set the policy if it differs; a topic is asked only once.
+        """Set the policy if it differs. Each topic is checked only once.
 
         Raises:
             PlanRequired: the policy drops messages. `next` has the command that sets it, once for all consumers.

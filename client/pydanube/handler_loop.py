@@ -1,13 +1,13 @@
 """The handler loop: calls a function with each message of a subscription, and answers the message by its outcome.
 
-The function's own answer stands, also when it raises after it. Without one, the loop acknowledges when the function
+The function's own answer stands, even if it raises afterwards. Without one, the loop acknowledges when the function
 returns, and gives the message back with the reason when it raises: the subscription's failure policy, set when the loop
-begins, delivers it again after a back-off, and makes a dead letter of one that failed too often. Bytes that the function
+begins, redelivers it after a back-off, and makes a dead letter of one that failed too often. Bytes that the function
 returns are the reply to a request.
-With `ordered_by_key` a message that failed stays here and is tried again before the next of its key, which a message
-that was given back could not be: others of its key have been received already.
+With `ordered_by_key` a failed message stays here and is retried before the next of its key. If it were given back,
+later messages of its key, which have already been received, would overtake it.
 
-Each worker is a task that takes from the one consumer, so a function that never waits costs what it costs in a loop
+Each worker is a task that iterates the one consumer, so a function that never waits costs no more than in a loop
 written by hand.
 """
 
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 MessageT = TypeVar("MessageT", bound=HandlerMessage)
 _ACKNOWLEDGED: Final = Answer("ack", sent=True)  # by the loop
 _HELD_A_WORKER: Final = 16  # messages that wait for others of their key, and for their retry
-_PATIENCE_S: Final = 60.0  # with a function that has a message, where no ack timeout is said here
+_PATIENCE_S: Final = 60.0  # for a function with a message, if no ack timeout is given here
 DEAF_S: Final = 5.0  # for functions that were cancelled, to clean up
-_TOLD_EVERY_S: Final = 1.0  # failures in the log, of one loop: what fails once fails often
+_TOLD_EVERY_S: Final = 1.0  # between logged failures of one loop, because failures repeat
 
 Handler = Callable[..., Any]
 log = logging.getLogger("pydanube")
 
 
 class HandlerLoop:
-    """One function and its subscription; runs once."""
+    """One function and its subscription. Runs once."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class HandlerLoop:
         )
 
     def hung(self) -> str | None:
-        """Return why nothing is handled any more, if every worker has held its message for longer than it may; else None.
+        """Return the reason if every worker has held its message for longer than permitted, else None.
 
-        Seen by looking twice: a clock for each message would cost a tenth of what a message costs.
+        Two calls are compared: reading a clock for each message would add a tenth to its cost.
         """
         if self._begun - self._ended_calls < self._options.workers:
             return None
@@ -123,7 +123,7 @@ class HandlerLoop:
         """Handle messages until `stop` is set and every message taken is answered.
 
         Raises:
-            ClusterError: what ended the consumer for good, after what was taken has been answered where that was possible.
+            ClusterError: the consumer ended for good. The messages taken have been answered, if that was possible.
         """
         tasks, self._runner = TaskOwner(), asyncio.current_task()
         threads = HandlerThreads(f"danube-{self._consumer.subscription}")
@@ -175,7 +175,7 @@ class HandlerLoop:
         self._ended(self, None if isinstance(error, asyncio.CancelledError) else error)
 
     async def _work(self, consumer: Consumer, handle: Callable[[Any], Awaitable[Any]]) -> None:
-        # Written out here and in `_ByKey._try`: a call more for each message is a tenth of what it costs.
+        # Inlined here and in `_ByKey._try`: one more call per message would add a tenth to its cost.
         async for message in consumer:
             taken = _taken(message, HandlerMessage)
             self._begun += 1
@@ -275,7 +275,7 @@ class HandlerLoop:
         if isinstance(error, asyncio.CancelledError):
             if self._ending or (self._runner is not None and self._runner.cancelling()):
                 raise
-            take_back_cancellation()  # of the function's own making, as of old libraries for timeouts
+            take_back_cancellation()  # raised within the function, as by old libraries for timeouts
         if not isinstance(error, (RetryLater, DeadLetter)):
             self._tell(message, error)
 
@@ -320,7 +320,7 @@ class HandlerLoop:
         return self._options
 
     def _called(self, threads: HandlerThreads) -> Callable[[Any], Awaitable[Any]]:
-        """Return the function as a worker calls it: awaited, or in a thread with messages that block, and with the decoded value if it takes one."""
+        """Return the function as a worker calls it: awaited, or in a thread with blocking messages. Values are decoded."""
         handler, into, alone = self._handler, self._options.schema, self._value_alone
         is_async = iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
         batch = self._options.batch_size is not None
@@ -356,8 +356,8 @@ class _Unfit(Exception):
 class _ByKey:
     """Runs work so that messages of one key follow each other.
 
-    A key with messages is in exactly one place: ready for a worker, with a worker, or waiting for the retry of its first
-    message. At most `_HELD_A_WORKER` messages a worker are here; then nothing more is taken.
+    A key with messages is in exactly one place: ready for a worker, with a worker, or waiting for the retry of its
+    first message. At most `_HELD_A_WORKER` messages per worker are here. Then no more are taken.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class _ByKey:
         return [self._take(), *(self._work() for _ in range(self._loop.options.workers))]
 
     def stop(self) -> None:
-        """Begin nothing more; messages that wait here are delivered again to others."""
+        """Begin no more messages. Those that wait here are redelivered to others."""
         self._taking = False
         self._room.release()
         for _ in range(self._loop.options.workers):
@@ -410,7 +410,7 @@ class _ByKey:
                     del self._waiting[place]
 
     async def _try(self, place: object, message: Message) -> bool:
-        """Handle a message; return False if it is to be tried again later."""
+        """Handle a message. Return False if it is to be tried again later."""
         if not message._from.current:  # the broker sends it again
             return True
         taken = _taken(message, OrderedMessage)
@@ -480,7 +480,7 @@ async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: obje
 
 
 async def run_all(loops: Sequence[HandlerLoop], stop: asyncio.Event | None) -> None:
-    """Run loops side by side until they are asked to stop, or one fails: then the others are stopped, and its error is raised."""
+    """Run loops concurrently until they are stopped or one fails, which stops the others and raises its error."""
     tasks = TaskOwner()
     with stopped_by_signals(stop) as heard:
         try:

@@ -1,7 +1,7 @@
 """Threads for handler functions that are not coroutines.
 
-Daemons, unlike those of `concurrent.futures`, which a process waits for when it ends: a function that never returns must
-not keep a worker that was asked to stop from ending. As many as calls at a time; none before the first.
+Daemons, unlike those of `concurrent.futures`, for which a process waits when it ends: a function that never returns
+must not keep a stopped worker from ending. As many as concurrent calls, none before the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Context, Callabl
 
 
 class HandlerThreads:
-    """The threads of one handler loop; used from its event loop."""
+    """The threads of one handler loop, used from its event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,9 +26,9 @@ class HandlerThreads:
         self._count = self._busy = 0
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread, with the present context variables; return its result, or raise its error.
+        """Call a function in a thread, with the current context variables, and return its result or raise its error.
 
-        Whoever is cancelled waits no longer, but the function runs on.
+        If cancelled, it stops waiting, but the function runs on.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
@@ -40,7 +40,7 @@ class HandlerThreads:
         return await done
 
     def close(self) -> None:
-        """End idle threads at once, and the others when they are done."""
+        """End idle threads now, and the others when they are done."""
         for _ in range(self._count):
             self._calls.put(None)
 
@@ -56,7 +56,7 @@ class HandlerThreads:
                 error.__cause__ = stop
             except BaseException as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, and no caller waits any more
                 loop.call_soon_threadsafe(self._settle, done, result, error)
             del call, done, context, function, result, error
 

@@ -1,4 +1,4 @@
-"""A keyword that a call does not have is answered with the one that may be meant, by type checkers' leave: signatures stay."""
+"""Errors for wrong keywords that name the one that may be meant. Signatures stay the same for type checkers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANT: Final = {
 
 
 def unknown_keyword(call: str, name: str, known: Iterable[str]) -> TypeError:
-    """The error for a keyword that is none of `known`."""
+    """Return the error for a keyword that is none of `known`."""
     known = list(known)
     words = [_SYNONYMS.get(name, ""), *_MEANT.get(name, ())]
     meant = [word for word in words if word in known] or close_names(name, known)
@@ -34,7 +34,7 @@ def unknown_keyword(call: str, name: str, known: Iterable[str]) -> TypeError:
 
 
 def keywords_named(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, whose callers are told which keyword is wrong, and which may be meant."""
+    """Return the same function with errors that name the wrong keyword, and the one that may be meant."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

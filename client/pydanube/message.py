@@ -1,7 +1,7 @@
 """Messages for the application: light views of a delivered batch.
 
-A delivery is decoded once; a `Message` holds its payload, its offset and the delivery it came with, and reads
-everything else from there when it is asked.
+A delivery is decoded once. A `Message` holds its payload, its offset and its delivery, and reads everything else from
+the delivery on demand.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pydanube.sending.outgoing import OutgoingFields, outgoing_with
 
 T = TypeVar("T")
 
-#: Attributes of a request: where the reply goes; which request it is, which the reply has too.
+#: Attributes of a request: the inbox for the reply, and the request's id, which the reply has too.
 REPLY_TO: Final = "danube-reply-to"
 REQUEST: Final = "danube-request"
-INBOX: Final = "/default/inbox-"  # how the names of topics that take replies begin, and no others
+INBOX: Final = "/default/inbox-"  # prefix of the names of topics for replies, and of no others
 
 
 class Lane(Protocol):
@@ -47,7 +47,7 @@ class Lane(Protocol):
     reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
-        """The application took so many messages; `more`: how many deliveries wait for it."""
+        """Count messages that the application has taken. `more`: further deliveries wait for it."""
 
     def returned(self, delivered: Delivered, messages: int) -> None:
         """Some messages of a delivery were given back to the broker."""
@@ -82,7 +82,7 @@ class Delivered:
         self.acks: AckGatherer = lane.answers.acks
         self.generation = lane.generation
         self.epoch = lane.epoch
-        # Stored bytes it was charged with; 0 where its batch came with another part
+        # Stored bytes that were charged for it, 0 if its batch is charged to another part
         self.size_bytes = size_bytes
         self.taken = 0  # messages whose credit was given back
 
@@ -92,7 +92,7 @@ class Delivered:
         self.offsets = self.offsets[start:end]
 
     def part(self, start: int, end: int) -> Delivered:
-        """Return the messages [start, end) as a delivery of their own, without a charge of credit."""
+        """Return the messages [start, end) as a separate delivery, without a charge of credit."""
         piece = copy(self)
         piece.keep(start, end)
         piece.taken = piece.size_bytes = 0
@@ -150,17 +150,17 @@ class _Received:
 
     @property
     def topic(self) -> str:
-        """The topic's full name; for a partition that of the partitioned topic."""
+        """The topic's full name. For a partition, the name of the partitioned topic."""
         return self._from.lane.topic
 
     @property
     def partition(self) -> int | None:
-        """Index of the partition it came from; None for a topic without partitions."""
+        """Index of the partition it came from, None for a topic without partitions."""
         return self._from.lane.partition
 
     @property
     def append_time(self) -> datetime:
-        """When the broker stored it, by its clock, UTC; never decreases within a partition."""
+        """When the broker stored it, by its clock, UTC. Never decreases within a partition."""
         return from_ms(self._from.batch.view.append_time_ms)
 
     @property
@@ -170,7 +170,7 @@ class _Received:
 
     @keywords_named
     async def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
-        """Ask for redelivery, after `delay_ms` or the subscription's back-off."""
+        """Request redelivery, after `delay_ms` or the subscription's back-off."""
         if delay_ms is not None:
             check_whole("delay_ms", delay_ms, 0)
         check_text("reason", reason)
@@ -184,20 +184,20 @@ class _Received:
         await delivered.lane.answers.extend(delivered.acks, self._flat_ranges(), ms)
 
     async def terminate(self, reason: str = "") -> None:
-        """Give the message up: no redelivery, whatever the policy; it goes to the dead-letter topic if there is one."""
+        """Give the message up: no redelivery, whatever the policy. It goes to the dead-letter topic if there is one."""
         check_text("reason", reason)
         delivered = self._from
         await delivered.lane.answers.terminate(delivered.acks, self._flat_ranges(), reason)
 
 
 class Message(_Received):
-    """A message received. Made by consumers; `Message.new` makes one to send.
+    """A received message, made by consumers. `Message.new` makes one to send.
 
-    `payload` and `offset` are attributes at hand; the rest is looked up in the delivery. The payload stays valid for
-    as long as the message is held; so does the memory of the whole delivery.
+    `payload` and `offset` are plain attributes. The rest is looked up in the delivery. The payload stays valid as long
+    as the message is held, and so does the memory of the whole delivery.
     """
 
-    # `_answer` is a handler loop's: nothing else sets it
+    # only a handler loop sets `_answer`
     __slots__ = ("_answer", "_delivered", "offset", "payload")
 
     _answer: Answer | None
@@ -219,7 +219,7 @@ class Message(_Received):
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
     ) -> Self:
-        """Make a message for `send_many`; the payload is bytes, a value for a producer with a schema, or None for a null."""
+        """Make a message for `send_many`. The payload is bytes, a value for a producer with a schema, or None: null."""
         if payload is None:
             payload, attributes = b"", with_null(attributes, key)
         if delay_ms is not None or ttl_ms is not None:
@@ -246,7 +246,7 @@ class Message(_Received):
 
     @property
     def key(self) -> str | None:
-        """The routing key; None without one, which is not the empty text."""
+        """The routing key, None without one. An empty key is not None."""
         delivered = self._delivered
         if isinstance(delivered, OutgoingFields):
             return delivered.key
@@ -256,7 +256,7 @@ class Message(_Received):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """The producer's attributes, text to text; empty without any."""
+        """The producer's attributes, text to text. Empty without any."""
         delivered = self._delivered
         if isinstance(delivered, OutgoingFields):
             return delivered.attributes
@@ -276,13 +276,13 @@ class Message(_Received):
 
     @property
     def publish_time(self) -> datetime:
-        """The producer's time, UTC; in a batch, when its first message was handed over."""
+        """The producer's time, UTC. In a batch, the time when its first message was handed over."""
         delivered = self._from
         return from_ms(delivered.batch.publish_times_ms[delivered.index(self.offset)])
 
     @property
     def schema(self) -> SchemaRef | None:
-        """Id and version of the schema that it was written with; None without a schema."""
+        """Id and version of the schema that it was written with, None without a schema."""
         delivered = self._from
         return delivered.batch.schema(delivered.index(self.offset))
 
@@ -293,20 +293,21 @@ class Message(_Received):
     async def value(self, into: Callable[..., T]) -> T: ...
 
     async def value(self, into: Callable[..., Any] | None = None) -> Any:
-        """Return the payload decoded by its schema: text, JSON value, Avro datum; see `client.schemas.decode`.
+        """Return the payload decoded by its schema: text, JSON value, Avro datum. See `client.schemas.decode`.
 
-        The version is that of the message; each is asked of the registry once a client.
+        The version is the message's. Each version is read from the registry once per client.
 
         Args:
             into: a class made of the value: a dataclass, a pydantic model, a Protobuf message class.
 
         Raises:
-            PayloadInvalid: it is not of its schema, or does not fit the class; `details["path"]` is the place.
+            PayloadInvalid: it does not fit its schema or the class at `details["path"]`.
         """
         return await self._from.lane.decode(self, into)
 
     async def ack(self) -> None:
-        """Acknowledge. Gathered and sent within milliseconds; `consumer.flush_acks()` waits until that is durable.
+        """Acknowledge. Acks are gathered and sent within milliseconds. `consumer.flush_acks()` waits until they are
+        durable.
 
         An ack of a delivery from before a reconnect or a seek has no effect: the broker delivers the message again.
 
@@ -324,19 +325,19 @@ class Message(_Received):
     def wants_reply(self) -> bool:
         """Whether it is a request (`client.request`) that waits for a reply.
 
-        One that names a topic which is no inbox is none: whoever answers may write where the one who asks may not.
+        A reply topic that is no inbox does not count: the consumer may write to topics that the requester may not.
         """
         return self._asked is not None
 
     @property
     def _asked(self) -> tuple[str, str] | None:
-        """Return the inbox for the reply and the request's id; None if it is no request."""
+        """Return the inbox for the reply and the request's id. None if it is no request."""
         attributes = self.attributes
         inbox, request = attributes.get(REPLY_TO, ""), attributes.get(REQUEST)
         return (inbox, request) if request is not None and inbox.startswith(INBOX) else None
 
     async def reply(self, payload: bytes) -> None:
-        """Reply to a request, in the background; the reply is lost if the requester is gone.
+        """Reply to a request, in the background. The reply is lost if the requester is gone.
 
         Raises:
             Misuse: the message is no request.
@@ -376,7 +377,7 @@ class Batch(_Received):
 
     @property
     def offsets(self) -> Sequence[int]:
-        """The offsets, ascending; a `range` unless some are missing."""
+        """The offsets, ascending. A `range` unless some are missing."""
         return self._delivered.offsets[self._low :]
 
     @property
@@ -398,7 +399,7 @@ class Batch(_Received):
 
     @property
     def nulls(self) -> list[bool]:
-        """Whether each payload is null; see `Message.is_null`."""
+        """Whether each payload is null. See `Message.is_null`."""
         delivered = self._delivered
         table = delivered.batch.attributes
         if table is None:
@@ -418,7 +419,7 @@ class Batch(_Received):
         return tuple(edge for run in self._delivered.ranges(self._low) for edge in run)
 
     async def ack(self) -> None:
-        """Acknowledge all messages; see `Message.ack`."""
+        """Acknowledge all messages. See `Message.ack`."""
         acks = self._delivered.acks
         if not acks.note_mask(self.offsets):
             for first, end in self._delivered.ranges(self._low):

@@ -1,8 +1,8 @@
 """The options of producers, consumers and readers, as values.
 
-Each is a frozen dataclass that refuses what cannot be, and a `TypedDict` with the same keys: `client.consumer(topic,
+Each is a frozen dataclass that validates its fields, and a `TypedDict` with the same keys. `client.consumer(topic,
 subscription, type="shared")` and `client.consumer(topic, subscription, ConsumerOptions(type="shared"))` are the same
-call, and `client.consumer(topic, subscription, usual, name="b")` takes `usual` with another name.
+call, and `client.consumer(topic, subscription, usual, name="b")` uses `usual` with another name.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Compression = Literal["none", "lz4", "zstd"]
 
 CREDIT_MESSAGES: Final = 10_000
 CREDIT_BYTES: Final = 33_554_432
-SHARED_CREDIT_MESSAGES: Final = 2_000  # where others could do what waits here
-# Others may not do it while keys stay with their consumer; and a piece of a batch costs more than its messages, so
-# there is to be room for those of several batches at once, also while half of it was not granted again.
+SHARED_CREDIT_MESSAGES: Final = 2_000  # low, because other consumers could handle the messages that wait here
+# Higher, because keys stay with their consumer. A piece of a batch costs more than its messages, so there must be room
+# for pieces of several batches, also while half of the credit is not granted again.
 KEYED_CREDIT_MESSAGES: Final = 8_000
 MAX_EXTEND_S: Final = 7 * 86_400
 MAX_LINGER_MS: Final = 60_000
-MOST_KEY_FILTERS: Final = 100  # more a broker does not take
+MOST_KEY_FILTERS: Final = 100  # maximum of a broker
 
 
 class ProducerArguments(TypedDict, total=False):
@@ -70,27 +70,27 @@ class ProducerOptions:
     """How a producer writes.
 
     Attributes:
-        name: shown with each message; need not be unique. None: the broker makes one up.
-        partitions: create the topic with that many if it does not exist; an existing topic must agree.
-            None: whatever the topic has.
-        dispatch_strategy: of the topic to create; an existing one must agree. None: whatever the topic has.
+        name: shown with each message, need not be unique. None: the broker generates one.
+        partitions: number of partitions of a topic to create. An existing topic must agree.
+            None: any number.
+        dispatch_strategy: of a topic to create. An existing one must agree. None: any.
         routing: `key` (messages without a key in turn), `round-robin`, or `explicit` (`partition=` in each send).
-        access_mode: `shared`, or `exclusive`: nobody else writes while this producer is connected. Opening another
-            while it is raises `ProducerFenced`; opening the same `name` again takes over and fences the former. `named`:
-            others may write, and opening the same `name` again takes over too, as the session that it was:
-            `producer.stored_before` says how many of its messages each partition holds. Of a topic with partitions its
-            name ends with their number, so that it is another where some were added.
-        schema: subject whose latest version the messages carry, (subject, version), or what `client.schemas` gave.
-            Values are made payloads by it, and what does not fit is refused. The first producer that names a subject
-            makes it the topic's; another is refused with `SchemaMismatch`.
+        access_mode: `shared`, or `exclusive`: no other producer writes while this one is connected. Opening another
+            then raises `ProducerFenced`. Opening the same `name` again takes over and fences the former. `named`:
+            others may write, and opening the same `name` again also takes over, with the same session:
+            `producer.stored_before` is the number of its messages in each partition. For a topic with partitions its
+            name ends with their number, so that it is another producer after partitions were added.
+        schema: subject whose latest version the messages carry, (subject, version), or a schema of `client.schemas`.
+            Values are serialised by it, and values that do not fit are refused. The first producer with a subject
+            makes it the topic's. Another subject is refused with `SchemaMismatch`.
         compression: of payloads.
-        linger_ms: wait that long for company. At 0 a lone message leaves at once, and load makes batches by
-            itself: while 5 are in flight, the next one gathers.
-        batch_bytes: a batch is closed at this size, 1 MiB at most.
-        window_messages: how many may be handed over and unanswered.
-        window_bytes: their bytes.
-        unused_ttl_s: a topic that is made gets this time to live: it is deleted, with what is in it, when nobody has
-            produced, consumed or read for so long. 0: it stays.
+        linger_ms: time to wait for more messages. At 0 a lone message leaves immediately, and batches form under load:
+            while 5 are in flight, the next one gathers.
+        batch_bytes: size at which a batch is closed, at most 1 MiB.
+        window_messages: maximum number of messages handed over and unanswered.
+        window_bytes: maximum of their bytes.
+        unused_ttl_s: time to live of a created topic: it is deleted, with its messages, when no client has produced,
+            consumed or read for so long. 0: it stays.
     """
 
     name: str | None = None
@@ -124,7 +124,10 @@ class ProducerOptions:
         check_whole("window_bytes", self.window_bytes, 1)
 
     def among(self, partitions: int) -> ProducerOptions:
-        """For a topic with so many. What a named producer stored lies otherwise where some were added: it is another then."""
+        """Return the options for a topic with so many partitions.
+
+        A named producer is another after partitions were added, because its messages are then spread differently.
+        """
         if self.access_mode != "named" or self.name is None or partitions == 1:
             return self
         return replace(self, name=f"{self.name}-of-{partitions}")
@@ -154,24 +157,25 @@ class ConsumerOptions:
 
     Attributes:
         type: of the subscription.
-        name: of this consumer; the same name takes over from itself. None: the broker makes one up.
-        start: where a new subscription begins: a position or a datetime with its time zone; an existing one goes on where it is.
-        start_must_apply: refuse a subscription that exists, instead of leaving `start` out of account.
-        key_filters: glob patterns; only for key-shared.
-        create: make the topic if it does not exist, where the broker lets producers do so too: reliable and without
-            partitions. So a consumer may come before the first producer.
-        max_topics: of a consumer of several: how many it takes in at most, 1000 at most.
-        refresh_s: how often it looks for partitions that were added and, of several topics, for new ones.
-        credit_messages: how many may be on their way and not taken, over all topics and partitions. None: 10 000, 8 000
-            for key-shared, and 2 000 for shared. What waits here is not late, and is given back when another consumer has
-            nothing to do; for handlers of a second or more, a few are enough.
-        credit_bytes: their bytes.
-        ack_timeout_ms: when an unacknowledged message comes again, from the moment it is handed out; None: the
+        name: of this consumer. Opening the same name again takes over. None: the broker generates one.
+        start: start of a new subscription: a position or a datetime with its time zone. An existing one continues where
+            it is.
+        start_must_apply: refuse an existing subscription, instead of ignoring `start`.
+        key_filters: glob patterns, only for key-shared.
+        create: create the topic if it does not exist, reliable and without partitions, if the broker permits that to
+            producers. So a consumer may come before the first producer.
+        max_topics: maximum number of topics of a consumer of several, at most 1000.
+        refresh_s: time between checks for added partitions and, with several topics, for new ones.
+        credit_messages: maximum number of messages delivered and not taken, over all topics and partitions. None:
+            10 000, 8 000 for key-shared, and 2 000 for shared. Messages that wait here do not time out, and are given back
+            when another consumer is idle. For handlers of a second or more, a few are enough.
+        credit_bytes: maximum of their bytes.
+        ack_timeout_ms: time until an unacknowledged message is redelivered, from when it was handed out. None: the
             subscription's policy.
         max_extend_s: a message that was handed out is kept so long while this process lives, whatever its ack timeout.
             None: for its ack timeout, unless `extend` is called.
-        failure_policy: of the subscription, set when the consumer opens it, where it is another: when failed messages come
-            again, and what becomes of those that fail too often. None: it stays as it is.
+        failure_policy: of the subscription, set when the consumer opens it, if it differs: when failed messages are
+            redelivered, and what happens to those that fail too often. None: unchanged.
     """
 
     type: SubscriptionType = "exclusive"
@@ -239,9 +243,10 @@ class ReaderOptions:
 
     Attributes:
         start: position of the first message, or a datetime with its time zone.
-        stop: the same, to end before; `head`: what is there when it opens. None: follow the topic for ever.
-        credit_messages: how many may be on their way and not taken, over all partitions together.
-        credit_bytes: their bytes.
+        stop: position to end before. `head`: the end of the topic when the reader opens. None: follow the topic for
+            ever.
+        credit_messages: maximum number of messages delivered and not taken, over all partitions.
+        credit_bytes: maximum of their bytes.
     """
 
     start: str | datetime = "earliest"
@@ -302,14 +307,15 @@ class ClientSide:
     """The part of its client that a producer or receiver uses.
 
     Attributes:
-        prepare: its topic's whole name, and (index, concrete topic) of each partition; index None: not partitioned.
-        locate: the transport to the owner of a concrete topic.
-        emit: tell (kind, role, concrete topic, url, attempt, reason) to who follows `client.events()`.
-        retry: how long retryable failures are tried again.
-        schema: a version of a subject.
-        decode: the payload of a message as its schema has it, made into an object of a class.
-        reply: answer a request: (inbox, request, payload).
-        tracing: makes the spans of producers; None: no spans.
+        prepare: returns its topic's full name, and (index, concrete topic) of each partition. Index None: not
+            partitioned.
+        locate: returns the transport to the owner of a concrete topic.
+        emit: sends (kind, role, concrete topic, url, attempt, reason) to the listeners of `client.events()`.
+        retry: how long retryable failures are retried.
+        schema: returns a version of a subject.
+        decode: decodes a message's payload by its schema, into an object of a class.
+        reply: answers a request: (inbox, request, payload).
+        tracing: makes the spans of producers. None: no spans.
     """
 
     prepare: Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]
@@ -332,7 +338,7 @@ def wire_position(position: str | datetime, field: str) -> str:
     """Return a position in the form of the wire, in which times are absolute.
 
     Raises:
-        InvalidArgument: it is none, or a datetime without a time zone.
+        InvalidArgument: it is no position, or a datetime without a time zone.
     """
     if not isinstance(position, datetime):
         return str(Position.parse(position, now_ms=time.time_ns() // 1_000_000, field=field))
@@ -347,10 +353,10 @@ def wire_position(position: str | datetime, field: str) -> str:
 
 
 def changed(options: Options, changes: Mapping[str, Any], call: str, *named: str) -> Options:
-    """Return the options with other values for some fields; `named` are further keywords that the call takes.
+    """Return the options with other values for some fields. `named` are further keywords of the call.
 
     Raises:
-        TypeError: there is no such field; names the one that may be meant.
+        TypeError: there is no such field. The text suggests the one that may be meant.
     """
     known = [*named, *(field.name for field in fields(options))]
     for name in changes:

@@ -1,6 +1,6 @@
-"""Log that the client waits for its broker: once an outage, however many topics wait and how often they retry.
+"""Log that the client waits for its broker: once per outage, not per topic or retry.
 
-What waits is told apart by whoever waits (a producer, a consumer); the outage is over when none of them is left.
+Parts that wait are grouped by waiter (a producer, a consumer). The outage is over when none is left.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ class Outage:
     """The outages of one client.
 
     Args:
-        url: what it was asked to connect to.
+        url: the address that it was given.
         max_elapsed_s: how long it tries.
     """
 
     def __init__(self, url: str, max_elapsed_s: float) -> None:
         self._url = url
         self._max_elapsed_s = max_elapsed_s
-        # what waits → since when, for which url, and why; who waits longest comes first
+        # waiting part → since when, a sentence with its url, and the reason. The longest waiting comes first
         self._waiting: dict[tuple[int, str], tuple[float, str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._told = False
         self._ids = 0
 
     def waiter(self, what: str) -> Waiter:
-        """Return a waiter; `what` names it in logs: `a producer on /default/orders`."""
+        """Return a waiter. `what` names it in logs: `a producer on /default/orders`."""
         self._ids += 1
         return Waiter(self, self._ids, what)
 
     def waiting(self) -> list[str]:
-        """Return what waits now, for which broker, and why."""
+        """Return a sentence with broker and reason for each waiting part."""
         return [f"{sentence}: {reason or 'no answer yet'}" for _, sentence, reason in self._waiting.values()]
 
     def begin(self, who: tuple[int, str], what: str, url: str, reason: str) -> None:
@@ -70,7 +70,7 @@ class Outage:
         loop = asyncio.get_running_loop()
         since_s, sentence, reason = next(iter(self._waiting.values()))
         early_s = since_s + NOTICE_S - loop.time()
-        if early_s > 0:  # who waited when the timer was set has its answer
+        if early_s > 0:  # those that waited when the timer was set have their answer
             self._timer = loop.call_later(early_s, self._tell)
             return
         self._timer = None
@@ -109,7 +109,7 @@ class Waiter:
 
     @contextmanager
     def asking(self, part: str) -> Iterator[Callable[[str], None]]:
-        """Context in which an answer is awaited, over all retries; call its value with each failure."""
+        """Context in which an answer is awaited, over all retries. Call its value with each failure."""
         self.begin(part, "", "")
         try:
             yield lambda reason: self.begin(part, "", reason)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 
 def named_principal(principal: str | None, *, shows_identity: bool) -> str:
-    """Return the principal that a call names; empty if it names none, and a credential tells who calls."""
+    """Return the principal that a call sends. Empty if none was given, and a credential identifies the caller."""
     if principal or not shows_identity:
         return principal or default_principal()
     return os.environ.get("DANUBE_PRINCIPAL", "")
 
 
 def default_principal(environment: Mapping[str, str] = os.environ) -> str:
-    """Return who calls where nobody authenticates: `DANUBE_PRINCIPAL`, else `<user>@<host>`."""
+    """Return the principal of calls without authentication: `DANUBE_PRINCIPAL`, else `<user>@<host>`."""
     claimed = environment.get("DANUBE_PRINCIPAL")
     if claimed:
         return claimed

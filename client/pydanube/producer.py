@@ -1,7 +1,7 @@
 """The producer: one window over the lanes of all partitions.
 
-`send_nowait` is the hot path: two list appends and a handle. It is written flat, on purpose; everything unusual
-(keys, attributes, several partitions, a full window, a closed producer) branches off to slower code.
+`send_nowait` is the hot path: two list appends and a handle. It is flat on purpose. Unusual cases (keys, attributes,
+several partitions, a full window, a closed producer) branch off to slower code.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
 
 
 class Producer:
-    """Publishes to one topic; made by `client.producer(…)`, used as `async with`.
+    """Publishes to one topic. Made by `client.producer(…)`, used as `async with`.
 
-    Order: messages of one partition are stored in the order of the send calls. Leaving the block flushes; leaving it
-    by an exception waits 5 s at most and drops what is not stored by then.
+    Order: messages of one partition are stored in the order of the send calls. Leaving the block flushes. Leaving it
+    by an exception waits at most 5 s and drops messages that are not stored by then.
 
     The window: at most `window_messages` and `window_bytes` are handed over and unanswered. `send` waits for room,
-    in turn; `send_nowait` raises `WindowFull`. A message larger than the whole window passes when it is empty.
+    in turn, and `send_nowait` raises `WindowFull`. A message larger than the whole window passes when it is empty.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Producer:
         self._window = Window(topic, options.window_messages, options.window_bytes)
         self._lanes: list[PublishLane] = []
         self._stored_before: tuple[int, ...] = ()
-        self.patient = False  # nobody waits for its receipts; set before it is opened
+        self.patient = False  # no caller waits for its receipts. Set before it is opened
         self._only: PublishLane | None = None
         self._router = Router(self._routing, 1)
         self._turn = -1  # the lane that messages without a key go to
-        self._filled: OutBatch | None = None  # the batch of that lane that they fill; None once it left alone
-        # A producer that comes again by its name finds its place by the number of its messages in each partition.
+        self._filled: OutBatch | None = None  # the batch of that lane that they fill, None once it left alone
+        # A producer that reopens its name finds its place by the number of its messages in each partition.
         self._by_batch = self._routing is Routing.KEY and options.access_mode == "shared"
         self._tasks = TaskOwner()
         self._counters = LaneCounters()
         self._taken_messages = 0  # answered so far, kept for the statistics
         self._taken_bytes = 0
         self._tracing = side.tracing
-        self._serialise: Callable[[Any], bytes] | None = None  # where it has a schema
-        self._unseen: deque[OutBatch] = deque(maxlen=1024)  # failed, and nobody awaited them yet
+        self._serialise: Callable[[Any], bytes] | None = None  # if it has a schema
+        self._unseen: deque[OutBatch] = deque(maxlen=1024)  # failed and not awaited yet
 
     # -- the block -------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Producer:
         """Open the producer on every partition.
 
         Raises:
-            ClusterError: the topic cannot be had, or the broker not be reached within the client's `Retry`.
+            ClusterError: the topic is unavailable, or the broker was not reached within the client's `Retry`.
         """
         try:
             self._topic, partitions = await self._side.prepare()
@@ -151,7 +151,7 @@ class Producer:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close at once. What is not stored by now fails with `ClosedResource`."""
+        """Close immediately. Messages that are not stored yet fail with `ClosedResource`."""
         self._window.shut_down(ClosedResource(f"the producer on {self._topic} is closed", topic=self._topic))
         await self._tasks.aclose()
         self._closed(self)
@@ -163,27 +163,29 @@ class Producer:
 
     @property
     def name(self) -> str:
-        """The producer's name; the broker's choice if none was given."""
+        """The producer's name, chosen by the broker if none was given."""
         session = self._lanes[0].session if self._lanes else None
         return session.producer_name if session else self._options.name or ""
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions the topic has; None for a topic without."""
+        """The topic's number of partitions, None for a topic without."""
         return (
             None if len(self._lanes) == 1 and self._lanes[0].gathering.partition is None else len(self._lanes)
         )
 
     @property
     def stored_before(self) -> tuple[int, ...]:
-        """For each partition how many messages of this producer it held when it was opened: 0, but for one with
-        `access_mode` exclusive or named that comes again by its name."""
+        """For each partition, the number of its messages by this producer when it was opened.
+
+        0, except for a producer with `access_mode` exclusive or named that reopens its name.
+        """
         return self._stored_before
 
     def unstored(self, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield the messages behind `stored_before`, of all that were ever sent under this name, in the same order.
+        """Yield the messages after `stored_before`. `messages` are all ever sent under this name, in the same order.
 
-        Raises `InvalidArgument`: one has no key, and the topic has partitions.
+        Raises `InvalidArgument` if one has no key and the topic has partitions.
         """
         return unstored(messages, self._stored_before, self._routing, topic=self._topic)
 
@@ -199,12 +201,13 @@ class Producer:
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
     ) -> PendingSend:
-        """Hand a message over; return at once with an awaitable of its `Receipt`.
+        """Hand a message over and immediately return an awaitable of its `Receipt`.
 
-        It leaves by the end of this loop tick, or when a batch in flight is answered. Keywords are those of `send`.
+        It leaves by the end of this loop tick, or when a batch in flight is answered. Keywords as for `send`.
 
         Raises:
-            WindowFull, MessageTooLarge, ClusterError: nothing was taken. For room await `flush()`; `send` waits.
+            WindowFull, MessageTooLarge, ClusterError: nothing was accepted. Await `flush()` for room. `send` waits for
+            it.
         """
         if delay_ms is not None or ttl_ms is not None:
             attributes = with_timing(attributes, delay_ms, ttl_ms, self._options.dispatch_strategy)
@@ -262,19 +265,19 @@ class Producer:
 
         With `timeout_s` it waits that long, and then raises `DeadlineExceeded`, whose `details["outcome"]` is
         `not_stored` (it waited for room in the window) or `unknown` (it was handed over and may still be stored).
-        None: as long as the client's `Retry` says. Subscriptions get it `delay_ms` after it was stored, and not any more
-        after `ttl_ms`.
+        None: as long as the client's `Retry` allows. Subscriptions deliver it `delay_ms` after it was stored, and no
+        longer after `ttl_ms`.
 
-        Cancelled while it waits for room in the window, it had no effect. Cancelled later (a deadline, for example),
-        the message has been handed over and will be stored; sending it again would store it twice.
+        If cancelled while it waits for room in the window, it has no effect. If cancelled later (by a deadline, for
+        example), the message has been handed over and will be stored. Sending it again would store it twice.
 
-        With a `schema=` the payload may be a value: a dict, a dataclass, a pydantic model, a Protobuf message. What does
-        not fit is refused before anything is sent. Bytes are taken as they are. None is a null payload, which marks the
-        key as deleted and is not checked against the schema.
+        With a `schema=` the payload may be a value: a dict, a dataclass, a pydantic model, a Protobuf message. A value
+        that does not fit is refused before anything is sent. Bytes are sent unchanged. None is a null payload, which
+        marks the key as deleted and is not checked against the schema.
 
         Raises:
-            PayloadInvalid: it does not fit the schema; `details["path"]` is the place.
-            ClusterError: not stored; or, with `details["outcome"] == "unknown"`, possibly stored.
+            PayloadInvalid: the value does not fit the schema at `details["path"]`.
+            ClusterError: not stored, or with `details["outcome"] == "unknown"`, possibly stored.
         """
         if delay_ms is not None or ttl_ms is not None:
             attributes = with_timing(attributes, delay_ms, ttl_ms, self._options.dispatch_strategy)
@@ -313,18 +316,18 @@ class Producer:
         *,
         keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
-        """Publish payloads or messages, in order, as fast as the window permits; return when all are stored.
+        """Publish payloads or messages, in order, as fast as the window permits. Return when all are stored.
 
         Args:
-            messages: taken lazily, so that it may be larger than memory. A `Message` brings its key and attributes. A
-                column of Arrow, binary or text, is sent as it is, without an object a message; so are its keys.
-            keys: those of payloads, one each, taken along with them; an object less a message than `Message.new` makes.
-                More of them than messages do no harm (`itertools.cycle`).
+            messages: consumed lazily, so that it may be larger than memory. A `Message` brings its key and attributes.
+                A binary or text column of Arrow is sent as it is, without an object per message, and so are its keys.
+            keys: one per payload, consumed along with them. This saves the object per message of `Message.new`. More
+                keys than messages are allowed (`itertools.cycle`).
 
         Raises:
-            InvalidArgument: fewer keys than messages, or a `Message` besides; what came before is stored.
-            ClusterError: of the first message that failed; those before and after it may be stored. Its attribute
-                `acknowledged` is the `SendSummary` of what is, `details["acknowledged"]` its count.
+            InvalidArgument: fewer keys than messages, or a key for a `Message`. Earlier messages are stored.
+            ClusterError: of the first message that failed. Messages before and after it may be stored. Its attribute
+                `acknowledged` is the `SendSummary` of the stored ones, `details["acknowledged"]` their count.
         """
         ledger = Ledger()
         by_slice = self._routing is not Routing.EXPLICIT and self._tracing is None
@@ -340,7 +343,7 @@ class Producer:
                     ledger.collect()
                     continue
                 columns = columns_of(chunk, own_keys) if by_slice and window.shut is None else None
-                if columns is None:  # each says what is wrong
+                if columns is None:  # added singly, so that the wrong entry raises
                     for entry, key in zip(chunk, own_keys or repeat(None), strict=False):
                         await self._add(entry, ledger, key)
                 else:
@@ -353,10 +356,10 @@ class Producer:
         return ledger.summary(self._durability)
 
     async def flush(self) -> None:
-        """Send what has gathered without lingering, and wait until everything handed over so far is answered.
+        """Send gathered messages without lingering, and wait until all messages handed over so far are answered.
 
         Raises:
-            ClusterError: the first failure that nobody has awaited yet.
+            ClusterError: the first failure that was not awaited yet.
         """
         for batch in [batch for lane in self._lanes for batch in lane.hurry()]:
             await batch.wait()
@@ -369,7 +372,7 @@ class Producer:
             raise copy_of(failed[0].error, messages=sum(map(len, failed)))
 
     def statistics(self) -> ProducerStatistics:
-        """Return what was sent, answered and retried so far, and what waits; counts are messages."""
+        """Return the messages sent, answered and retried so far, and those that wait."""
         waiting = [b for lane in self._lanes for b in lane.unanswered()]
         waiting_messages, waiting_bytes = sum(map(len, waiting)), sum(b.bytes for b in waiting)
         return ProducerStatistics(
@@ -386,7 +389,7 @@ class Producer:
         """Role, topic and subscription: the labels of its counters."""
         return "producer", self._topic, ""
 
-    # -- the slower roads ------------------------------------------------------------------------------------
+    # -- the slower paths ------------------------------------------------------------------------------------
 
     @property
     def _durability(self) -> str:
@@ -473,7 +476,7 @@ class Producer:
     async def _send_in_turn(
         self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None, partition: int | None
     ) -> PendingSend:
-        """Hand a message over when there is room, after those who waited before it."""
+        """Hand a message over when there is room, after earlier waiters."""
         if self._tracing is not None:
             attributes = self._tracing.created(self._topic, key, attributes)  # its context takes room too
         window = self._window
@@ -484,13 +487,13 @@ class Producer:
         try:
             return self._send_any(payload, key, attributes, partition)
         finally:
-            window.pass_on()  # what it did not take, having been refused
+            window.pass_on()  # the room that a refused message did not take
 
     def _next_lane(self, size: int) -> PublishLane:
         """Return the lane of a message without a key: the last one until its batch has left or is full, then the next.
 
-        A batch costs both sides as much as some hundred messages: dealt out singly, a burst over a thousand
-        partitions would be a thousand batches.
+        A batch costs both sides as much as some hundred messages. If each message went to the next lane, a burst over a
+        thousand partitions would be a thousand batches.
         """
         lane = self._lanes[self._turn]
         batch = lane.gathering
@@ -521,7 +524,7 @@ class Producer:
             await add_slices(lane, of_lane, of_part, window=self._window, ledger=ledger)
 
     def _deal(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """Give messages for which any partition will do to lanes, a batch each; yield lanes and indices of payloads."""
+        """Give messages without a required partition to lanes, a batch each. Yield lanes and indices of payloads."""
         ends = list(accumulate(len(payloads[at]) + MESSAGE_OVERHEAD_BYTES for at in free))
         start = before = 0
         while start < len(free):

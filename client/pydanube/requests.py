@@ -1,8 +1,8 @@
 """Request and reply: a request is a message on a service's topic, its reply a message in the requester's inbox.
 
-The inbox is a topic of this client alone, made with the first request: non-reliable, since a reply that nobody waits for
-is worth nothing, and with a time to live, so that the broker deletes it when the client is gone. Those who answer share
-the service's subscription, which divides the requests among them.
+The inbox is a topic of this client alone, created with the first request. It is non-reliable, since a reply without a
+waiter is worth nothing, and has a time to live, so that the broker deletes it when the client is gone. The repliers
+share the service's subscription, which divides the requests among them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ from pydanube.producer import Producer
 from pydanube.tasks import TaskOwner
 from pydanube.wire.transport import copy_of
 
-MOST_PRODUCERS: Final = (
-    256  # services asked and inboxes answered; the one that was not needed for longest is closed
-)
+MOST_PRODUCERS: Final = 256  # services called and inboxes answered. The least recently used one is closed
 INBOX_TTL_S: Final = 60
-#: without a reply, after which the producer of a requester's inbox is closed: while it is open the inbox counts as used
+#: The producer of a requester's inbox is closed after this time without a reply. While open, the inbox counts as used
 IDLE_S: Final = 15.0
 LONGEST_S: Final = 86_400
-LATE_S: Final = 0.01  # by so much a request may end late, so that many do not cost a look each
+LATE_S: Final = 0.01  # a request may end so late, so that many do not cost a check each
 INBOX_OPTIONS: Final = ProducerOptions(dispatch_strategy="non_reliable", unused_ttl_s=INBOX_TTL_S)
 _SERVICE: Final = ProducerOptions(dispatch_strategy=None)
 
@@ -44,7 +42,7 @@ log = logging.getLogger("pydanube")
 
 
 class Requests:
-    """The requests and replies of one client; used in its block, closed with it."""
+    """The requests and replies of one client, used in its block and closed with it."""
 
     def __init__(
         self,
@@ -53,21 +51,21 @@ class Requests:
     ) -> None:
         self._producer = producer
         self._consumer = consumer
-        # By service, as it was named, and by inbox: those that are open, the one not needed for longest first
+        # Open ones by service, as it was named, and by inbox, the least recently used first
         self._producers: OrderedDict[str, Producer] = OrderedDict()
         self._opening: dict[str, asyncio.Task[Producer]] = {}
         self._replied_at: dict[str, float] = {}  # by inbox, for those with an open producer
         self._look: asyncio.TimerHandle | None = None  # for idle ones among them
         self._inbox: str | None = None  # while it is open
         self._opening_inbox: asyncio.Task[str] | None = None
-        # Of requests: the inbox is this client's alone, but others may see its name and let a service reply to it.
+        # Ids of requests are random: others may see the name of this client's inbox and let a service reply to it.
         self._numbers = map(f"{token_hex(8)}-{{}}".format, itertools.count(1))
-        self._waiting: dict[str, tuple[asyncio.Future[Message], float]] = {}  # by number; and until when
+        self._waiting: dict[str, tuple[asyncio.Future[Message], float]] = {}  # by number, with the time-out
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
 
     async def aclose(self) -> None:
-        """Fail everything that waits for a reply; the client closes producers and consumers."""
+        """Fail all requests that wait for a reply. The client closes producers and consumers."""
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
@@ -78,7 +76,7 @@ class Requests:
         await self._tasks.aclose()
 
     async def request(self, service: str, payload: bytes, key: str | None, timeout_s: float) -> Message:
-        """Send a request and return its reply; arguments and errors are those of `Client.request`."""
+        """Send a request and return its reply. Arguments and errors are those of `Client.request`."""
         check_number("timeout_s", timeout_s, 0.001, LONGEST_S)
         number = next(self._numbers)
         loop = asyncio.get_running_loop()
@@ -87,7 +85,7 @@ class Requests:
         try:
             inbox, producer = self._inbox, self._at_hand(service)
             if inbox is None or producer is None:
-                TopicName.parse(service)  # which says what is wrong with it
+                TopicName.parse(service)  # raises if it is wrong
                 async with asyncio.timeout_at(until_s):
                     inbox, producer = await self._inbox_opened(), await self._open(service, _SERVICE)
             ttl_ms = str(math.ceil(timeout_s * 1000))
@@ -97,7 +95,7 @@ class Requests:
             except WindowFull:
                 async with asyncio.timeout_at(until_s):
                     sent = await producer._send_in_turn(payload, key, attributes, None)
-            # The receipt wakes nobody: meanwhile the request is handled, perhaps in this very loop.
+            # The receipt wakes no task: the request is being handled, perhaps in this very loop.
             sent.when_failed(partial(self._refused, service, reply))
             self._waiting[number] = reply, until_s  # in the turn in which it was sent: no reply is here yet
             self._end_by(until_s)
@@ -132,7 +130,7 @@ class Requests:
             self._end_by(max(next_s, now_s + LATE_S))
 
     async def reply(self, inbox: str, request: str, payload: bytes) -> None:
-        """Send a reply to the requester's inbox, in the background: a failure is logged, since nobody waits for it."""
+        """Send a reply to the requester's inbox, in the background. A failure is logged, since no caller waits."""
         try:
             producer = self._at_hand(inbox)
             if producer is None:
@@ -151,7 +149,7 @@ class Requests:
             self._look = loop.call_later(IDLE_S, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close the producers of inboxes that were sent nothing lately: their clients may be gone."""
+        """Close the producers of inboxes without a recent reply: their clients may be gone."""
         loop = asyncio.get_running_loop()
         for inbox, at in list(self._replied_at.items()):
             if inbox not in self._producers:
@@ -219,7 +217,7 @@ class Requests:
 
     async def _open_inbox(self) -> str:
         inbox = f"{INBOX}{token_hex(12)}"
-        await self._open(inbox, INBOX_OPTIONS)  # which makes it
+        await self._open(inbox, INBOX_OPTIONS)  # creates it
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
         consumer.hear(self._replied)
         await consumer.__aenter__()
@@ -235,7 +233,7 @@ class Requests:
     async def _listen(self, consumer: Consumer) -> None:
         try:
             async for _ in consumer:
-                pass  # they are heard: here is only why they end
+                pass  # `hear` takes the messages: only the end is handled here
         except ClusterError as error:
             log.warning("the inbox %s is gone: %s", consumer.topic, error)
         finally:

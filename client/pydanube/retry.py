@@ -14,11 +14,11 @@ from pydanube.arguments import check_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How long, and how often, a retryable failure is tried again.
+    """How long, and how often, a retryable failure is retried.
 
     Args:
-        max_elapsed_s: from the first failure of an outage until the error is raised to whoever waits. 0: at once.
-        initial_s: bound of the first delay; doubles with each attempt.
+        max_elapsed_s: from the first failure of an outage until the error is raised. 0: raised immediately.
+        initial_s: bound of the first delay. Doubles with each attempt.
         max_delay_s: bound of any delay.
     """
 
@@ -35,7 +35,7 @@ class Retry:
 
         Args:
             draw: a random number in [0, 1).
-            retry_after_ms: the broker's wish; the delay is never below it.
+            retry_after_ms: minimum that the broker requested.
         """
         bound = min(self.max_delay_s, self.initial_s * 2.0 ** min(attempt - 1, 32))
         return max(bound * draw, (retry_after_ms or 0) / 1000)

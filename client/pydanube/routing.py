@@ -1,7 +1,7 @@
 """Choose the partition of a message.
 
-Keys are hashed with FNV-1a, 64 bits, over their UTF-8 bytes, modulo the number of partitions: what the official
-clients do (docs/research/data-plane.md#72-sendmessage), so that a key meets its partition whoever sends it.
+Keys are hashed with FNV-1a, 64 bits, over their UTF-8 bytes, modulo the number of partitions, like in the official
+clients (docs/research/data-plane.md#72-sendmessage), so that every client sends a key to the same partition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def encode_key(key: str) -> bytes:
     """The bytes of a message's key.
 
     Raises:
-        InvalidArgument: it is not text, or not text that UTF-8 has.
+        InvalidArgument: it is not text, or cannot be encoded as UTF-8.
     """
     try:
         return key.encode()
@@ -47,7 +47,7 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
     """Return the bytes that a message's attributes take of a window.
 
     Raises:
-        InvalidArgument: they are not text by text.
+        InvalidArgument: they are not text to text.
     """
     try:
         size = len("".join(attributes).encode()) + len("".join(attributes.values()).encode())
@@ -62,10 +62,10 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
 
 
 class Routing(StrEnum):
-    """How partitions are chosen. `key`: by hash; `round-robin`: in turn; `explicit`: by the caller.
+    """How partitions are chosen: `key` by hash, `round-robin` in turn, `explicit` by the caller.
 
-    Without a key, `key` is in turn, too: message by message for a `Router`, batch by batch for a producer whose access
-    mode is shared.
+    Messages without a key are in turn with `key`, too: message by message for a `Router`, batch by batch for a producer
+    whose access mode is shared.
     """
 
     KEY = "key"
@@ -83,7 +83,7 @@ class Routing(StrEnum):
 
 
 class Router:
-    """Chooses partitions; the turn starts at 0, as in the official clients."""
+    """Chooses partitions. The turn starts at 0, as in the official clients."""
 
     __slots__ = ("_next", "_partitions", "_routing")
 
@@ -120,10 +120,10 @@ class Router:
     def spread(
         self, keys: Sequence[bytes | None] | None, count: int, *, free: list[int] | None = None
     ) -> list[list[int]]:
-        """Spread `count` messages; return for each partition the indices of its messages, ascending.
+        """Spread `count` messages. Return for each partition the indices of its messages, ascending.
 
-        Not where routing is explicit. A list `free` takes the indices of messages without a key instead, where keys
-        decide.
+        Not for explicit routing. With `key` routing, messages without a key are put into a list `free` instead, by
+        index.
         """
         assert self._routing is not Routing.EXPLICIT
         found: list[list[int]] = [[] for _ in range(self._partitions)]

@@ -1,7 +1,7 @@
 """Schemas of messages: look them up, register them, and read payloads by them.
 
-A version never changes, so each is asked for once a client. JSON and text are decoded with what Python has; Avro
-needs the extra `schema`; of Protobuf the application has the classes.
+A version never changes, so each is fetched once per client. JSON and text are decoded with the standard library. Avro
+needs the extra `schema`, and Protobuf the application's classes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pydanube.payloads.shapes import built
 TIMEOUT_S: Final = 30.0  # the compiler of a Protobuf schema may take its time
 _MOST_VERSION: Final = (1 << 32) - 1
 KEPT: Final = 256  # versions a client remembers
-_FAULTS: Final = (  # what fastavro raises over wrong data
+_FAULTS: Final = (  # raised by fastavro for wrong data
     ValueError,
     EOFError,
     IndexError,
@@ -43,7 +43,7 @@ Call = Callable[[str, bytes, float], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """One version of a subject; `definition` is what was registered, byte for byte."""
+    """One version of a subject. `definition` is as registered, byte for byte."""
 
     ref: SchemaRef
     subject: str
@@ -69,12 +69,12 @@ class Registered:
     fingerprint: str
 
 
-#: a subject (its latest version), (subject, version), or what `register`, `latest` and `get` gave
+#: a subject (its latest version), (subject, version), or a result of `register`, `latest` or `get`
 SchemaLike = str | tuple[str, int] | Schema | Registered
 
 
 def schema_of(given: SchemaLike | None) -> tuple[str, int]:
-    """Return subject and version of a producer's `schema=`; no subject: "", the latest version: 0."""
+    """Return subject and version of a producer's `schema=`. "" is no subject, 0 the latest version."""
     if given is None:
         return "", 0
     if isinstance(given, Schema | Registered):
@@ -93,7 +93,7 @@ def schema_of(given: SchemaLike | None) -> tuple[str, int]:
 
 
 class Schemas:
-    """The cluster's schema registry; `client.schemas`."""
+    """The cluster's schema registry, `client.schemas`."""
 
     def __init__(self, call: Call, known: RecentDict[SchemaRef, Schema]) -> None:
         self._call = call
@@ -109,10 +109,11 @@ class Schemas:
         created_by: str = "",
         tags: tuple[str, ...] = (),
     ) -> Registered:
-        """Register a schema and return its version; an equal one keeps its version. New subjects compare JSON Schemas strictly.
+        """Register a schema and return its version. An equal one keeps its version. New subjects compare JSON Schemas
+        strictly.
 
         Raises:
-            SchemaInvalid: it does not parse; `details["path"]` is the place.
+            SchemaInvalid: it does not parse at `details["path"]`.
             SchemaIncompatible: `details["differences"]` lists all of them.
         """
         check_text("subject", subject)
@@ -139,7 +140,7 @@ class Schemas:
         )
 
     async def latest(self, subject: str) -> Schema:
-        """Return the newest version, asked for at each call. Raises `SchemaNotFound`."""
+        """Return the newest version, fetched at each call. Raises `SchemaNotFound`."""
         check_text("subject", subject)
         request = pb.GetLatestSchemaRequest(subject=subject)
         return self._remember(await self._ask("GetLatestSchema", request))
@@ -156,8 +157,8 @@ class Schemas:
     async def decode(self, message: Any, *, into: Callable[..., Any] | None = None) -> Any:
         """Return a message's payload decoded by its schema: text, JSON value, Avro datum, Protobuf message, or bytes.
 
-        A message without a schema, and formats bytes and number (which do not say what their bytes mean), give the
-        payload. An Avro container file gives the list of its data. A null payload gives None.
+        Without a schema, and for the formats bytes and number (which do not define the meaning of their bytes), it is
+        the payload. For an Avro container file it is the list of its data, for a null payload None.
 
         Args:
             into: a class made of the value: a Protobuf message class (which Protobuf needs), a dataclass, a pydantic
@@ -235,7 +236,7 @@ def _made(value: Any, into: Callable[..., Any] | None) -> Any:
 
 
 def _avro(schema: Schema, payload: bytes) -> Any:
-    # Here, and not above: two thirds of the time that importing this module took, for those who have no Avro
+    # Imported here: it took two thirds of the time to import this module, also without any Avro
     from pydanube_core.avro.model import is_recursive
     from pydanube_core.avro.parse import parse_avro
     from pydanube_core.avro.steps import CONTAINER_MAGIC
@@ -251,8 +252,8 @@ def _avro(schema: Schema, payload: bytes) -> Any:
         raw = json.loads(schema.definition)
         schema._parsed[:] = [fastavro.parse_schema(raw), is_recursive(parse_avro(raw))]
     parsed, recursive = schema._parsed
-    # fastavro goes down by recursion in C, and deep data of a recursive schema end the process (seen, 1.13): those
-    # are read by its Python twin, which raises RecursionError.
+    # fastavro recurses in C, and deep data of a recursive schema crash the process (seen, 1.13). Its Python twin reads
+    # those, and raises RecursionError.
     library: Any = _read_py if recursive else fastavro
     try:
         if payload.startswith(CONTAINER_MAGIC):

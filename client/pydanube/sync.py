@@ -5,9 +5,9 @@
     with connect() as client, client.producer("orders") as producer:
         producer.send(b"one")
 
-Each client runs an event loop in one background thread of its own; calls are handed over and waited for, which costs
-some tens of microseconds each. So use `send_many`, and iterate: messages are fetched from the loop by the delivery,
-and acks go back together. A call that is interrupted (Ctrl-C) is cancelled in the loop.
+Each client runs an event loop in its own background thread. Calls are handed over and waited for, which costs some
+tens of microseconds each. So use `send_many`, and iterate: messages are fetched from the loop by the delivery, and acks
+go back together. A call that is interrupted (Ctrl-C) is cancelled in the loop.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def connect(
     retry: Retry | None = None,
     tracing: bool = False,
 ) -> Client:
-    """Connect to a cluster as `pydanube.connect` does; use it as `with connect() as client`."""
+    """Connect to a cluster as `pydanube.connect` does, to be used as `with connect() as client`."""
 
     def make() -> _client.Client:
         return _client.connect(url, token=token, tls=tls, principal=principal, retry=retry, tracing=tracing)
@@ -94,7 +94,7 @@ def connect_admin(
     principal: str | None = None,
     timeout_s: float = 10.0,
 ) -> AbstractContextManager[SyncAdmin]:
-    """Connect to a cluster's operations as `pydanube.admin.connect_admin` does; use it as `with connect_admin() as admin`."""
+    """Connect to a cluster's operations as `pydanube.admin.connect_admin` does, for `with connect_admin() as admin`."""
     from pydanube.admin.connecting import connect_admin_sync  # the classes of results take a while to make
 
     return connect_admin_sync(url, token=token, tls=tls, principal=principal, timeout_s=timeout_s)
@@ -120,7 +120,7 @@ class PendingSend(InLoop[_PendingSend]):
         """Wait for the receipt and return it, or raise the error.
 
         Raises:
-            TimeoutError: not there within `timeout_s`; the message is still on its way.
+            TimeoutError: none within `timeout_s`. The message is still on its way.
         """
 
         async def wait() -> Receipt:
@@ -155,7 +155,7 @@ class Producer(InLoop[_Producer]):
         *,
         keys: Iterable[str | None] | None = None,
     ) -> SendSummary:
-        """Publish payloads or messages, and return when all are stored; the iterable is consumed in the client's thread."""
+        """Publish payloads or messages, and return when all are stored. The client's thread consumes the iterable."""
         given = messages if is_arrow(messages) else _unwrapped(messages)
         return self._loop.call(self._inner.send_many(given, keys=keys))
 
@@ -211,7 +211,7 @@ class _Receiving(InLoop[R]):
         return Message(self._fetched.popleft(), self._acks)
 
     async def _fetch(self) -> bool:
-        """Fetch as many messages as will be handled soon; return False at the end."""
+        """Fetch as many messages as will be handled soon. Return False at the end."""
         most = self._pace.next_messages(time.monotonic())
         async for message in self._inner:
             self._fetched.append(message)
@@ -224,7 +224,7 @@ class _Receiving(InLoop[R]):
     def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
-        """Return up to `max_messages` messages, as `pydanube.Consumer.receive` does; [] after `max_wait_s` without one."""
+        """Return up to `max_messages` messages, as `pydanube.Consumer.receive` does. [] after `max_wait_s`."""
         self._acks.check()
         self._forget_void()
         if not self._fetched:
@@ -240,7 +240,7 @@ class _Receiving(InLoop[R]):
         return taken
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches as they arrive; blocks while there is none. As `pydanube.Consumer.batches`."""
+        """Yield batches as they arrive, as `pydanube.Consumer.batches` does. Blocks while there is none."""
 
         async def following() -> _Batch | None:
             async for batch in self._inner.batches():
@@ -250,7 +250,7 @@ class _Receiving(InLoop[R]):
         while True:
             self._acks.check()
             self._forget_void()
-            if self._fetched:  # what is left of the iteration before
+            if self._fetched:  # left over from an earlier iteration
                 delivered = self._fetched[0]._from
                 low = bisect_left(delivered.offsets, self._fetched[0].offset)
                 high = low
@@ -265,11 +265,11 @@ class _Receiving(InLoop[R]):
             yield Batch(batch, self._acks)
 
     def _forget_void(self) -> None:
-        """Drop what was fetched in a session that a seek or reconnect has ended: the broker sends it again."""
+        """Drop messages fetched in a session that a seek or reconnect has ended. The broker sends them again."""
         if self._fetched and not self._fetched[0]._from.current:
             self._fetched = deque(message for message in self._fetched if message._from.current)
 
-    # What an iteration has fetched already, a twentieth of a second's work, is still handed out.
+    # Messages that an iteration has already fetched, a twentieth of a second's work, are still handed out.
     pause = at_once(_Receiver.pause)
 
     resume = at_once(_Receiver.resume)  # an iteration that waits in another thread goes on
@@ -279,7 +279,7 @@ class _Receiving(InLoop[R]):
     def seek(
         self, position: str | datetime, *, partition: int | None = None, topic: str | None = None
     ) -> None:
-        """Move the cursor, after what was acknowledged is sent. Arguments and errors as of `pydanube.Consumer.seek`."""
+        """Send the acks given so far and move the cursor. Arguments and errors as for `pydanube.Consumer.seek`."""
 
         async def seek() -> None:
             await self._acks.drain()
@@ -337,7 +337,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection. Producers that are still open drop what they have not stored."""
+        """Close every connection. Producers that are still open drop messages that are not stored."""
         opened, self._open = self._open, None
         if opened is not None:
             loop, inner = opened
@@ -386,7 +386,10 @@ class Client:
         stop: threading.Event | None = None,
         **changes: Unpack[HandlerArguments],
     ) -> None:
-        """Handle messages with a function, as `pydanube.Client.run`; signals end it in the main thread. A plain function gets a `Message` of this module."""
+        """Handle messages with a function, as `pydanube.Client.run` does.
+
+        In the main thread, signals end it. A plain function gets a `Message` of this module.
+        """
         (loop, inner), ending = self._both(), asyncio.Event()
 
         def end() -> None:
@@ -403,7 +406,7 @@ class Client:
             loop.call(inner.run(handler, topics, subscription, stop=ending, **changes))
 
     def events(self) -> Iterator[ClientEvent]:
-        """Yield events, and block between them; ends when the client closes."""
+        """Yield events, and block between them, until the client closes."""
         loop, inner = self._both()
         events = inner.events()
 

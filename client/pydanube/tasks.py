@@ -1,9 +1,9 @@
 """The asyncio tasks of one owner, which starts and ends them.
 
 Not an anyio task group: that binds to the task which entered it and to strict nesting, while a client is opened and
-closed from fixtures, exit stacks and the sync facade's thread, producers and consumers in any order. What a task
-group promises is kept: nothing outlives `aclose`, and a failure is handed on (each lane catches everything and
-fails whoever waits for it).
+closed from fixtures, exit stacks and the sync facade's thread, producers and consumers in any order. The guarantees of
+a task group are kept: nothing outlives `aclose`, and a failure is passed on (each lane catches everything and fails its
+waiters).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class TaskOwner:
 
     @staticmethod
     async def end(task: asyncio.Task[Any]) -> None:
-        """Cancel a task and wait until it has gone; its own outcome is not raised here."""
+        """Cancel a task and wait until it has ended. Its own outcome is not raised here."""
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # marks it as seen: a lane has handed it on already
 
     async def aclose(self, *, within_s: float | None = None) -> int:
-        """Cancel every task and wait until it has gone, for `within_s` at most; return how many have not."""
+        """Cancel every task, wait at most `within_s` until they have ended, and return how many have not."""
         tasks = list(self._tasks)
         for task in tasks:
             task.add_done_callback(_seen)
@@ -53,18 +53,18 @@ class TaskOwner:
 
 def _seen(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # else asyncio complains that nobody asked for it
+        task.exception()  # else asyncio logs that it was never retrieved
 
 
 def take_back_cancellation() -> None:
-    """Let the current task go on as if nobody had cancelled it."""
+    """Let the current task go on as if it had not been cancelled."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run coroutines side by side; raise the first error when all have ended."""
+    """Run coroutines concurrently. Raise the first error when all have ended."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,7 +1,7 @@
 """The topics that a consumer receives from: one, a list or a pattern, looked up again from time to time.
 
-Topics and partitions that are made later join by themselves, from their first message; topics that are deleted leave. The looking is
-bounded: once each `refresh_s`, one call for all of them, and never more than `max_topics`.
+Topics and partitions created later join automatically, from their first message. Deleted topics leave. The cost is
+bounded: one call per `refresh_s` for all of them, and never more than `max_topics`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pydanube_core.errors import ClusterError, Fatal, InvalidArgument, TopicNotF
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
-MOST_TOPICS: Final = 1000  # what one answer of a broker holds
+MOST_TOPICS: Final = 1000  # maximum of one answer of a broker
 
-#: (index, concrete topic) of each; index None: the topic has no partitions
+#: (index, concrete topic) of each. Index None: the topic has no partitions
 Partitions = list[tuple[int | None, str]]
 
 _log = logging.getLogger("pydanube")
 
 
 class TopicChoice:
-    """The topics asked for: names, or a pattern.
+    """The requested topics: names, or a pattern.
 
     Args:
         topics: names, in any form.
-        pattern: instead of them.
+        pattern: instead of names.
 
     Raises:
         InvalidArgument: both, none, too many, or a name twice.
-        InvalidName: what is no name or pattern.
+        InvalidName: an invalid name or pattern.
     """
 
     def __init__(self, topics: Sequence[str] | None, pattern: str | None, max_topics: int) -> None:
@@ -64,13 +64,13 @@ class TopicWatch:
     """Finds and follows the topics of one consumer.
 
     Args:
-        choice: what was asked for.
-        match: the names there are now with their numbers of partitions (0: none), and whether there were more than
-            asked for.
-        prepare: a topic's full name and partitions; made if it is to be.
-        create: make topics of the list that do not exist.
-        max_topics: at most so many.
-        refresh_s: between two looks.
+        choice: the requested topics.
+        match: returns the existing names with their numbers of partitions (0: none), and whether there were more than
+            requested.
+        prepare: returns a topic's full name and partitions. Creates it if requested.
+        create: create topics of the list that do not exist.
+        max_topics: maximum number of topics.
+        refresh_s: time between two checks.
         several: False: one topic, whose partitions are watched.
     """
 
@@ -97,21 +97,21 @@ class TopicWatch:
     def may_leave(self, partition: int | None) -> tuple[type[ClusterError], ...]:
         """Return the errors of one topic that do not end the consumer, which continues with the others.
 
-        Of a lone topic, partitions may be taken away again; the first goes with the topic.
+        For a single topic, partitions may be removed again, except the first, which is removed only with the topic.
         """
         if self.several and not self.choice.names:
             return (Fatal,)
         return (TopicNotFound,) if self.several or partition else ()
 
     async def first(self) -> dict[str, Partitions]:
-        """Return the topics at the opening; of a list all of them, or raise `TopicNotFound`."""
+        """Return the topics at the opening. Raises `TopicNotFound` if one of a list is missing."""
         if self.choice.names:
             return dict([await self._prepare(name, self._create) for name in self.choice.names])
         return await self._look({})
 
     async def following(self, known: Callable[[], Mapping[str, int]]) -> dict[str, Partitions]:
-        """Wait a while, and look: return the topics that are new, or have other partitions than known."""
-        await asyncio.sleep(self._refresh_s * random.uniform(0.8, 1.2))  # many consumers do not ask at once
+        """Wait, then look again. Return topics that are new, or have other partitions than in `known`."""
+        await asyncio.sleep(self._refresh_s * random.uniform(0.8, 1.2))  # spreads the calls of many consumers
         return await self._look(known())
 
     async def _look(self, known: Mapping[str, int]) -> dict[str, Partitions]:
@@ -131,7 +131,7 @@ class TopicWatch:
         for name in [*grown, *fresh[:room]]:
             try:
                 topic, partitions = await self._prepare(name, False)
-            except TopicNotFound:  # deleted meanwhile
+            except TopicNotFound:  # just deleted
                 continue
             found[topic] = partitions
         return found

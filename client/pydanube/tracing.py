@@ -8,10 +8,10 @@
                 with process(message):                   # span `process /default/orders`, child of the other
                     await message.ack()
 
-Names and fields are those of OpenTelemetry's conventions for messaging. `send` has a span as long as it takes; of
-`send_nowait` and `send_many` each message has one that says when it was made. The context travels in the attributes
-`traceparent` and `tracestate` (or what the application's propagator writes), so other languages join too. Needs the extra
-`otel`; which spans are kept, and where they go, is the application's to say.
+Names and fields are those of OpenTelemetry's conventions for messaging. `send` has a span for its duration. With
+`send_nowait` and `send_many`, each message has a span for its creation. The context travels in the attributes
+`traceparent` and `tracestate` (or those of the application's propagator), so other languages join too. Needs the extra
+`otel`. The application decides which spans are kept, and where they go.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Tracing:
         partition: int | None,
         timeout_s: float | None,
     ) -> Receipt:
-        """Call `producer.send` within a span; a failure is recorded in it."""
+        """Call `producer.send` within a span, which records a failure."""
         with self._span("send", producer.topic, key) as span:
             receipt = await producer.send(
                 payload,
@@ -123,7 +123,7 @@ class Tracing:
 
 @contextmanager
 def process(message: Received, *, subscription: str = "") -> Iterator[Span]:
-    """Context with a span around the handling of a message, child of the span that sent it; an exception is recorded in it.
+    """Context with a span around the handling of a message, child of the span that sent it. It records an exception.
 
     Args:
         message: of `pydanube` or `pydanube.sync`.

@@ -1,4 +1,4 @@
-"""Typed administration: every operation is a method, its result an object, and what it would change a plan.
+"""Typed administration: every operation is a method, its result an object, and its changes a plan.
 
     from pydanube.admin import connect_admin
 
@@ -9,9 +9,9 @@
         deleted = await plan.apply()
         await admin.changes.undo(deleted.call_id)
 
-What destroys raises `PlanRequired` without a plan; every change has a `plan_…` beside it, which changes nothing.
-`pydanube.sync.connect_admin` is the same without await. The methods are written by tools/gen_admin_client.py from the
-declarations of the operations.
+Destructive operations raise `PlanRequired` without a plan. Every change has a `plan_…` beside it, which changes
+nothing. `pydanube.sync.connect_admin` is the same without await. The methods are written by tools/gen_admin_client.py
+from the declarations of the operations.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ class Caller:
     async def call(
         self, operation: str, arguments: Mapping[str, Any], kind: type[ResultT], *, long_running: bool = False
     ) -> ResultT:
-        """One operation. Cancelled, a change may have been made or not. Raises any `ClusterError`.
+        """Call one operation. If cancelled, a change may have been made or not. Raises any `ClusterError`.
 
         Args:
-            arguments: those of a method, as `locals()` has them there: with `self`, and `from_` for `from`. What was not
-                given (None) is left out: the broker has the defaults.
+            arguments: those of a method, as its `locals()` has them: with `self`, and `from_` for `from`. None is left
+                out, because the broker has the defaults.
         """
         given = {
             name.removesuffix("_"): value

@@ -25,14 +25,14 @@ async def connect_admin(
     principal: str | None = None,
     timeout_s: float = CALL_S,
 ) -> AsyncIterator[Admin]:
-    """Connect to a cluster's operations; use it as `async with`.
+    """Connect to a cluster's operations, as `async with`.
 
     Args:
-        url: of the broker, its clients' port or its admin port; DANUBE_ADMIN_ENDPOINT, DANUBE_BROKER_URL, else
+        url: of the broker's client port or admin port. None: DANUBE_ADMIN_ENDPOINT, DANUBE_BROKER_URL, else
             http://127.0.0.1:50051.
-        token, tls: as of `pydanube.connect`.
-        principal: who asks, for the audit; DANUBE_PRINCIPAL, else `<user>@<host>`.
-        timeout_s: for a call; operations that take long have an hour.
+        token, tls: as for `pydanube.connect`.
+        principal: the caller, for the audit. None: DANUBE_PRINCIPAL, else `<user>@<host>`.
+        timeout_s: for a call. Operations that take long have an hour.
     """
     caller = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s)
     try:
@@ -50,7 +50,7 @@ def connect_admin_sync(
     principal: str | None = None,
     timeout_s: float = CALL_S,
 ) -> Iterator[SyncAdmin]:
-    """`connect_admin` without await; `pydanube.sync` exports it under that name."""
+    """`connect_admin` without await. `pydanube.sync` exports it under that name."""
     caller, loop = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s), Loop()
     try:
         yield SyncAdmin(loop, Admin(caller))

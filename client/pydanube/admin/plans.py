@@ -1,4 +1,4 @@
-"""A change as a plan: what it would do, and how to apply exactly that, once."""
+"""A change as a plan: its effects, and a way to apply exactly those, once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydanube.blocking.loop import Loop
 
 
 class _Shown:
-    """The fields of a plan for display; `document` has all."""
+    """The fields of a plan for display. `document` has all."""
 
     document: PlanDocument
 
@@ -47,7 +47,7 @@ class _Shown:
 
 
 class Plan(_Shown, Generic[ResultT]):
-    """A plan of a change; made by the `plan_…` methods."""
+    """A plan of a change, made by the `plan_…` methods."""
 
     def __init__(
         self, caller: Caller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
@@ -58,10 +58,10 @@ class Plan(_Shown, Generic[ResultT]):
         self.document = document
 
     async def apply(self) -> ResultT:
-        """Apply the plan; return the result of its operation.
+        """Apply the plan and return the result of its operation.
 
         Raises:
-            PlanStale, PlanUsed, PlanExpired: it does not hold any more; make a new one.
+            PlanStale, PlanUsed, PlanExpired: it is no longer valid. Make a new one.
         """
         arguments = {**self.document.arguments, "plan_token": self.document.plan_token}
         return await self._caller.call(self.operation, arguments, self._kind, long_running=self._long_running)
@@ -79,7 +79,7 @@ async def planned(
     *,
     long_running: bool = False,
 ) -> Plan[ResultT]:
-    """Ask what an operation would change, with the arguments of `Caller.call`."""
+    """Return the plan of an operation. Arguments as for `Caller.call`."""
     document = await caller.call(operation, {**arguments, "plan_only": True}, PlanDocument)
     return Plan(caller, document, kind, long_running=long_running)
 
@@ -93,7 +93,7 @@ class SyncPlan(_Shown, Generic[ResultT]):
         self.document = plan.document
 
     def apply(self) -> ResultT:
-        """Apply the plan, and return the result of its operation; blocks. Errors as of `pydanube.admin.Plan.apply`."""
+        """Apply the plan, and block until its operation returns. Errors as for `pydanube.admin.Plan.apply`."""
         return self._loop.call(self._plan.apply())
 
     def discard(self) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Result(BaseModel):
-    """Base of all results. Fields that only a newer broker knows are dropped."""
+    """Base of all results. Unknown fields of a newer broker are dropped."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore", protected_namespaces=())
 
@@ -18,7 +18,7 @@ ResultT = TypeVar("ResultT", bound=Result)
 
 
 class Page(Result, Generic[ItemT]):
-    """One page of a list; `next_page` is the argument `page` of the next call, None on the last."""
+    """One page of a list. `next_page` is the argument `page` of the next call, None on the last."""
 
     items: list[ItemT]
     next_page: str | None

@@ -66,15 +66,17 @@ class RunningLoop(Loop):
 
 
 class Pace:
-    """How many messages to fetch at once: a fetch costs some tens of microseconds, and what was fetched counts as
-    handed out, so that its ack timeout runs. About as many as were handled in a twentieth of a second before."""
+    """How many messages to fetch together: about as many as were handled in a twentieth of a second before.
+
+    A fetch costs some tens of microseconds, and fetched messages count as handed out, so that their ack timeout runs.
+    """
 
     def __init__(self) -> None:
         self._messages = 16
         self._at_s = 0.0
 
     def next_messages(self, now_s: float) -> int:
-        """The number now; the last ones have been handled."""
+        """Return the number for the next fetch. The messages of the last one have been handled."""
         took_s, self._at_s = now_s - self._at_s, now_s
         if took_s < FETCH_S / 2:
             self._messages = min(self._messages * 2, MOST_FETCHED)

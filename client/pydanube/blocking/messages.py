@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Acks:
-    """Acknowledgements by the application's threads, handed to the loop together; the first failure is raised later."""
+    """Acknowledgements by the application's threads, handed to the loop together. The first failure is raised later."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -51,7 +51,7 @@ class Acks:
                 self._error = error
 
     async def drain(self) -> None:
-        """Hand over what was acknowledged; runs in the loop."""
+        """Hand over the acknowledgements given so far. Runs in the loop."""
         self._start()
 
 
@@ -88,12 +88,12 @@ class Message:
     def value(self, into: Callable[..., T]) -> T: ...
 
     def value(self, into: Callable[..., Any] | None = None) -> Any:
-        """Decode the payload by its own schema version, as `pydanube.Message.value` does; blocks while the schema is fetched."""
+        """Decode the payload by its schema version, as `pydanube.Message.value`. Blocks while the schema is fetched."""
         decoding = self._inner._from.lane.decode(self._inner, into)
         return self._loop.call(decoding)
 
     def ack(self) -> None:
-        """Acknowledge the message; sent in the background. `consumer.flush_acks()` waits until it is durable."""
+        """Acknowledge the message, in the background. `consumer.flush_acks()` waits until it is durable."""
         self._acks.give(self._inner)
 
     nack = Blocking(_Message.nack)
@@ -138,7 +138,7 @@ class Batch:
         return [Message(message, self._acks) for message in self._inner.messages()]
 
     def ack(self) -> None:
-        """Acknowledge all messages of the batch; sent in the background, as by `pydanube.Batch.ack`."""
+        """Acknowledge all messages of the batch, in the background, as `pydanube.Batch.ack` does."""
         self._acks.give(self._inner)
 
     nack = Blocking(_Batch.nack)

@@ -25,7 +25,7 @@ class AroundAsyncio(Protocol):
 
 
 class InLoop(Generic[InnerT]):
-    """Base of a blocking object that may be called from any thread; calls run in the client's loop."""
+    """Base of a blocking object that may be called from any thread. Calls run in the client's loop."""
 
     def __init__(self, loop: Loop, inner: InnerT) -> None:
         self._loop = loop
@@ -81,7 +81,7 @@ class Wrapped(Generic[P, InnerT, T]):
 
 
 def at_once(method: Callable[Concatenate[Any, P], T]) -> Blocking[P, T]:
-    """Call a method that does not wait in the loop, where nothing changes meanwhile."""
+    """Run a method that does not wait in the loop, where nothing changes during the call."""
 
     async def call(inner: Any, /, *args: P.args, **options: P.kwargs) -> T:
         return method(inner, *args, **options)

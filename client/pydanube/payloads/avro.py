@@ -11,7 +11,7 @@ Path = tuple[str | int, ...]
 def fault_of(
     data: Any, schema: Any, named: Mapping[str, Any], fits: Callable[[Any, Any], bool], path: Path = ()
 ) -> tuple[Path, str]:
-    """Return the first place where data do not fit a parsed schema, and why; the reason is empty if none is found.
+    """Return the first place where data do not fit a parsed schema, and why. The reason is empty if none is found.
 
     Args:
         data: plain data.

@@ -1,7 +1,7 @@
-"""Encode values as payloads by a schema; a value that does not fit is refused before anything is sent.
+"""Encode values as payloads by a schema. A value that does not fit is refused before anything is sent.
 
-JSON Schema needs jsonschema-rs and Avro fastavro (the extra `schema`); Protobuf takes messages of the application's
-own classes; text is text. Compiled once a schema.
+JSON Schema needs jsonschema-rs and Avro fastavro (the extra `schema`). Protobuf takes messages of the application's own
+classes. Text is text. Compiled once per schema.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FAULTS: Final = (ValueError, TypeError, KeyError, OverflowError, ArithmeticErro
 
 
 def payload_of(value: Any, serialise: Callable[[Any], bytes] | None) -> bytes | bytearray | memoryview:
-    """Return the payload for a producer's value; without a schema only bytes are accepted.
+    """Return the payload for a producer's value. Without a schema only bytes are accepted.
 
     Raises:
         PayloadInvalid: the value does not fit.
-        InvalidArgument: there is nothing to make bytes of it.
+        InvalidArgument: it is not bytes, and there is no schema.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return value
@@ -46,8 +46,8 @@ def serialiser(schema: Schema) -> Callable[[Any], bytes]:
     """Return a function from values to payloads of this schema.
 
     It raises:
-        PayloadInvalid: the value does not fit; `details["path"]` is the place, as a JSON pointer.
-        MissingExtra: what the format needs is not installed; said at the first value.
+        PayloadInvalid: the value does not fit at `details["path"]`, a JSON pointer.
+        MissingExtra: a library of the format is not installed. Raised at the first value.
     """
     made: list[Callable[[Any], bytes]] = []
 
@@ -63,11 +63,11 @@ def serialiser(schema: Schema) -> Callable[[Any], bytes]:
 
 
 def payload_check(schema: Schema) -> Callable[[bytes], object]:
-    """Return a function that checks payloads against this schema; it accepts everything for bytes and Protobuf.
+    """Return a function that checks payloads against this schema. It accepts everything for bytes and Protobuf.
 
     It raises:
         PayloadInvalid: the bytes are no such value, or it does not fit.
-        MissingExtra: what the format needs is not installed.
+        MissingExtra: a library of the format is not installed.
     """
     if schema.schema_type not in ("string", "json_schema", "avro"):
         return len

@@ -1,7 +1,7 @@
 """Convert between the application's objects and plain data (dicts, lists, texts, numbers) as schemas describe it.
 
-Plain data become dataclasses, pydantic models, typed dicts and what else pydantic builds by type hints, checked on
-the way; anything else callable takes the fields of an object by keyword.
+Plain data become dataclasses, pydantic models, typed dicts and whatever else pydantic builds by type hints, checked on
+the way. Any other callable takes the fields of an object by keyword.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class GeneratedValue(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-#: what a producer with a `schema=` makes payloads of
+#: values that a producer with a `schema=` encodes
 Value = (
     Mapping[str, Any] | list[Any] | str | int | float | bool | DataclassValue | ModelValue | GeneratedValue
 )
 
 
 def pointer(*tokens: str | int) -> str:
-    """Return a place in plain data as a JSON pointer (RFC 6901); `/` is the whole."""
+    """Return a place in plain data as a JSON pointer (RFC 6901). `/` is the whole."""
     return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens) or "/"
 
 
@@ -46,7 +46,7 @@ def to_json_data(value: Any) -> Any:
     """Convert dataclasses, models, datetimes, enums and UUIDs to JSON values.
 
     Raises:
-        TypeError, ValueError: JSON has nothing for it.
+        TypeError, ValueError: JSON has no such value.
     """
     if type(value) in (dict, list, str, int, float, bool, type(None)) and _is_plain(value):
         return value
@@ -66,7 +66,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def to_data(value: Any) -> Any:
-    """Convert dataclasses and models to dicts; everything else (datetimes, decimals) stays."""
+    """Convert dataclasses and models to dicts. Everything else (datetimes, decimals) stays."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: to_data(getattr(value, each.name)) for each in dataclasses.fields(value)}
     dump = getattr(value, "model_dump", None)
@@ -87,7 +87,7 @@ def built(value: Any, into: Callable[..., Any]) -> Any:
     """Return an object of class `into` with this data.
 
     Raises:
-        PayloadInvalid: the data do not fit; `details["path"]` is the place.
+        PayloadInvalid: the data do not fit at `details["path"]`.
     """
     adapter = _adapter(into)
     if adapter is None:
@@ -109,7 +109,7 @@ def built(value: Any, into: Callable[..., Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _adapter(into: Callable[..., Any]) -> Any:
-    """Return the adapter that builds a class by its type hints; None if pydantic cannot."""
+    """Return the adapter that builds a class by its type hints. None if pydantic cannot."""
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     if not isinstance(into, type) and not hasattr(into, "__origin__"):

@@ -1,1 +1,1 @@
-"""Receive deliveries: what a consumer or reader asks for, gets, hands out and acknowledges."""
+"""Receive deliveries: credit, handing out, and acknowledgements of consumers and readers."""

@@ -1,7 +1,7 @@
 """Gather acknowledgements into ranges, and into masks where that is smaller, as for every fourth message of a batch.
 
-One gatherer belongs to one session of one consumer's stream. Acknowledging the next offset in turn is one addition
-(`Message.ack` does it inline); everything else comes here. Nothing is sent from here: the lane takes the ranges.
+One gatherer belongs to one session of one consumer's stream. Acknowledging the next offset in turn is one addition,
+inlined in `Message.ack`. Everything else comes here. The lane takes the ranges and sends them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydanube.wire.transport import copy_of
 
 FEW_MESSAGES: Final = 16  # of a batch: ranges cost no more
 MAX_MASKS: Final = 512  # in one message to the broker, which takes 1 024
-RANGES_A_REQUEST: Final = 16_384  # a broker takes 65 536, and smaller ones hold up nobody
+RANGES_A_REQUEST: Final = 16_384  # a broker takes 65 536, but smaller requests delay others less
 
 _ONE: Final = ord("1")
 
@@ -32,8 +32,8 @@ def cut(flat: Sequence[int]) -> list[Sequence[int]]:
 class AckGatherer:
     """Ranges of acknowledged offsets that were not sent yet.
 
-    `next` is one past the run that is being extended, or -1 when there is none: then the next ack has to come through
-    `note`, which is what arms the flush, notices the end of the session and raises a failure.
+    `next` is one past the run that is being extended, or -1 without one. Then the next ack has to come through `note`,
+    which arms the flush, notices the end of the session and raises a failure.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class AckGatherer:
         self.next = -1
         self.stale = False
         self._lost = False
-        self._dropped = dropped  # told of acks that came too late, and whether a lost connection is to blame
+        self._dropped = dropped  # called with late acks, and whether a lost connection is the cause
         self.error: ClusterError | None = None
         self._first = 0
         self._ranges: list[tuple[int, int]] = []
@@ -85,7 +85,7 @@ class AckGatherer:
         self._first, self.next = first, end
 
     def note_mask(self, offsets: Sequence[int]) -> bool:
-        """Acknowledge these offsets, ascending, by one mask; False if they have to be noted range by range."""
+        """Acknowledge these offsets, ascending, by one mask. False if they have to be noted range by range."""
         if not self._takes_masks or isinstance(offsets, range) or len(offsets) < FEW_MESSAGES:
             return False
         first, last = offsets[0], offsets[-1]
@@ -107,7 +107,7 @@ class AckGatherer:
         return self.next >= 0 or bool(self._masks)
 
     def requests(self, *, confirm: int = 0) -> list[pb.Ack]:
-        """Return the gathered requests, to be sent in this order; the last one asks for a confirmation, if that is wanted."""
+        """Return the gathered requests in the order to send. With `confirm`, the last one requests a confirmation."""
         if not self.pending and not confirm:
             return []
         ranges = self.take()
@@ -122,7 +122,7 @@ class AckGatherer:
         ]
 
     def _take_masks(self, flat: Sequence[int]) -> dict[int, int]:
-        """Return the gathered masks without offsets that the ranges have; then there are none."""
+        """Return the gathered masks without offsets that the ranges have, and clear them."""
         masks, self._masks = self._masks, {}
         for first, mask in masks.items() if flat else ():
             end = first + mask.bit_length()
@@ -137,7 +137,7 @@ class AckGatherer:
         return masks
 
     def take(self) -> list[int]:
-        """Return the gathered ranges, ascending and merged, flat: first, end, first, end …; then there are none."""
+        """Return the gathered ranges, ascending and merged, flat: first, end, first, end …, and clear them."""
         if self.next < 0:
             return []
         self._ranges.append((self._first, self.next))
@@ -157,7 +157,7 @@ class AckGatherer:
         return flat
 
     def expire(self, *, lost: bool = False) -> None:
-        """End the session: drop what was gathered, and whatever comes later. `lost`: with its connection."""
+        """End the session: drop the gathered acks and all later ones. `lost`: with its connection."""
         flat = self.take()
         masks = self._take_masks(flat)
         dropped = sum(flat[1::2]) - sum(flat[::2]) + sum(mask.bit_count() for mask in masks.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class ConsumeCounters:
-    """Counts over all lanes, those that have left included; the fields are those of `ConsumerStatistics`."""
+    """Counts over all lanes, also those that have left, with the fields of `ConsumerStatistics`."""
 
     received_messages: int = 0
     received_bytes: int = 0

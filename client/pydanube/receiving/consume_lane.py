@@ -1,14 +1,14 @@
 """One consumer or reader on one partition: a stream, its session, its credit.
 
 * Credit: the broker may send `credit_messages` and `credit_bytes` (stored bytes, as carried in the frames) that the
-  application has not taken. What was taken is granted again when it is half of the whole, so the local buffer is
+  application has not taken. Messages taken are granted again when they reach half of the whole, so the local buffer is
   bounded by the credit, plus one delivery in bytes.
-* Session: a reconnect or a seek begins a new one. What was buffered for the old one is dropped (the broker delivers
-  it again), acknowledgements for the old one are dropped and counted. When the topic goes to another broker the session
-  goes on there if that broker agrees: the buffer is kept, and answers that the former owner did not carry out are sent
-  again. A plain reader has nothing to acknowledge: it keeps its buffer over a reconnect and goes on behind it.
-* Control messages (credit, acks, nacks …) go through one queue with one writer; acks are ranges gathered for some
-  milliseconds, so the queue stays short, and who sends anything else waits until it was written.
+* Session: a reconnect or a seek begins a new one. Messages buffered for the old one are dropped (the broker delivers
+  them again), acknowledgements for it are dropped and counted. When the topic moves to another broker, the session
+  continues there if that broker agrees: the buffer is kept, and answers that the former owner did not carry out are
+  sent again. A reader has nothing to acknowledge: it keeps its buffer over a reconnect and continues behind it.
+* Control messages (credit, acks, nacks …) go through one queue with one writer. Acks are ranges gathered for some
+  milliseconds, so the queue stays short, and senders of other messages wait until those are written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ConsumeLane:
         self._control = ControlQueue()
         self.answers = LaneAnswers(options.receiver, options.concrete_topic, self._control, options.counters)
         # Deliveries of an older generation are void. Credit belongs to an epoch: a subscription's stream starts with
-        # its whole credit, so what an older stream delivered may not be granted again; a reader's buffer lives on.
+        # its whole credit, so deliveries of an older stream may not be granted again. A reader's buffer lives on.
         self.generation = 0
         self.epoch = 0
         self.ended = False
@@ -73,7 +73,7 @@ class ConsumeLane:
         self._next_offset = -1  # a reader's place: one past the last message received
         self._stop_offset = -1
         self._takings = TakenCounts()
-        self._position = (0, 0)  # of the application among all that is delivered, when it was last reported
+        self._position = (0, 0)  # the application's position among all deliveries, when it was last reported
         self._ack_timeout_ms, self._takes_masks = 0, False
         self._report_timer: asyncio.TimerHandle | None = None
         self._stream = LaneStream(
@@ -91,8 +91,11 @@ class ConsumeLane:
     # -- the application's side ------------------------------------------------------------------------------
 
     def taken(self, delivered: Delivered, messages: int, *, more: bool = False) -> None:
-        """The application took some messages, the bytes of the batch with the last of them: send gathered acks unless
-        `more` deliveries wait for it or some have just been sent, and grant credit again when half of it is used."""
+        """Count messages taken by the application, and the bytes of the batch with its last message.
+
+        Sends gathered acks unless `more` deliveries wait for it or some have just been sent, and grants credit again
+        when half of it is used.
+        """
         delivered.taken += messages
         if delivered.generation == self.generation:
             self._takings.taken += messages
@@ -108,7 +111,7 @@ class ConsumeLane:
         self.credit.held = True
 
     def release_credit(self) -> None:
-        """Grant credit again, also for what was used meanwhile."""
+        """Grant credit again, also for messages taken in the meantime."""
         self.credit.held = False
         self._grant_used()
 
@@ -152,9 +155,10 @@ class ConsumeLane:
             self._report_timer = asyncio.get_running_loop().call_later(wait_s, self._report)
 
     async def seek(self, position: str, *, check: bool = False) -> None:
-        """Move the subscription's cursor (or the reader's position), and drop what is buffered.
+        """Move the subscription's cursor (or the reader's position), and drop buffered messages.
 
-        `check`: only say whether it could be done. A refusal changes nothing. Safe to repeat, and repeated over reconnects for as long as the client's `Retry` says.
+        A refusal changes nothing. Safe to repeat, and repeated over reconnects as long as the client's `Retry` allows.
+        `check`: only check whether it is possible.
         """
         since = time.monotonic()
         attempt = 0
@@ -246,7 +250,7 @@ class ConsumeLane:
             reports_taken=not self.reader,
             max_extend_ms=options.receiver.max_extend_ms,
         )
-        # A reader keeps what it has buffered, so it may not get its whole credit anew.
+        # A reader keeps its buffer, so it may not get its whole credit again.
         keeps = again and self.reader
         if keeps:
             if self._next_offset >= 0:
@@ -257,7 +261,7 @@ class ConsumeLane:
         if self.answers.kept.complete:
             request.resume_session = self.answers.acks.session
         credit_messages, credit_bytes = self.credit.open(keeps=keeps or resumes)
-        # The next owner must not send what follows of a key before it knows what was given back, which goes first.
+        # The next owner must get the messages given back before it sends later ones of their keys.
         credit_later = self.answers.kept.gave_back
         if not credit_later:
             request.credit_messages, request.credit_bytes = credit_messages, credit_bytes
@@ -306,7 +310,7 @@ class ConsumeLane:
         self.answers.begin_session(session, takes_masks=self._takes_masks)
 
     def _disconnect(self) -> None:
-        """End the session and fail those that wait for an answer: the stream is lost."""
+        """Handle a lost stream: end the session and fail the requests that wait for an answer."""
         if not self._control.connected:
             return
         self._control.connected = False
@@ -319,7 +323,7 @@ class ConsumeLane:
         self._options.changed()
 
     def _session_lost(self) -> None:
-        """Drop the buffer and unconfirmed acknowledgements: the session has ended, and the broker delivers them again."""
+        """End the session: drop the buffer and unconfirmed acknowledgements, which the broker delivers again."""
         self.generation += 1
         self.answers.session_lost()
 
@@ -329,7 +333,7 @@ class ConsumeLane:
             raise self._stream.error
         return self.ended
 
-    # -- what the broker sends -------------------------------------------------------------------------------
+    # -- messages of the broker ------------------------------------------------------------------------------
 
     def _take_message(self, data: bytes) -> bool:
         frame = read_bytes_field(CONSUME_DELIVERY_FIELD, data)
@@ -412,7 +416,7 @@ class ConsumeLane:
             self._session_lost()
             self.answers.kept.begin_stream(keeps=False)
         self.left = isinstance(error, self._options.may_leave)
-        if self.left:  # its messages mean nothing any more; the consumer goes on with its other topics
+        if self.left:  # its messages are void, and the consumer goes on with its other topics
             self._options.emit(ClientEventKind.LEFT, self._stream.url, 0, error.message)
             self.generation += 1
         self.answers.end(error, left=self.left)

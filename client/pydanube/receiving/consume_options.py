@@ -18,7 +18,7 @@ from pydanube.wire.transport import Transport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """The parts of its receiver and its client that a lane uses; its credit is its share of the receiver's."""
+    """The parts of its receiver and its client that a lane uses. Its credit is its share of the receiver's."""
 
     topic: str
     partition: int | None
@@ -33,7 +33,7 @@ class ConsumeOptions:
     ready: Callable[[Delivered], None]
     handed_out: Callable[[Lane], int]  # of the lane's delivery that is being handed out
     position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane
-    give_back: Callable[[Lane, Sequence[int]], list[int]]  # of these ranges, what nobody was handed
+    give_back: Callable[[Lane, Sequence[int]], list[int]]  # of these ranges, those not handed out
     reply: Callable[[str, str, bytes], Coroutine[Any, Any, None]]
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed

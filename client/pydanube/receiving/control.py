@@ -1,7 +1,7 @@
 """A consumer's requests to the broker: one queue, one writer, and the answers that are awaited.
 
-The queue is short by construction: acks and credit are gathered before they come here, and whoever sends anything else
-waits until it was written.
+The queue is short by construction: acks and credit are gathered before they come here, and senders of other messages
+wait until those are written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ControlQueue:
         self.connected = False
 
     def post(self, message: pb.ConsumeRequest) -> None:
-        """Queue a message if there is a connection; it leaves at the end of this loop tick."""
+        """Queue a message if there is a connection. It leaves at the end of this loop tick."""
         if self.connected:
             self.queue(message)
 
@@ -60,7 +60,7 @@ class ControlQueue:
         """Queue a message that carries `request` and wait for its answer.
 
         Raises:
-            ClusterError: the broker's refusal; `Unavailable` when the stream is lost before the answer.
+            ClusterError: the broker's refusal. `Unavailable` if the stream is lost before the answer.
         """
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         self.queue(message)
@@ -78,7 +78,7 @@ class ControlQueue:
                 answer.set_exception(error)
 
     def lost(self, error: ClusterError) -> None:
-        """The stream is gone: drop the queue, and fail everything that waits for an answer."""
+        """Handle a lost stream: drop the queue, and fail everything that waits for an answer."""
         self._outbox.clear()
         self._release()
         for answer in self._requests.values():
@@ -92,7 +92,7 @@ class ControlQueue:
             sleeper.set_result(None)
 
     async def write_out(self, stream: Stream, over: Callable[[], bool]) -> None:
-        """Write until `over` says so or raises, or a write fails."""
+        """Write until `over` returns True or raises, or a write fails."""
         outbox = self._outbox
         while not over():
             if outbox:

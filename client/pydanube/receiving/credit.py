@@ -1,14 +1,14 @@
-"""A lane's credit: what the broker may still send, and what was taken since the last grant."""
+"""A lane's credit: the amount that the broker may still send, and the amount taken since the last grant."""
 
 from __future__ import annotations
 
 
 class CreditAccount:
-    """Credit in messages and in stored bytes, each by itself; pure bookkeeping.
+    """Credit in messages and in stored bytes, counted separately. Pure bookkeeping.
 
     Args:
         messages: the lane's share of its consumer's credit.
-        size_bytes: its bytes.
+        size_bytes: its share in bytes.
     """
 
     __slots__ = (
@@ -20,7 +20,7 @@ class CreditAccount:
         self._share_bytes = size_bytes
         self.messages = 0  # the broker's remaining credit
         self.bytes = 0
-        self._taken_messages = 0  # not granted again yet; below zero while a share that was cut is still out
+        self._taken_messages = 0  # not granted again yet. Negative while credit beyond a reduced share is out
         self._taken_bytes = 0
         self.held = False  # nothing is granted: the consumer is paused
 
@@ -45,14 +45,14 @@ class CreditAccount:
         return 2 * self._taken_messages >= self._share_messages or 2 * self._taken_bytes >= self._share_bytes
 
     def grant(self) -> tuple[int, int]:
-        """Return messages and bytes to grant now; they count as granted."""
+        """Return messages and bytes to grant now, and count them as granted."""
         messages, size_bytes = max(0, self._taken_messages), max(0, self._taken_bytes)
         self.taken(-messages, -size_bytes)
         self.delivered(-messages, -size_bytes)
         return messages, size_bytes
 
     def open(self, *, keeps: bool) -> tuple[int, int]:
-        """Return the credit for a new stream: the whole share or, with `keeps`, what the kept buffer leaves of it."""
+        """Return the credit for a new stream: the whole share or, with `keeps`, less the kept buffer."""
         kept_messages = kept_bytes = 0
         if keeps:
             kept_messages = self._share_messages - self.messages - self._taken_messages

@@ -1,7 +1,7 @@
 """Keep answers to messages until the broker has carried them out, since the topic may move before that.
 
-A broker that hands a topic over says how many answers of a stream it carried out. The others are sent again to the next
-owner, where the session goes on. More than `MOST_KEPT` that were not carried out are not kept: then the session ends.
+A broker that hands a topic over reports how many answers of a stream it carried out. The others are sent again to the
+next owner, where the session goes on. At most `MOST_KEPT` of them are kept. If there are more, the session ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptAnswers:
         return message
 
     def owner_left(self, carried_out: int) -> None:
-        """The topic moves to another broker; the former one carried out so many of the stream's answers."""
+        """Note that the topic moves, and that the former owner carried out so many of the stream's answers."""
         self._carried_out = carried_out
         self.settled.clear()
 
@@ -60,7 +60,7 @@ class KeptAnswers:
         self.settled.set()
 
     def resume(self, session: int) -> tuple[pb.ConsumeRequest, ...]:
-        """Continue the session under another number; return what is to be sent again, in order."""
+        """Continue the session under another number. Return the answers to send again, in order."""
         assert self._carried_out is not None
         for _ in range(len(self._kept) - (self._noted - self._carried_out)):
             self._kept.popleft()
@@ -69,6 +69,6 @@ class KeptAnswers:
             assert kind is not None
             getattr(message, kind).session = session
             if kind == "ack":
-                message.ack.confirm = 0  # who waited for it asks again
+                message.ack.confirm = 0  # its waiter sends it again
         self.begin_stream(keeps=True)
         return tuple(self._kept)

@@ -1,7 +1,7 @@
-"""What the application answers to the messages of one lane: acks, nacks, longer deadlines, and giving up.
+"""The application's answers to the messages of one lane: acks, nacks, longer deadlines, and giving up.
 
-Acks are gathered for some milliseconds and leave as ranges; the others leave at once, behind the acks before them. Of
-an answer for a session that has ended nothing is sent: it is counted.
+Acks are gathered for some milliseconds and sent as ranges. The others are sent immediately, after the acks before them.
+An answer for a session that has ended is not sent, but counted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.kept_answers import KeptAnswers
 from pydanube.wire.transport import copy_of
 
-# Acks wait for company: each message to the broker costs both sides some 0.3 ms, whatever it holds. Longer than this
-# none waits, and no more messages than these; a consumer that has nothing more to do sends them at once.
+# Acks are gathered because each message to the broker costs both sides some 0.3 ms, whatever its size. They wait at
+# most this long, for at most this many messages. A consumer with nothing else to do sends them immediately.
 ACK_FLUSH_S: Final = 0.005
 ACK_FLUSH_MESSAGES: Final = 2000
 
 
 class LaneAnswers:
-    """The answers of a lane, over its sessions; `acks` are those of the present one."""
+    """The answers of a lane, over its sessions. `acks` are those of the current one."""
 
     def __init__(
         self, options: ReceiverOptions, concrete_topic: str, control: ControlQueue, counters: ConsumeCounters
@@ -45,7 +45,7 @@ class LaneAnswers:
         self._unconfirmed = False  # acks were sent in this session since the broker last confirmed
         # A nack or a terminate was written since then: a stream that is cancelled right behind it may take it along.
         self._unconfirmed_verbs = False
-        self.lost_acks = False  # acks may have been lost with a connection, and nobody was told so far
+        self.lost_acks = False  # acks may have been lost with a connection, which was not raised yet
         self._ack_messages = 0  # written in the life of this lane
         self._timer: asyncio.TimerHandle | None = None
         self._unflushed = 0  # messages taken since acks were sent
@@ -59,8 +59,10 @@ class LaneAnswers:
     # -- acks ------------------------------------------------------------------------------------------------
 
     def taken(self, messages: int, *, more: bool) -> None:
-        """Send gathered acks now that the application has taken messages, unless `more` deliveries wait for it or some
-        acks have just been sent."""
+        """Send gathered acks, now that the application has taken messages.
+
+        Below `ACK_FLUSH_MESSAGES` not while `more` deliveries wait for it, or if acks have just been sent.
+        """
         self._unflushed += messages
         if self.acks.pending and (
             self._unflushed >= ACK_FLUSH_MESSAGES
@@ -71,7 +73,7 @@ class LaneAnswers:
     def _arm(self) -> None:
         if self._timer is None:
             wait_s = ACK_FLUSH_S
-            # Waiting for company must not be what makes an ack late
+            # Gathering must not make an ack late
             if self._options.ack_timeout_ms:
                 wait_s = min(wait_s, self._options.ack_timeout_ms / 10_000)
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._flush_by_timer)
@@ -104,8 +106,8 @@ class LaneAnswers:
         """Send the gathered acks and wait until every ack of this session is durable.
 
         Raises:
-            Unavailable: the stream was lost before the answer; the acks of that session may be lost, and then their
-                messages are delivered again.
+            Unavailable: the stream was lost before the answer. The acks of that session may be lost, and their messages
+                are then delivered again.
             ClusterError: the broker's refusal.
         """
         while True:
@@ -132,16 +134,18 @@ class LaneAnswers:
             self.send(pb.ConsumeRequest(ack=part))
         self._ack_messages += 1
         asked = self._ack_messages
-        self._unconfirmed_verbs = False  # what was written before is read before
+        self._unconfirmed_verbs = False  # earlier requests are read earlier
         await self._control.ask(request, self.kept.note(pb.ConsumeRequest(ack=ack)))
-        if asked == self._ack_messages:  # else another task acknowledged meanwhile, and that is not confirmed
+        if (
+            asked == self._ack_messages
+        ):  # else another task has acknowledged since then, and that is not confirmed
             self._unconfirmed = False
 
     def take_lost_acks(self) -> None:
-        """Return once whether acknowledgements may have been lost with a connection.
+        """Raise once if acknowledgements may have been lost with a connection.
 
         Raises:
-            Unavailable: they may.
+            Unavailable: they may have been lost.
         """
         if self.lost_acks:
             self.lost_acks = False
@@ -181,7 +185,7 @@ class LaneAnswers:
             await self._control.written(self.kept.note(pb.ConsumeRequest(terminate=terminate)))
 
     def _current(self, acks: AckGatherer, ranges: Sequence[int]) -> bool:
-        """Return whether an answer about these messages still has an effect; acks given before it are sent first."""
+        """Return whether an answer about these messages still has an effect. Sends the acks given before it."""
         if acks.error is not None:
             raise copy_of(acks.error)
         if acks.stale:
@@ -210,7 +214,7 @@ class LaneAnswers:
             )
 
     def resume_session(self, session: int) -> None:
-        """Continue the session at the topic's next owner: send again what the former one did not carry out."""
+        """Continue the session at the topic's next owner: resend answers that the former one did not carry out."""
         self.acks.session = session
         for answer in self.kept.resume(session):
             self._control.queue(answer)
@@ -224,7 +228,7 @@ class LaneAnswers:
             self.acks.expire(lost=True)
 
     def end(self, error: ClusterError, *, left: bool) -> None:
-        """Take no more answers, because of `error`; where the lane has `left`, they are dropped without raising it."""
+        """Accept no more answers, because of `error`. If the lane has `left`, they are dropped without raising it."""
         self._error = error
         if not left:
             self.acks.fail(error)

@@ -16,7 +16,7 @@ def lanes_of(
     """Return the lanes of one topic, of one partition, or all.
 
     Raises:
-        InvalidArgument: there is none; `details["field"]` says of which.
+        InvalidArgument: there is no such topic or partition. `details["field"]` is the argument.
     """
     known = sorted({lane.topic for lane in lanes})
     if topic is not None:
@@ -47,7 +47,7 @@ def lanes_of(
 
 
 async def until_open(lanes: Iterable[ConsumeLane]) -> None:
-    """Wait until every lane is open, or has left; raise the error of one that failed."""
+    """Wait until every lane is open, or has left. Raises the error of one that failed."""
     for lane in lanes:
         try:
             await lane.opened

@@ -11,9 +11,9 @@ from pydanube.message import Delivered
 def without(
     delivered: Delivered, wanted: Sequence[tuple[int, int]], back: list[int]
 ) -> list[Delivered] | None:
-    """Return the parts of a delivery outside of the wanted ranges (ascending); None if nothing of it is inside.
+    """Return the parts of a delivery outside of the wanted ranges (ascending). None if nothing of it is inside.
 
-    What is inside is added to `back`, as flat ranges.
+    The parts inside are added to `back`, as flat ranges.
     """
     offsets = delivered.offsets
     pieces: list[Delivered] = []

@@ -1,7 +1,7 @@
 """The base of consumers and readers: one stream of messages over the lanes of all partitions and topics.
 
 Deliveries queue up in the order of arrival, so each partition keeps its order and none starves. `async for` hands out
-messages of the current delivery without suspending; between deliveries it gives the loop one turn, so that reading,
+messages of the current delivery without suspending. Between deliveries it gives the loop one turn, so that reading,
 acks and credit go on while the application is busy.
 """
 
@@ -38,11 +38,11 @@ _NOTHING: Final[Iterator[Message]] = iter(())
 
 
 class Receiver:
-    """The base of consumers and readers; made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
+    """The base of consumers and readers, made by `client.consumer(…)` and `client.reader(…)`, used as `async with`.
 
     Iteration ends when the receiver is closed, or a reader reaches its stop. It raises the `ClusterError` that ended
-    it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. Losing the connection
-    in between is not an end; see `statistics()` and `client.events()`.
+    it for good: a fatal one, or a retryable one that lasted longer than the client's `Retry`. A lost connection does
+    not end it. See `statistics()` and `client.events()`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Receiver:
         watch: TopicWatch | None = None,
     ) -> None:
         self._options = options
-        self._watch = watch  # None: a reader; its partitions are those it found
+        self._watch = watch  # None for a reader, whose partitions are fixed when it opens
         self._several = watch is not None and watch.several
         self._watch_error: ClusterError | None = None
         self._counters = ConsumeCounters()
@@ -68,11 +68,11 @@ class Receiver:
         self._open = False
         self._entered = False
         self._paused = self._drained = False
-        # the delivery that is being handed out: its messages, as an iterator; the offsets under it tell what is left
+        # The messages of the delivery being handed out. The iterator of offsets under it gives the number left.
         self._current: Iterator[Message] = _NOTHING
         self._offsets: Iterator[int] = iter(())
         self._delivered: Delivered | None = None
-        self._begun = 0  # deliveries that were begun to be handed out
+        self._begun = 0  # deliveries whose handing out has begun
 
     # -- the block -------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Receiver:
             else:
                 self._topic, partitions = await self._side.prepare()
                 await self._open_lanes({self._topic: partitions}, self._options)
-            # a lone topic without partitions gets none
+            # a single topic without partitions never gets any
             if watch is not None and (watch.several or self._lanes[0].partition is not None):
                 self._tasks.start(self._follow(watch), name=f"topics of {self._topic}")
         except BaseException:
@@ -110,7 +110,7 @@ class Receiver:
         await until_open(added)
 
     async def _follow(self, watch: TopicWatch) -> None:
-        """Let new topics and partitions join: from their first message on, whatever `start` says."""
+        """Add new topics and partitions, from their first message, whatever `start` is."""
         options = replace(self._options, start="earliest", start_given=False)
         try:
             while True:
@@ -139,7 +139,7 @@ class Receiver:
                 concrete_topic=concrete,
                 receiver=options,
                 may_leave=() if self._watch is None else self._watch.may_leave(index),
-                credit_messages=1,  # and its share before it runs
+                credit_messages=1,  # resized to its share before it runs
                 credit_bytes=1,
                 retry=self._side.retry,
                 locate=self._side.locate,
@@ -180,7 +180,7 @@ class Receiver:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close at once; waiting iterations end. Unsent acknowledgements are lost: their messages are delivered again."""
+        """Close immediately. Waiting iterations end. Messages with unsent acknowledgements are delivered again."""
         self._open = False
         self._wake(everyone=True)
         await self._tasks.aclose()
@@ -191,22 +191,22 @@ class Receiver:
 
     @property
     def topic(self) -> str:
-        """The topic's full name, `/ns/topic`; with several topics, what was asked for."""
+        """The topic's full name, `/ns/topic`. With several topics, the requested names or pattern."""
         return self._topic
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The full names of the topics that it receives from now, sorted."""
+        """The full names of the topics that it currently receives from, sorted."""
         return tuple(sorted({lane.topic for lane in self._lanes}))
 
     @property
     def starts(self) -> dict[tuple[str, int | None], int]:
-        """Where delivery began, by topic and partition: later than asked for if those messages are gone."""
+        """The first offset delivered, by topic and partition. Later than requested if those messages are gone."""
         return {(lane.topic, lane.partition): lane.start_offset for lane in self._lanes}
 
     @property
     def name(self) -> str:
-        """The consumer's name; the broker's choice if none was given."""
+        """The consumer's name, chosen by the broker if none was given."""
         return self._lanes[0].consumer_name if self._lanes else self._options.name
 
     # -- taking messages -------------------------------------------------------------------------------------
@@ -226,12 +226,12 @@ class Receiver:
     async def receive(
         self, max_messages: int = 100, max_bytes: int | None = None, max_wait_s: float = 1.0
     ) -> list[Message]:
-        """Return the messages that have arrived, waiting up to `max_wait_s` for the first; [] if none comes.
+        """Return the messages that have arrived, waiting up to `max_wait_s` for the first. [] if none arrives.
 
         Args:
-            max_messages: at most that many.
-            max_bytes: of payload; the first message is returned whatever its size.
-            max_wait_s: 0 takes only what has arrived.
+            max_messages: maximum number of messages.
+            max_bytes: maximum bytes of payload. The first message is returned whatever its size.
+            max_wait_s: 0 takes only messages that have arrived.
 
         Returns [] also when a reader is at its stop. Cancelling loses nothing.
         """
@@ -285,8 +285,9 @@ class Receiver:
     def pause(self) -> None:
         """Hand out nothing until `resume`: iterations wait, `receive` returns nothing.
 
-        What was handed out may be acknowledged. What is in the buffer waits there and is not late; no more than the
-        credit is added to it, for no credit is granted. The connection, and the place in the subscription, are kept.
+        Messages already handed out may be acknowledged. Buffered messages stay and do not time out. The buffer grows by
+        the outstanding credit at most, because none is granted. The connection and the place in the subscription are
+        kept.
         """
         self._check_usable()
         self._paused = True
@@ -318,20 +319,20 @@ class Receiver:
     ) -> None:
         """Move to a position (`earliest`, `latest`, `offset:42`, `time:-15m` …), in every partition or in one.
 
-        When it returns, what is handed out next comes from there. Acks of messages received before have no effect.
+        When it returns, the next message comes from there. Acks of messages received before have no effect.
         An offset means the same number in every partition.
 
         Args:
-            position: where to; or a datetime with its time zone.
-            partition: None: all of them; the others stay where they are.
-            topic: of a consumer of several: only this one. None: all of them; with `partition` there is but one.
+            position: the position, or a datetime with its time zone.
+            partition: the one to move. None: all.
+            topic: for a consumer of several, the one to move. None: all. Required with `partition`.
 
         Raises:
             InvalidArgument: a partition does not have that position. Nothing has moved, and the receiver goes on.
         """
         self._check_usable()
         absolute = wire_position(position, "position")
-        # "15 minutes ago" is the broker's to reckon
+        # the broker computes relative times such as "15 minutes ago"
         where = position if isinstance(position, str) else absolute
         lanes = lanes_of(self._lanes, partition=partition, topic=topic)
         if len(lanes) > 1:
@@ -340,7 +341,7 @@ class Receiver:
         self._changed()
 
     def statistics(self) -> ConsumerStatistics:
-        """Return what was received, acknowledged and given back so far, and what waits; counts are messages."""
+        """Return the messages received, acknowledged and given back so far, and those that wait."""
         totals = replace(self._counters)
         totals.acked_messages += sum(lane.answers.acks.acked for lane in self._lanes)
         buffered = length_hint(self._offsets) + sum(map(len, self._ready))
@@ -369,7 +370,7 @@ class Receiver:
         self._wake()
 
     def _handed_out(self, lane: Lane) -> int:
-        """Return the messages of the lane's current delivery that the application has and the lane was not told of."""
+        """Return how many messages of the lane's current delivery were handed out and not reported to the lane yet."""
         delivered = self._delivered
         if delivered is None or delivered.lane is not lane:
             return 0
@@ -379,7 +380,7 @@ class Receiver:
         return self._begun, length_hint(self._offsets)
 
     def _give_back(self, lane: Lane, ranges: Sequence[int]) -> list[int]:
-        """Remove from the buffer those of these offsets that the application has not taken; return them as flat ranges."""
+        """Remove these offsets from the buffer unless they were handed out. Return the removed ones as flat ranges."""
         wanted = list(zip(ranges[::2], ranges[1::2], strict=True))
         back: list[int] = []
         kept: deque[Delivered] = deque()
@@ -388,7 +389,7 @@ class Receiver:
             rest = current.part(len(current) - left, len(current))
             pieces = without(rest, wanted, back)
             if pieces is not None:
-                # what follows of it are deliveries of their own; it ends with what was handed out
+                # The delivery ends with the messages handed out. The pieces after them become separate deliveries.
                 current.keep(0, len(current) - left)
                 self._current, self._offsets = _NOTHING, iter(())
                 kept.extend(pieces)
@@ -409,7 +410,7 @@ class Receiver:
         return back
 
     def _changed(self) -> None:
-        """Drop what is buffered of older sessions: a lane ended, failed or changed its session."""
+        """Drop messages buffered in older sessions, after a lane ended, failed or changed its session."""
         gone = [lane for lane in self._lanes if lane.left]
         current = self._delivered
         if current is not None and not current.current:
@@ -456,13 +457,13 @@ class Receiver:
         self._current = map(Message, repeat(delivered), self._offsets, payloads)
 
     async def _next_delivery(self, *, yield_first: bool) -> bool:
-        """Make the next delivery the current one; False at the end."""
+        """Make the next delivery the current one. Return False at the end."""
         self._finish_delivery()
         if yield_first and self._ready:
             await asyncio.sleep(0)
         while True:
             if length_hint(self._offsets):
-                self._wake()  # another task was quicker and left something; this one may leave some too
+                self._wake()  # another task was quicker and left messages, and this one may leave some too
                 return True
             if not self._open:
                 if self._entered:
@@ -473,7 +474,7 @@ class Receiver:
             if self._ready and not self._paused:
                 self._begin(self._ready.popleft(), 0)
                 if length_hint(self._offsets) > 1 or self._ready:
-                    self._wake()  # for what this task leaves of it
+                    self._wake()  # for the messages that this task leaves
                 return True
             self._raise_failure(())
             if not self._ready and not self._several and all(lane.ended for lane in self._lanes):

@@ -1,1 +1,1 @@
-"""Send batches: what a producer gathers, sends again and answers."""
+"""Send batches: gathering, retries and receipts of a producer."""

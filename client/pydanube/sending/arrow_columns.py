@@ -1,8 +1,8 @@
 """Make batches from Arrow columns, without a Python object for each message.
 
-A batch has its payloads and keys as Arrow has them (`pydanube_core.batch.layout`): offsets and one run of bytes. So what
-is cut out of a column is taken over as it is; only the offsets are counted from 0 anew. Needs pyarrow, which is there
-where somebody has such a column.
+A batch has its payloads and keys in Arrow's layout (`pydanube_core.batch.layout`): offsets and one run of bytes. So a
+slice of a column is used as it is, with offsets counted from 0. Needs pyarrow, which is installed if the caller has
+such a column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydanube_core.errors import InvalidArgument
 
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, PackedMessages
 
-_SLICE: Final = 65_536  # messages that are looked at in one turn of the loop
+_SLICE: Final = 65_536  # messages per turn of the loop
 
 
 class Bounds(Protocol):
@@ -34,7 +34,7 @@ def is_arrow(column: object) -> TypeGuard[Any]:
 
 
 def slices_of(messages: Any, keys: Any, *, topic: str) -> Iterator[tuple[Any, Any]]:
-    """Yield slices of payloads as `binary` and keys as `string`; None for keys if there are none.
+    """Yield slices of payloads as `binary` and keys as `string`, None for keys if there are none.
 
     Raises:
         InvalidArgument: the columns are of other types, there are fewer keys than messages, or a null payload has no key.
@@ -82,13 +82,13 @@ def _check(column: Any, more: tuple[Any, ...], field: str, topic: str) -> None:
 
 
 def packed(payloads: Any, keys: Any, bounds: Bounds) -> Iterator[PackedMessages] | None:
-    """Cut a slice into batches; None if one of its messages needs individual treatment.
+    """Cut a slice into batches. None if one of its messages needs individual treatment.
 
     That is a null payload, a message without a key among others with one, and one as large as a batch may be.
 
     Args:
-        payloads, keys: as `slices_of` gives them.
-        bounds: asked again for each batch: they may change with a connection.
+        payloads, keys: as `slices_of` yields them.
+        bounds: read again for each batch, because they may change with a connection.
     """
     if payloads.null_count or (keys is not None and keys.null_count):
         return None

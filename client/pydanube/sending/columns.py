@@ -25,10 +25,10 @@ def chunks_of(
     """Yield messages and the keys beside them, in chunks.
 
     Args:
-        whole: where columns of Arrow may go as whole batches, what such a one may have.
+        whole: limits of a batch, if columns of Arrow may be sent as whole batches.
 
     Raises:
-        InvalidArgument: there are fewer keys than messages, or columns are not of payloads and keys; one payload alone.
+        InvalidArgument: fewer keys than messages, columns that are not payloads and keys, or a single payload.
     """
     if isinstance(messages, bytes | bytearray | memoryview | str):
         kind = type(messages).__name__
@@ -59,7 +59,7 @@ def chunks_of(
 def columns_of(
     chunk: list[Any], own_keys: list[str | None] | None
 ) -> tuple[list[bytes], list[bytes | None] | None] | None:
-    """Return payloads and keys of a chunk as columns; None if one message needs individual treatment."""
+    """Return payloads and keys of a chunk as columns. None if one message needs individual treatment."""
     kinds = set(map(type, chunk))
     if kinds == {bytes}:
         return chunk, None if own_keys is None else encode_keys(own_keys)
@@ -71,7 +71,7 @@ def columns_of(
 
 
 def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
-    """Encode keys; None if there are none."""
+    """Encode keys. None if there are none."""
     try:
         return list(map(str.encode, keys))  # type: ignore[arg-type]  # mostly each message has one
     except (TypeError, UnicodeEncodeError):
@@ -81,7 +81,7 @@ def encode_keys(keys: list[str | None]) -> list[bytes | None] | None:
 
 
 def _columns_to_send(messages: Sequence[Message]) -> tuple[list[bytes], list[str | None]] | None:
-    """Return payloads and keys of messages made for sending; None if one was received, or has more than a key."""
+    """Return payloads and keys of messages made for sending. None if one was received, or has more than a key."""
     outgoing = [message._delivered for message in messages]
     different = set(outgoing)  # as many as there are keys
     if set(map(type, different)) != {OutgoingFields} or any(map(_ATTRIBUTES, different)):

@@ -40,7 +40,7 @@ class LaneCounters:
 class LaneOptions:
     """The parts of its producer and its client that a lane uses."""
 
-    topic: str  # as the user knows it
+    topic: str  # as the user names it
     partition: int | None
     concrete_topic: str
     producer: ProducerOptions
@@ -50,5 +50,5 @@ class LaneOptions:
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
     died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
     emit: Callable[[ClientEventKind, str, int, str], None]
-    patient: bool = False  # nobody waits for receipts: they may come with what the broker sends next
+    patient: bool = False  # no caller waits for receipts: they may come with the broker's next message
     counters: LaneCounters = field(default_factory=LaneCounters)

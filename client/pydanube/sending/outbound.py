@@ -1,7 +1,7 @@
 """A batch to be sent, and the light handle that each of its messages gives to the sender.
 
-A batch gathers columns in plain lists, is encoded once, and is answered once. A handle is two references: nothing
-per message is created in asyncio unless somebody awaits, and then one answer wakes all waiters of its batch.
+A batch gathers columns in plain lists, is encoded once, and is answered once. A handle is two references. No asyncio
+object is created per message unless it is awaited, and then one answer wakes all waiters of its batch.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pydanube_core.frames import PUBLISH_BATCH_FIELD, write_bytes_field
 from pydanube.facts import Receipt, from_ms
 from pydanube.wire.transport import copy_of
 
-# Its share of the offset columns; also what bounds a batch of empty messages
+# A message's share of the offset columns. It also bounds a batch of empty messages
 MESSAGE_OVERHEAD_BYTES: Final = 16
 
-_ATTRIBUTE_BYTES: Final = 8  # two offsets an entry
+_ATTRIBUTE_BYTES: Final = 8  # two offsets per entry
 assert _ATTRIBUTE_BYTES == 2 * 4
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Session:
-    """A producer session as the broker opened it; batches carry its sequence numbers."""
+    """A producer session as the broker opened it. Batches carry its sequence numbers."""
 
     producer_id: int
     epoch: int
@@ -37,8 +37,8 @@ class Session:
     producer_name: str
     durability: str
     schema: tuple[int, int]
-    token: int  # with the id: whose session it is
-    topic_id: int  # a topic made anew under the same name knows none of it
+    token: int  # with the id, identifies the session
+    topic_id: int  # a topic created again under the same name has another, and not this session
     _lone: LoneBatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,9 +51,9 @@ class Session:
 
     @classmethod
     def of(cls, opened: Any, topic: str, name: str | None, *, before: Session | None) -> Session:
-        """Return a session by the broker's `ProducerOpened`, after an earlier one of the same producer.
+        """Return the session of the broker's `ProducerOpened`, after an earlier one of the same producer.
 
-        Raises `NameReused`: the earlier one was of a topic that is deleted.
+        Raises `NameReused` if the earlier one's topic was deleted.
         """
         if before is not None and before.topic_id != opened.topic_id:
             raise NameReused(
@@ -83,7 +83,7 @@ class Session:
     def lone(
         self, payload: bytes, publish_time_ms: int, key: bytes | None, attributes: Mapping[str, str] | None
     ) -> bytes:
-        """Return the bytes that `OutBatch.encode` would make of this message alone; uses no sequence number yet."""
+        """Return the bytes that `OutBatch.encode` would make of this message alone. Uses no sequence number yet."""
         return write_bytes_field(
             PUBLISH_BATCH_FIELD,
             self._lone.encode(payload, self.next_sequence, publish_time_ms, key, attributes),
@@ -95,7 +95,7 @@ class PackedMessages:
     """Messages that came as columns, and make one batch.
 
     Attributes:
-        bytes: what the window is charged with.
+        bytes: charged to the window.
     """
 
     payloads: PackedColumn
@@ -112,7 +112,7 @@ class OutBatch:
     Life: gathering (`payloads` grows) → encoded (`wire`, sequence taken) → answered (`base_offset` ≥ 0 or `error`).
     A refusal further ahead may send an encoded batch back to be encoded again for a new session (`reopen`).
 
-    `bytes` counts payloads, keys and attributes: what the window is charged with.
+    `bytes` counts payloads, keys and attributes, and is charged to the window.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class OutBatch:
         self.keys += keys
 
     def add(self, payload: bytes, key: bytes | None, attributes: Mapping[str, str] | None) -> PendingSend:
-        """Add a message; return its handle."""
+        """Add a message and return its handle."""
         index = len(self.payloads)
         if key is not None:
             self.add_keys((key,))
@@ -209,7 +209,7 @@ class OutBatch:
         self.keys = self.attributes = self.packed = None
 
     def reopen(self) -> None:
-        """Undo `encode`. Only for a batch that is known not to be stored."""
+        """Undo `encode`. Only for a batch that is certainly not stored."""
         view = BatchView(self.wire[-self._batch_bytes() :])
         self.payloads = view.payloads()
         keys = view.keys()
@@ -282,7 +282,7 @@ class OutBatch:
             self._told.append(told)
 
     async def wait(self) -> None:
-        """Wait until the batch is answered; does not raise its error."""
+        """Wait until the batch is answered. Does not raise its error."""
         if not self.answered:
             await self.waiter()
         assert self.answered
@@ -293,7 +293,7 @@ class OutBatch:
             self.error_seen = True
             raise copy_of(self.error)
         assert self.append_time is not None
-        return tuple.__new__(  # what Receipt(…) does, less a frame: the one allocation of an awaited send that counts
+        return tuple.__new__(  # as Receipt(…), but a frame less: the main allocation of an awaited send
             Receipt,
             (self.topic, self.partition, self.base_offset + index, self.append_time, self.durability, self.duplicate),
         )  # fmt: skip
@@ -302,13 +302,13 @@ class OutBatch:
 class PendingSend:
     """A message that was handed over. Await it for its receipt, as often as needed, or ignore it.
 
-    Awaiting raises the message's `ClusterError`. A failure that nobody awaits is raised by `flush()` and by leaving
+    Awaiting raises the message's `ClusterError`. A failure that is not awaited is raised by `flush()` and by leaving
     the producer's block. Cancelling the await does not take the message back: it will be stored.
     """
 
     __slots__ = ("_batch", "_index")
 
-    # Set by whoever makes one: an `__init__` would be a third of what `send_nowait` takes
+    # Set by the code that creates it: an `__init__` would take a third of the time of `send_nowait`
     _batch: OutBatch
     _index: int
 
@@ -320,7 +320,7 @@ class PendingSend:
         return handle
 
     def when_failed(self, told: Callable[[ClusterError], None]) -> None:
-        """Call `told` with the error if the message is not stored; cheaper than a task that waits."""
+        """Call `told` with the error if the message is not stored. Cheaper than a task that waits."""
         self._batch.when_failed(told)
 
     def done(self) -> bool:

@@ -10,7 +10,7 @@ from pydanube_core.errors import Misuse
 
 
 class _NoAcks:
-    """In the place of a received message's gatherer; acknowledges nothing."""
+    """Stands in for a received message's gatherer. Acknowledges nothing."""
 
     __slots__ = ()
     next = -2

@@ -6,21 +6,21 @@ Invariants
   retry within a session sends the same bytes. The broker takes a batch only if its sequence is the next one.
 * A batch is answered exactly once: stored, or failed with a typed error.
 
-What a failure means
+Failures
 
-* Stream lost, or a retryable failure of one batch (disk full, draining, another owner …): the stream is given up,
-  and after a back-off a new one resumes the same session (producer id and epoch) and sends everything unanswered
-  again, from the oldest. What the log holds already is answered as a duplicate with its first offsets.
-* A fatal failure of one batch: its messages fail. What was in flight behind it has been refused as well, because the
-  sequence has a gap now, and is known not to be stored; so it goes back in the queue. What was in flight before it is
-  waited for. Then a *new session* is opened and the queue goes on with its sequence numbers. Sending other bytes
-  under old numbers in the old session would be wrong exactly if a copy of a refused batch, held up in a connection,
-  arrived late; in a session that is never written to again, that copy meets the gap for ever.
-* PRODUCER_UNKNOWN, OUT_OF_SEQUENCE, or a session that came back as another: whether the batches in flight are stored
-  is unknown, and sending them anew could double them. They fail with `details.outcome = "unknown"`; what was not
-  written yet goes on in a new session. PRODUCER_FENCED: the same, and nothing goes on: somebody else has the name.
-* Retryable failures for longer than `Retry.max_elapsed_s`: everything that waits fails; what had been written, with
-  `outcome = "unknown"`, so that the next attempt starts a new session as well.
+* Stream lost, or a retryable failure of one batch (disk full, draining, another owner …): the stream is abandoned.
+  After a back-off a new one resumes the same session (producer id and epoch) and resends all unanswered batches, from
+  the oldest. Batches that the log already holds are answered as duplicates with their first offsets.
+* A fatal failure of one batch: its messages fail. The broker has also refused the batches in flight behind it, because
+  the sequence has a gap now, so they are certainly not stored and return to the queue. The lane waits for the batches
+  in flight before it. Then a *new session* is opened and the queue continues with its sequence numbers. Sending other
+  bytes under old numbers in the old session would be wrong if a copy of a refused batch, delayed in a connection,
+  arrived late. In a session that is never written to again, that copy meets the gap for ever.
+* PRODUCER_UNKNOWN, OUT_OF_SEQUENCE, or a session that was resumed as another: whether the batches in flight are stored
+  is unknown, and resending could duplicate them. They fail with `details.outcome = "unknown"`. Batches not yet written
+  go on in a new session. PRODUCER_FENCED: the same, but nothing goes on, because another producer has the name.
+* Retryable failures for longer than `Retry.max_elapsed_s`: all waiting batches fail, those already written with
+  `outcome = "unknown"`, so that the next attempt also starts a new session.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from pydanube.wire.transport import Stream, copy_of, gave_up
 MAX_IN_FLIGHT: Final = 5  # the broker remembers the last 8 batches of a session (docs/design.md#6-delivery)
 assert MAX_IN_FLIGHT < 8
 ALONE_BATCHES: Final = 4
-# With so many messages under way, what has gathered leaves with the next answer: a batch costs as much as some hundred
-# messages, on both sides, and the broker takes it no sooner. A full batch waits for nothing.
+# With so many messages under way, gathered messages leave with the next answer: a batch costs both sides as much as
+# some hundred messages, and the broker would take it no sooner. A full batch does not wait.
 CROWD_MESSAGES: Final = 512
 UNKNOWN_OFFSET: Final = (1 << 64) - 1  # of a duplicate older than those 8: only by a defect
 
@@ -76,11 +76,11 @@ class PublishLane:
         self._sealed: deque[OutBatch] = deque()
         self._in_flight: deque[OutBatch] = deque()
         self._open_stream: Stream | None = None  # while batches may be written to it
-        # How often in a row a batch was one message and nothing else was under way when it was answered
+        # Consecutive batches of one message with nothing else under way when they were answered
         self._alone = 0
         self._may_be_alone = options.producer.linger_ms == 0 and options.codec is Codec.NONE
         self._logged_below = 0  # the log held every sequence below when this stream was opened
-        self._unwritten = 0  # how many at the right end of in_flight this stream has not seen
+        self._unwritten = 0  # number of batches at the right end of in_flight not written to this stream
         self._sleeper: asyncio.Future[None] | None = None
         self._stream = LaneStream(
             options.topic, options.concrete_topic,
@@ -103,7 +103,7 @@ class PublishLane:
         return self.gathering
 
     def add_packed(self, messages: PackedMessages) -> OutBatch:
-        """Queue a batch that is already full, after what has gathered."""
+        """Queue a batch that is already full, after the gathered messages."""
         self.seal()
         batch = OutBatch.of(self._options.topic, self._options.partition, messages)
         self._sealed.append(batch)
@@ -118,7 +118,8 @@ class PublishLane:
 
     @property
     def _free_stream(self) -> Stream | None:
-        """Return the stream, if a message is to be written at once: the last ones were alone in their batches, too.
+        """Return the stream if a message should be written immediately, because the last ones were alone in their
+        batches.
 
         So the first of many coroutines that send in one turn does not leave alone, with the others behind it.
         """
@@ -129,7 +130,7 @@ class PublishLane:
     def send_alone(
         self, payload: bytes, key: bytes | None = None, attributes: Mapping[str, str] | None = None
     ) -> OutBatch | None:
-        """Send a batch of this message alone in this turn of the loop, if it need not wait for others; else return None."""
+        """Send this message alone in this turn of the loop. Return None if it should wait for others."""
         stream, session = self._free_stream, self.session
         if stream is None or session is None or len(payload) > self.max_message_bytes:
             return None
@@ -146,14 +147,14 @@ class PublishLane:
         return batch
 
     def nudge(self) -> None:
-        """Wake the lane's task; it runs at the end of this loop tick."""
+        """Wake the lane's task, which runs at the end of this loop tick."""
         self.waker = None
         sleeper = self._sleeper
         if sleeper is not None and not sleeper.done():
             sleeper.set_result(None)
 
     def hurry(self) -> list[OutBatch]:
-        """Send what has gathered without lingering; return every unanswered batch, oldest first."""
+        """Send gathered messages without lingering, and return all unanswered batches, oldest first."""
         waiting = self.unanswered()
         if waiting:
             self._hurry = True
@@ -161,7 +162,7 @@ class PublishLane:
         return waiting
 
     def unanswered(self) -> list[OutBatch]:
-        """Return every batch with messages and without an answer, oldest first."""
+        """Return all batches with messages and without an answer, oldest first."""
         waiting = [*self._in_flight, *self._sealed]
         if self.gathering.payloads:
             waiting.append(self.gathering)
@@ -186,7 +187,7 @@ class PublishLane:
             try:
                 await self.connect_and_send()
                 attempt = 0
-                continue  # a new session was asked for
+                continue  # a new session is due
             except ClusterError as error:
                 failure = error
             if not self._settle(failure):
@@ -198,12 +199,12 @@ class PublishLane:
             attempt = 1 if self._failed_since is None else attempt + 1
             now = time.monotonic()
             if self._failed_since is None or not self._waiting:
-                self._failed_since = now  # an outage counts from when somebody waits for its end
+                self._failed_since = now  # an outage counts from the first message or opener that waits
             retry = self._options.retry
             if now - self._failed_since >= retry.max_elapsed_s:
                 self._give_up(gave_up(failure, now - self._failed_since))
                 if self.session is None:
-                    return  # it never opened: whoever opens it has the error
+                    return  # it never opened, and the opener has the error
                 self._failed_since = now
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
@@ -211,7 +212,7 @@ class PublishLane:
             await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
 
     async def _message_waits(self) -> None:
-        """Wait for a message: of a deleted topic, only a send finds out whether it is back."""
+        """Wait for a message: only a send finds out whether a deleted topic is back."""
         while not self._waiting:
             self._sleeper = self.waker = asyncio.get_running_loop().create_future()
             await self.waker
@@ -222,7 +223,7 @@ class PublishLane:
         return bool(self._in_flight or self._sealed or self.gathering.payloads or not self.opened.done())
 
     async def connect_and_send(self) -> None:
-        """Run one stream, from open to failure; return when the session has to be renewed."""
+        """Run one stream, from open to failure. Return when the session has to be renewed."""
         await self._stream.run(lambda transport: transport.publish(), opening=self._open, writing=self._write)
 
     async def _open(self, stream: Stream) -> None:
@@ -230,7 +231,7 @@ class PublishLane:
         asked = options.producer
         subject, version = schema_of(asked.schema)
         if subject and session is not None:
-            version = session.schema[1]  # what was serialised by one version is not sent as another
+            version = session.schema[1]  # values serialised by one version are not sent as another
         request = pb.OpenProducer(
             topic=options.concrete_topic,
             producer_name=session.producer_name if session else asked.name,
@@ -266,7 +267,7 @@ class PublishLane:
             self._logged_below = opened.next_sequence
             options.counters.sessions += 1
         self.max_message_bytes = opened.max_message_bytes
-        # Each message counts for its overhead at least: so many bytes are never more messages.
+        # Each message counts at least its overhead, so this many bytes never hold more messages.
         paced = opened.max_batch_messages * MESSAGE_OVERHEAD_BYTES
         self.limit_bytes = min(options.producer.batch_bytes, paced or options.producer.batch_bytes)
         if not self.opened.done():
@@ -304,7 +305,7 @@ class PublishLane:
             await stream.write(batch.wire)
 
     def _next(self) -> OutBatch | None:
-        """Return the batch to write now; None if there is nothing to do but wait."""
+        """Return the batch to write now, None if there is nothing to do but wait."""
         if self._unwritten:
             batch = self._in_flight[-self._unwritten]
             self._unwritten -= 1
@@ -331,12 +332,12 @@ class PublishLane:
         if self._options.producer.linger_ms == 0 or self._hurry:
             return 0.0
         age_s = time.time() - self.gathering.publish_time_ms / 1000
-        # a wall clock that was set back must not hold a message for longer than asked
+        # a wall clock that was set back must not hold a message longer than that
         linger_s = self._options.producer.linger_ms / 1000
         return min(linger_s - age_s, linger_s)
 
     async def _sleep(self) -> None:
-        """Wait for a message, an answer or a failure; if the pipe is full, messages do not wake it."""
+        """Wait for a message, an answer or a failure. If the pipe is full, messages do not wake it."""
         if not self.gathering.payloads and not self._sealed:
             self._hurry = False
         loop = asyncio.get_running_loop()
@@ -412,7 +413,7 @@ class PublishLane:
             raise Internal(f"the broker sent {kind} on a producer's stream")
 
     def _take(self, first_sequence: int, count: int) -> OutBatch | None:
-        """Remove that batch from those in flight and return it; None if it is not there, or was not written yet."""
+        """Remove that batch from those in flight and return it. None if it is not there, or was not written yet."""
         for i, batch in enumerate(self._in_flight):
             if i >= len(self._in_flight) - self._unwritten:
                 return None
@@ -446,7 +447,7 @@ class PublishLane:
     # -- failure ---------------------------------------------------------------------------------------------
 
     def _settle(self, failure: ClusterError) -> bool:
-        """Handle a lost stream; return False if the lane is over."""
+        """Handle a lost stream. Return False if the lane is over."""
         self._options.emit(ClientEventKind.DISCONNECTED, self._stream.url, 0, failure.message)
         if isinstance(failure, Retryable):
             return True

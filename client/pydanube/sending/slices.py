@@ -1,4 +1,4 @@
-"""Add payloads and keys to a lane by the slice: as many at once as the batch and the window take."""
+"""Add payloads and keys to a lane in slices, each as large as the batch and the window permit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ async def add_slices(
     window: Window,
     ledger: Ledger,
 ) -> None:
-    """Add messages in order, waiting for room, and note them: ≈ 0.1 µs a message, 0.4 with keys.
+    """Add messages in order, waiting for room, and note them: ≈ 0.1 µs per message, 0.4 with keys.
 
-    Raises `MessageTooLarge`, or why the window is shut; what came before is handed over.
+    Raises `MessageTooLarge`, or the error for which the window is shut. Earlier messages are handed over.
     """
     all_sizes = list(map(len, payloads))
     if keys is not None:
@@ -58,7 +58,7 @@ async def add_slices(
         if window.waiting or window.free_messages < len(rest) or window.free_bytes < total:
             await window.room(len(rest), total)
             if lane.gathering is not before or lane.gathering.bytes + total > lane.limit_bytes:
-                # others have used the batch while this waited; give back and measure anew
+                # other senders have used the batch while this waited: give back and measure again
                 window.give_back(len(rest), total)
                 continue
         else:

@@ -1,4 +1,4 @@
-"""The room of one producer: what may be handed over and unanswered, and who waits for room, in turn."""
+"""The window of one producer: the room for unanswered messages, and the senders that wait for room, in turn."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pydanube.wire.transport import copy_of
 
 Payload = bytes | bytearray | memoryview
 
-# a message of the largest size, with what columns cost it, still makes a legal batch
+# a message of the largest size, with its share of columns, still makes a legal batch
 LARGEST_BYTES: Final = MAX_BATCH_BYTES - 4096
 
 
 class Window:
-    """At most `messages` and `bytes` are handed over and unanswered; a larger message passes when it is empty.
+    """At most `messages` and `bytes` are handed over and unanswered. A larger message passes when it is empty.
 
-    It is shut before `open` and after `shut_down`: `shut` says why. `send_nowait` reads and writes `free_messages` and
-    `free_bytes` itself; where they do not suffice, `reserve` says what is wrong.
+    It is shut before `open` and after `shut_down`, for the reason in `shut`. `send_nowait` reads and writes
+    `free_messages` and `free_bytes` itself. If they do not suffice, `reserve` raises the reason.
     """
 
     __slots__ = (
@@ -35,17 +35,17 @@ class Window:
         self.topic = topic
         self.messages = messages
         self.bytes = bytes
-        self.free_messages = 0  # no room: a producer outside its block takes the slow path, which says why
+        self.free_messages = 0  # a producer outside its block takes the slow path, which raises the reason
         self.free_bytes = 0
         self.max_message_bytes = 0  # of a payload
         self.shut: ClusterError | None = ClosedResource(
             f"the producer on {topic} is used outside its block", topic=topic
         )
         self.blocked: deque[tuple[asyncio.Future[None], int, int]] = deque()
-        self.waiting = 0  # for room; also who has it, and has not run since
+        self.waiting = 0  # senders that wait for room, or got it and have not run since
 
     def open(self, topic: str, max_message_bytes: int) -> None:
-        """Let messages in; `topic` is the full name."""
+        """Accept messages. `topic` is the full name."""
         self.topic, self.max_message_bytes, self.shut = topic, max_message_bytes, None
         self.free_messages, self.free_bytes = self.messages, self.bytes
 
@@ -90,7 +90,7 @@ class Window:
         return (self.free_messages >= count and self.free_bytes >= size) or empty
 
     def reserve(self, count: int, size: int) -> None:
-        """Take room at once. Raises `WindowFull`, or why the window is shut."""
+        """Take room without waiting. Raises `WindowFull`, or the error for which the window is shut."""
         if self.shut is not None:
             raise copy_of(self.shut)
         if not self.fits(count, size):
@@ -120,7 +120,7 @@ class Window:
             raise
         finally:
             self.waiting -= 1
-            self.pass_on()  # who waits behind it may need less, or came when it was granted and had not run yet
+            self.pass_on()  # the next one may need less, or came when this one was granted and had not run yet
 
     def give_back(self, count: int, size: int) -> None:
         """Return room to the window, and wake those whose turn it is."""

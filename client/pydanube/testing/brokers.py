@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydanube_core.errors import ClusterError, Internal
 
 END_S: Final = 10.0  # each broker has two seconds to stop
-#: -P: a file of the tests' folder that is called like a module of ours is not imported for it
+#: -P: no file of the tests' folder is imported instead of a module of ours with its name
 COMMAND: Final = (sys.executable, "-P", "-m", "pydanube_cli.memory_brokers")
 
 
@@ -39,7 +39,7 @@ class MemoryBrokers:
 
         Raises:
             MissingExtra: the extra `broker` is not installed.
-            InvalidArgument: a setting is not what it should be.
+            InvalidArgument: a setting is invalid.
         """
         with self._lock:
             process = self._process = self._process or self._begin()
@@ -54,7 +54,7 @@ class MemoryBrokers:
         return MemoryBroker(number=answer["broker"], url=answer["grpc"], admin_url=answer["admin"])
 
     def stop(self, broker: MemoryBroker) -> None:
-        """Stop the broker; returns at once."""
+        """Stop the broker without waiting for its end."""
         with self._lock:
             if self._process is not None:
                 self._write(self._process, {"stop": broker.number})

@@ -19,10 +19,10 @@ from pydanube.wire.http2_transport import Http2Transport
 
 
 class InMemoryCluster:
-    """A broker that keeps everything in memory; `connect()` gives a client of it.
+    """A broker that keeps everything in memory. `connect()` returns a client of it.
 
-    It runs in a process beside this one, which all clusters of a test session share: the first takes a second or two to
-    start, the others a tenth. A cluster ends with `close()`, with its `with` block, or when nobody holds it any more.
+    It runs in a process beside this one, which all clusters of a test session share. The first takes a second or two to
+    start, the others a tenth. A cluster ends with `close()`, with its `with` block, or when it is garbage collected.
 
     Args:
         auto_create: producers make topics that do not exist.
@@ -34,7 +34,7 @@ class InMemoryCluster:
 
     Raises:
         MissingExtra: the extra `broker` is not installed.
-        InvalidArgument: an argument is not what it should be.
+        InvalidArgument: an argument is invalid.
     """
 
     def __init__(self, *, auto_create: bool = True, max_message_bytes: int = 4_000_000) -> None:
@@ -48,7 +48,7 @@ class InMemoryCluster:
         self._ended.atexit = False
 
     def close(self) -> None:
-        """Stop the broker; its data is gone. May be called again."""
+        """Stop the broker and drop its data. May be called again."""
         self._ended()
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class InMemoryCluster:
         self.close()
 
     def connect(self, *, retry: Retry | None = None, tracing: bool = False) -> Client:
-        """Return a client of this cluster, to be used as `async with`; the faults below apply to it."""
+        """Return a client of this cluster, to be used as `async with`. The faults below apply to it."""
         spans = Tracing() if tracing else None
         return Client(
             self.url, lambda url: FaultyTransport(Http2Transport(url), self._faults), retry or Retry(), spans
@@ -75,12 +75,12 @@ class InMemoryCluster:
         partitions: int = 0,
         dispatch_strategy: Literal["reliable", "non_reliable"] = "reliable",
     ) -> None:
-        """Create a topic; partitions 0: a topic without."""
+        """Create a topic. With 0 partitions it has none."""
         with connect_admin(self.admin_url) as admin:
             admin.topics.create(topic, partitions=partitions, dispatch_strategy=dispatch_strategy)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its subscriptions; its clients get `TopicNotFound`."""
+        """Delete a topic with its subscriptions. Its clients get `TopicNotFound`."""
         with connect_admin(self.admin_url) as admin:
             admin.topics.plan_delete(topic).apply()
 
@@ -97,7 +97,7 @@ class InMemoryCluster:
         return sum((item.next_offset or 0) - (item.next_unacked or 0) for item in items)
 
     def drop_connections(self) -> None:
-        """Cut every stream, as a broken network would; clients reconnect."""
+        """Cut every stream, as a broken network would. Clients reconnect."""
         self._faults.drop_connections()
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class InMemoryCluster:
         self._faults.revoke_producers(ProducerFenced("the producer was opened again", outcome="unknown"))
 
     def refuse_publishes(self, *errors: ClusterError) -> None:
-        """Answer the next batches with these errors, one each; none of them is stored."""
+        """Answer the next batches with these errors, one each. None of them is stored."""
         self._faults.refusals.extend(errors)
 
     def cut_before_answers(self, count: int = 1) -> None:

@@ -1,6 +1,6 @@
 """Faults between a real client and a real broker: connections cut, answers delayed, lost or replaced.
 
-`FaultyTransport` stands around the real transport and passes everything on, but for what `Faults` was told to do.
+`FaultyTransport` wraps the real transport and passes everything on, except for the faults set in `Faults`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Faults:
         self.cuts = 0  # how many receipts are still to be lost with their connections
         self.held: list[tuple[FaultyStream, bytes]] | None = None
         self.streams: set[FaultyStream] = set()
-        self._revoked: dict[int, ClusterError] = {}  # producer id → what its session is answered from now on
+        self._revoked: dict[
+            int, ClusterError
+        ] = {}  # producer id → the error that its session gets from now on
 
     def check_up(self) -> None:
         """Raise `Unavailable` while the cluster is stopped."""
@@ -42,7 +44,7 @@ class Faults:
             stream.soon(partial(stream.end, Unavailable("the connection was cut by the test")))
 
     def revoke_producers(self, error: ClusterError) -> None:
-        """Answer every open producer session with this error, whatever it sends."""
+        """Answer everything that open producer sessions send with this error."""
         self._revoked |= {stream.producer_id: error for stream in tuple(self.streams) if stream.producer_id}
 
     @contextmanager
@@ -56,10 +58,10 @@ class Faults:
             for stream, message in held:
                 stream.soon(partial(stream.hand_over, message))
 
-    # -- asked by the streams --------------------------------------------------------------------------------------
+    # -- called by the streams -------------------------------------------------------------------------------------
 
     def refused(self, stream: FaultyStream, message: bytes) -> bytes | None:
-        """Return the answer to a producer's message that the broker is not to see; None: pass it on."""
+        """Return the answer to a producer's message that is kept from the broker. None: pass it on."""
         batch = read_bytes_field(PUBLISH_BATCH_FIELD, message)
         if batch is None:
             revoked = self._revoked.get(pb.PublishRequest.FromString(message).open.producer_id)
@@ -100,14 +102,14 @@ class FaultyStream:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[bytes] = deque()
         self._take: Callable[[bytes], bool] | None = None
-        # Of `read` and `listen`; True: `take` has said enough
+        # Of `read` and `listen`. True: `take` has ended it
         self._waiting: asyncio.Future[bool] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._over = False
         self._error: ClusterError | None = None
         faults.streams.add(self)
 
-    # -- what the client calls -------------------------------------------------------------------------------------
+    # -- called by the client --------------------------------------------------------------------------------------
 
     async def write(self, message: bytes) -> None:
         self._check()
@@ -169,10 +171,10 @@ class FaultyStream:
             self._loop.call_soon(self.hand_over, answer)
         return answer is not None
 
-    # -- what comes ------------------------------------------------------------------------------------------------
+    # -- messages of the broker ------------------------------------------------------------------------------------
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call a function in the stream's loop; at once if that is the running one."""
+        """Call a function in the stream's loop, immediately if that is the running one."""
         with contextlib.suppress(RuntimeError):  # no loop runs here
             if asyncio.get_running_loop() is self._loop:
                 call()
@@ -181,7 +183,7 @@ class FaultyStream:
             self._loop.call_soon_threadsafe(call)
 
     def end(self, error: ClusterError | None) -> None:
-        """End the stream; what arrived before is still delivered."""
+        """End the stream. Messages that arrived before are still delivered."""
         if not self._over:
             self._over, self._error = True, error
             self._wake(done=False)

@@ -1,6 +1,6 @@
 """A client's token: a text, or a function that is called for each call or stream.
 
-It goes over TLS, or to this machine itself: whoever sees it can act in its owner's name.
+It goes over TLS, or to this machine itself, because it permits anyone to act as its owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_CHARS: Final = 8192
 
 
 def token_from(environment: Mapping[str, str] = os.environ) -> TokenSource | None:
-    """Return `DANUBE_TOKEN`, or a function that reads the file `DANUBE_TOKEN_FILE` for each call; None without either."""
+    """Return `DANUBE_TOKEN`, or a function that reads `DANUBE_TOKEN_FILE` for each call. None without either."""
     if token := environment.get("DANUBE_TOKEN"):
         return token
     if file := environment.get("DANUBE_TOKEN_FILE"):
@@ -60,7 +60,7 @@ def check_channel(url: str, host: str, *, secure: bool) -> None:
 def bearer(token: TokenSource) -> tuple[str, str]:
     """Return the metadata of one call with the token.
 
-    Raises:
+    Unauthenticated: the function did not return a token. Its own exceptions pass through.
         Unauthenticated: the function gave what is no token. Its own exceptions pass through.
     """
     text = token if isinstance(token, str) else token()

@@ -21,22 +21,22 @@ from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
 from pydanube.wire.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
-MOST_KNOWN: Final = 64  # brokers that are asked in turn
+MOST_KNOWN: Final = 64  # brokers that are tried in turn
 
 _Answer = TypeVar("_Answer")
 
 
 class Connections:
-    """Connections made on demand; usable between `open` and `aclose`."""
+    """Connections made on demand, usable between `open` and `aclose`."""
 
     def __init__(self, urls: Sequence[str], make: TransportFactory, retry: Retry) -> None:
-        self.url = urls[0]  # of the broker that is asked where topics are
-        # And of those that can be asked instead, in the order they became known
+        self.url = urls[0]  # of the broker that looks topics up
+        # All brokers that can look topics up, in the order in which they were learned
         self._known = dict.fromkeys(urls)
         self._make = make
         self._retry = retry
         self._transports: dict[str, Transport] = {}
-        self._owners: dict[str, str] = {}  # concrete topic → url, as a Resolve just said; used once
+        self._owners: dict[str, str] = {}  # concrete topic → url, from the latest Resolve, used once
         self.usable = False
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Connections:
             await transport.aclose()
 
     async def call(self, path: str, request: bytes, timeout_s: float) -> bytes:
-        """Make a unary call to one of the brokers that the client was given, or learned of."""
+        """Make a unary call to one of the brokers that were given or learned."""
         return await self._asked(lambda transport: transport.call(path, request, timeout_s=timeout_s))
 
     async def _asked(self, ask: Callable[[Transport], Coroutine[Any, Any, _Answer]]) -> _Answer:
@@ -109,7 +109,7 @@ class Connections:
     async def with_retry(
         self, ask: Callable[[], Coroutine[Any, Any, _Answer]], waiting: Callable[[str], None]
     ) -> _Answer:
-        """Retry a call as long as the client's `Retry` says; `waiting` is told why."""
+        """Retry a call as long as the client's `Retry` allows. `waiting` gets each failure's message."""
         since, attempt = time.monotonic(), 0
         while True:
             try:
@@ -136,7 +136,7 @@ class Connections:
             async def ask() -> bytes:
                 return await self.call(STREAM["Match"].path, request, ASK_TIMEOUT_S)
 
-            # Beside the consumer's own connections, to look whether there is more is not what it waits for.
+            # For one topic this looks for further partitions, for which the consumer does not wait.
             with waiter.asking(str(choice)) if several else nullcontext(_unheard) as waiting:
                 found = pb.MatchResponse.FromString(await self.with_retry(ask, waiting))
             return dict(zip(found.topics, chain(found.partitions, repeat(0)), strict=False)), found.more
@@ -165,7 +165,7 @@ class Connections:
         return response
 
     async def locate(self, concrete_topic: str) -> Transport:
-        """Return the transport to the topic's owner, looked up for each connection: the topic may have moved."""
+        """Return the transport to the topic's owner, looked up for each connection because the topic may have moved."""
         url = self._owners.pop(concrete_topic, None)
         if url is None:
             await self._resolve(pb.ResolveRequest(topic=concrete_topic))
@@ -174,4 +174,4 @@ class Connections:
 
 
 def _unheard(reason: str) -> None:
-    """Ignore a reason for waiting that nobody needs to know."""
+    """Ignore a reason for waiting."""

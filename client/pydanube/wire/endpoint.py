@@ -1,4 +1,4 @@
-"""The address of a broker, and what a connection to it needs: certificates, principal."""
+"""The address of a broker, and the certificates for a connection to it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def with_scheme(url: str) -> str:
 
 
 def each_address(url: str) -> list[str]:
-    """Return the URLs in `danube://b1:6650,b2:6650`, or in several such separated by commas; a single address is one.
+    """Return the URLs in `danube://b1:6650,b2:6650`, or in several such separated by commas, or a single address.
 
     Raises:
-        InvalidArgument: one is none, or they do not agree on TLS.
+        InvalidArgument: one is not an address, or they do not agree on TLS.
     """
     if not isinstance(url, str) or url.startswith(UNIX):
         return [with_scheme(url)]
@@ -55,7 +55,7 @@ SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True
 def parse_url(url: str) -> tuple[str, bool]:
     """Return `host:port`, and whether to use TLS, for `http://host:port` or `https://host:port` (or danube, danubes).
 
-    `unix:/path` is a socket on this machine; its target is the whole of it.
+    `unix:/path` is a socket on this machine and returned whole.
     """
     if isinstance(url, str) and url.startswith(UNIX):
         return url, False

@@ -15,14 +15,15 @@ ResponseT = TypeVar("ResponseT")
 async def first_answer(
     stream: Stream, parse: Callable[[bytes], ResponseT], *, who: str, topic: str, concrete_topic: str
 ) -> ResponseT:
-    """Read the answer to an open; its `opened` is set.
+    """Read the answer to an open. Its `opened` is set.
 
     Args:
         parse: reads a `PublishResponse` or a `ConsumeResponse`.
         who: `producer` or `consumer`.
 
     Raises:
-        Unavailable: the stream ended without one. What the broker answered instead.
+        Unavailable: the stream ended without one.
+        ClusterError: the broker's error.
     """
     data = await stream.read()
     if data is None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 MESSAGE_BYTES: Final = 16 << 20
-#: unread messages of a stream, before the broker is held back; besides them there is what its window lets through
+#: limit of a stream's unread messages, above which the broker is held back. Its window may still let more through
 HIGH_WATER_BYTES: Final = 1 << 20
 _CODES: Final = {int(code): code.name for code in ErrorCode}
 _STATUSES: Final = {b"%d" % status: status.name for status in GrpcStatus}
@@ -63,17 +63,17 @@ class Call:
         self._reader: MessageReader | None = None  # once the answer has begun
         self._messages: deque[bytes] = deque()
         self._held = 0  # bytes of them
-        self._waiter: asyncio.Future[None] | None = None  # of whoever reads or listens
-        self._take: Callable[[bytes], bool] | None = None  # of whoever listens
+        self._waiter: asyncio.Future[None] | None = None  # of the reader or listener
+        self._take: Callable[[bytes], bool] | None = None  # of the listener
         self._raised: Exception | None = None  # by it
-        self._room: asyncio.Future[None] | None = None  # of whoever writes
+        self._room: asyncio.Future[None] | None = None  # of the writer
         self._over = False
         self._failure: ClusterError | None = None
 
     # -- for the application ---------------------------------------------------------------------------------
 
     async def write(self, message: bytes) -> None:
-        """Send one message; waits while too much of this stream is queued.
+        """Send one message. Waits while too much of this stream is queued.
 
         Raises:
             ClusterError: the call is over.
@@ -91,7 +91,7 @@ class Call:
                 self._room = None
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one message now; return False, and do nothing, if the call is over or too much is queued."""
+        """Send one message now. Return False, and do nothing, if the call is over or too much is queued."""
         if self._over or self._stream.full:
             return False
         link = self._link
@@ -100,13 +100,13 @@ class Call:
         return True
 
     async def listen(self, take: Callable[[bytes], bool]) -> bool:
-        """Call `take` with each message, from within the read of the connection, until it says False or raises.
+        """Call `take` with each message, from within the read of the connection, until it returns False or raises.
 
-        Returns whether it was `take` that ended it; else the call ended with OK. Not beside `read`.
+        Returns True if `take` ended it, False if the call ended with OK. Not beside `read`.
 
         Raises:
             ClusterError: how else the call ended.
-            Exception: what `take` raised.
+            Exception: raised by `take`.
         """
         while self._messages:
             if not take(self._messages.popleft()):
@@ -160,7 +160,7 @@ class Call:
             self._link.send()
 
     def cancel(self) -> None:
-        """Cancel the call; does nothing if it is over."""
+        """Cancel the call. Does nothing if it is over."""
         if not self._over:
             self._link.http.reset(self._stream, ErrorCode.CANCEL)
             self._end(Unavailable(f"the stream to {self._link.url} is closed", broker=self._link.url))
@@ -212,7 +212,7 @@ class Call:
             self._end(not_reached(self._link.url, "the answer ended without a status"))
 
     def _hand_over(self, messages: Sequence[bytes], take: Callable[[bytes], bool]) -> None:
-        """Give messages to the listener; those after the last that it wanted are dropped."""
+        """Give messages to the listener. Those after one for which it returns False are dropped."""
         try:
             for message in messages:
                 if not take(message):
@@ -220,7 +220,7 @@ class Call:
             else:
                 return
         except Exception as error:
-            self._raised = error  # it is the listener's task that has to know
+            self._raised = error  # raised in the listener's task
         self._take = None
         self._wake()
 

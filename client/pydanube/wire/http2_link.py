@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pydanube_core.http2 import Stream
 
 
-# It would write every header down where somebody wants to see all logs: also `authorization`, whose owner anybody could be.
+# At DEBUG it logs every header, also `authorization`, with which anyone could act as its owner.
 logging.getLogger("hpack").setLevel(logging.INFO)
 
-#: a consumer's credit bounds what is sent to it, so windows have only to be out of the way
+#: a consumer's credit bounds deliveries, so windows only have to be large enough
 LIMITS: Final = Limits(
     stream_window_bytes=4 << 20,
     stream_window_max_bytes=4 << 20,
@@ -45,7 +45,7 @@ async def open_link(
     """Connect, and wait for the broker's HTTP/2 settings.
 
     Raises:
-        Unavailable: it did not within `patience_s`, or there is none.
+        Unavailable: the broker was not reached, or did not send them within `patience_s`.
     """
     loop = asyncio.get_running_loop()
     link = Link(url, loop, keepalive_s)
@@ -61,7 +61,7 @@ async def open_link(
             await link.greeting
     except TimeoutError:
         why = f"no answer within {patience_s:g} s"
-    except OSError as error:  # those of ssl are such too
+    except OSError as error:  # includes errors of ssl
         why, failed_tls = _reason(error), isinstance(error, ssl.SSLError)
         not_trusted = isinstance(error, ssl.SSLCertVerificationError)
     except asyncio.CancelledError:
@@ -92,7 +92,7 @@ class Link(Http2Link):
         super().__init__(url, loop, limits=LIMITS, message_bytes=MESSAGE_BYTES, keepalive_s=keepalive_s)
 
     def start(self, headers: Headers) -> Call:
-        """Start a call; the caller writes to it at once.
+        """Start a call, to which the caller writes immediately.
 
         Raises:
             Unavailable: the broker allows no more on this connection.
@@ -125,10 +125,10 @@ class Link(Http2Link):
         return _reason(error) if isinstance(error, OSError) else "the connection was closed"
 
     async def aclose(self) -> None:
-        """Send GOAWAY and close the connection; waits at most `CLOSE_S` for the other side."""
+        """Send GOAWAY and close the connection. Waits at most `CLOSE_S` for the other side."""
         transport = self._transport
         if transport is not None:
             self.http.say_goodbye()
             self.close("the client closed the connection")
             await asyncio.wait([self.closed], timeout=CLOSE_S)
-            transport.abort()  # where the other side does not take its part in closing; else it does nothing
+            transport.abort()  # for a peer that does not close its side. Otherwise it does nothing

@@ -16,7 +16,7 @@ from pydanube.wire.tls import client_context
 
 _SERVICE: Final = "/danube.stream.Stream/"
 KEEPALIVE_S: Final = 10.0
-#: how long a broker that accepts may take to say hello: on a busy machine more than a second
+#: time for a broker that accepts to send its settings, on a busy machine more than a second
 CONNECT_S: Final = 5.0
 _Headers = tuple[tuple[bytes, bytes], ...]
 

@@ -1,7 +1,7 @@
 """One stream of a lane, from opening to end, for publishing and consuming.
 
-Two tasks share a stream: the lane writes, a reader of its own reads. A write that fails only says that the stream is
-over; why it is over, the reader learns.
+Two tasks share a stream: the lane writes, and a reader task reads. A failed write shows only that the stream is over.
+The reader gets the reason.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pydanube.facts import ClientEventKind
 from pydanube.tasks import TaskOwner
 from pydanube.wire.transport import Stream, Transport, say_goodbye
 
-_REASON_S: Final = 1.0  # so long a failed write waits for the reader to say why
+_REASON_S: Final = 1.0  # maximum time that a failed write waits for the reader's reason
 
 
 class LaneStream:
-    """The present stream of a lane, and what is known of the one before.
+    """The current stream of a lane, and the url and error of the one before.
 
     Args:
         topic: for errors, as the application names it.
         concrete_topic: the log.
         locate: the transport to the broker that owns a log now.
-        take: called with each message that arrives, says whether to read on; what it raises ends the stream.
-        ended: called when the reader has ended; `error` says why, None if `take` ended it.
+        take: called with each message, returns whether to read on. An exception of it ends the stream.
+        ended: called when the reader has ended. `error` is the reason, None if `take` ended it.
     """
 
     __slots__ = ("_concrete_topic", "_emit", "_ended", "_locate", "_take", "_topic", "error", "url")
@@ -59,7 +59,7 @@ class LaneStream:
         writing: Callable[[Stream], Coroutine[Any, Any, None]],
         over: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open a stream, write until that ends or fails, and read meanwhile; `over` is called at the end.
+        """Open a stream, and read from it until `writing` ends or fails. `over` is called at the end.
 
         Raises:
             ClusterError: why the stream is over.
@@ -80,7 +80,7 @@ class LaneStream:
             except Retryable as error:
                 await asyncio.wait([reader], timeout=_REASON_S)
                 raise self.error or error from None
-            except Unauthenticated as error:  # it was let in: the time of its token is over
+            except Unauthenticated as error:  # it was accepted before, so its token has expired
                 if not transport.renews:
                     raise
                 raise Unavailable(

@@ -22,9 +22,9 @@ class OpsChannel:
 
     Args:
         url: `http://host:port`, or `https://host:port` with TLS.
-        field: the argument that an address of another form is blamed on.
-        token, tls: as of `pydanube.connect`.
-        transport: a connection that is there already and somebody else's to close.
+        field: the argument that the error for an invalid address names.
+        token, tls: as for `pydanube.connect`.
+        transport: an existing connection, which its owner closes.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OpsChannel:
         target, secure = call_target(url, field=field)
         token = token_from() if token is None else token
         tls = tls_from() if tls is None and secure else tls
-        #: a broker that asks knows who calls, by what is shown: there is no need to say it
+        #: the broker authenticates the caller by its credential, so no principal needs to be sent
         self.shows_identity = (
             token is not None or target.startswith(UNIX) or (tls is not None and tls.cert is not None)
         )
@@ -53,11 +53,11 @@ class OpsChannel:
     async def call(self, request: CallRequest, *, timeout_s: float) -> bytes:
         """Carry out one operation and return its result as JSON.
 
-        Cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not.
+        If it is cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not.
 
         Raises:
-            ClusterError: what the operation answered; `Unavailable` if nobody listens at the address;
-                `DeadlineExceeded` after `timeout_s`.
+            ClusterError: the operation's error. `Unavailable` if nothing listens at the address, `DeadlineExceeded`
+                after `timeout_s`.
         """
         data = request.SerializeToString()
         return await self.carry(OPS_CALL, data, operation=request.operation, timeout_s=timeout_s)
@@ -67,7 +67,7 @@ class OpsChannel:
         try:
             answer = await self._transport.call(path, data, timeout_s=timeout_s)
         except ClusterError as error:
-            if error.details.get("broker") != self._transport.url:  # the broker's own words
+            if error.details.get("broker") != self._transport.url:  # the broker's own error
                 raise
             raise call_failed(error, url=self.url, operation=operation, timeout_s=timeout_s) from error
         return call_result(CallResponse.FromString(answer))

@@ -1,7 +1,7 @@
 """The `ClusterError` for the status of a call, whatever carried it.
 
-The broker's errors arrive whole in the streams' `Failure` messages; on unary calls they are in the trailing metadata
-(`danube-error-bin`, JSON) or, failing that, in `CODE: message`. Everything else is the transport that speaks.
+The broker's errors arrive whole in the streams' `Failure` messages. On unary calls they are in the trailing metadata
+(`danube-error-bin`, JSON) or, failing that, in `CODE: message`. All other errors come from the transport.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def not_reached(url: str, why: str, *, tls: bool = False, retryable: bool = True
     """Return the error for a broker that cannot be reached.
 
     Args:
-        tls: the handshake failed, and `why` says what to do.
-        retryable: False for a certificate that is not trusted, which does not mend itself while a program tries again.
+        tls: the handshake failed, and `why` has the remedy.
+        retryable: False for a certificate that is not trusted, which does not change while a program retries.
     """
     if tls:
         return Unavailable(
@@ -56,8 +56,8 @@ def error_of(
     code, separator, message = text.partition(": ")
     if separator and code in CODES:
         return error_for(code, message, {"broker": url})
-    # From here on it is gRPC that speaks, not the broker. Its INTERNAL is what a connection that breaks under a write
-    # looks like ("Internal error from Core", RST_STREAM): the stream is lost, which a retry may mend.
+    # From here on the error is of gRPC, not of the broker. A connection that breaks under a write has INTERNAL
+    # ("Internal error from Core", RST_STREAM): the stream is lost, and a retry may help.
     what = f"the broker at {url} answered {status}: {text}"
     match status:
         case "UNIMPLEMENTED":

@@ -24,15 +24,16 @@ _WRONG_NAME: Final = frozenset((62, 64))
 
 
 def tls_from(environment: Mapping[str, str] = os.environ) -> Tls | None:
-    """Return the files named by `DANUBE_CA`, `DANUBE_CERT`, `DANUBE_KEY` (PEM); None if none is set."""
+    """Return the files named by `DANUBE_CA`, `DANUBE_CERT`, `DANUBE_KEY` (PEM). None if none is set."""
     ca, cert, key = (environment.get(f"DANUBE_{name}") or None for name in ("CA", "CERT", "KEY"))
     return None if (ca, cert, key) == (None, None, None) else Tls(ca=ca, cert=cert, key=key)
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """
+    """Return the context for a client's TLS.
+
     Raises:
-        InvalidArgument: a file cannot be read, or is not what it should be.
+        InvalidArgument: a file cannot be read, or is invalid.
     """
     if tls.key is not None and tls.cert is None:
         raise InvalidArgument("tls: a key goes with a certificate; give cert too", field="tls", value=tls.key)

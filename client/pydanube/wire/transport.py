@@ -1,8 +1,8 @@
 """The interface between the SDK and the transport of its bytes.
 
 A transport leads to one broker. Streams carry whole protobuf messages as bytes, in both directions, as
-`danube_stream.proto` describes them. There is one, over HTTP/2, and around it in tests the one of `pydanube.testing`,
-which can fail; one conformance suite runs over both.
+`danube_stream.proto` describes them. The only one is over HTTP/2. In tests, `pydanube.testing` wraps it with one that
+can fail. One conformance suite runs over both.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ GOODBYE_S: Final = 0.5
 
 
 class Stream(Protocol):
-    """A bidirectional stream. Every failure is a `ClusterError`; a lost connection is `Unavailable`."""
+    """A bidirectional stream. Every failure is a `ClusterError`, a lost connection `Unavailable`."""
 
     async def write(self, message: bytes) -> None:
-        """Send one message; returns when the transport took it. One write at a time."""
+        """Send one message, and return when the transport has accepted it. One write at a time."""
 
     def write_at_once(self, message: bytes) -> bool:
-        """Send one message now, in this turn of the loop; return False, and do nothing, if that would have to wait."""
+        """Send one message now, in this turn of the loop. Return False, and do nothing, if that would have to wait."""
 
     async def read(self) -> bytes | None:
-        """Return the next message; None when the other side ended the stream in order. One read at a time."""
+        """Return the next message, None when the other side ended the stream in order. One read at a time."""
 
     async def listen(self, take: Callable[[bytes], bool]) -> bool:
         """Call `take` with each message as soon as it arrives, until it returns False or raises.
 
-        True when `take` has said so, False when the other side ended the stream in order. Not beside `read`.
+        Return True if `take` ended it, False if the other side ended the stream in order. Not beside `read`.
         """
 
     async def finish(self) -> None:
-        """Say that nothing more is written; the other side then ends the stream. Never raises."""
+        """Announce the end of writing. The other side then ends the stream. Never raises."""
 
     async def aclose(self) -> None:
         """End the stream. Never raises, may be called again."""
@@ -49,19 +49,19 @@ class Transport(Protocol):
 
     @property
     def renews(self) -> bool:
-        """Whether each stream shows a token of its own, read when it begins."""
+        """Whether each stream sends its own token, read when it begins."""
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
-        """Call `Resolve` with an encoded `ResolveRequest`; returns an encoded `ResolveResponse`."""
+        """Call `Resolve` with an encoded `ResolveRequest`, and return an encoded `ResolveResponse`."""
 
     async def call(self, path: str, request: bytes, *, timeout_s: float) -> bytes:
-        """Call any unary method by its full path: the schema registry's, for one."""
+        """Call any unary method by its full path, for example the schema registry's."""
 
     async def publish(self) -> Stream:
-        """Begin a stream of a producer. Raises `Unavailable`: the broker cannot be reached."""
+        """Begin a stream of a producer. Raises `Unavailable` if the broker cannot be reached."""
 
     async def consume(self) -> Stream:
-        """Begin a stream of a consumer or reader; raises as `publish`."""
+        """Begin a stream of a consumer or reader. Raises as `publish`."""
 
     async def aclose(self) -> None: ...
 
@@ -73,7 +73,7 @@ TransportFactory = Callable[[str], Transport]
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
     """End a stream in order before it is cancelled, so that the broker does not take it for a failure.
 
-    Not for long: whoever leaves does not wait for a broker that does not answer.
+    The wait is bounded, because the broker may not answer.
     """
     await stream.finish()
     await asyncio.wait([reader], timeout=GOODBYE_S)
@@ -82,13 +82,13 @@ async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:
 def copy_of(error: ClusterError, **details: object) -> ClusterError:
     """Return a copy of an error for another waiter: one instance raised in many tasks would mix their tracebacks."""
     facts = ClusterError.from_dict(error.to_dict() | {"details": error.details | details})
-    # And nothing else: what a person is shown is one error, not how it travelled
+    # without a context: a user is shown one error, not its path
     facts.__cause__ = error.__cause__
     return facts
 
 
 def gave_up(error: ClusterError, waited_s: float) -> ClusterError:
-    """Return the error at the end of an outage, with how long was tried."""
+    """Return the error at the end of an outage, with the time spent."""
     facts = error.to_dict()
     tried = f"{error.message} (tried for {waited_s:.0f} s)" if waited_s >= 1 else error.message
     return ClusterError.from_dict(facts | {"message": tried})
