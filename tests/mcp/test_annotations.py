@@ -211,10 +211,11 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
     elif name in ("tokens.rotate", "tokens.revoke"):
         arguments = {"token_id": (await cluster("tokens.create", name="t"))["token_id"]}
     with_plans = name in (
+        "connectors.restart",
         "plans.create",
         "tokens.create",
         "tokens.rotate",
-    )  # what they make is kept beside plans
+    )  # what they make or count is kept beside plans
     if operation.effect.value == "destroy" and name != "plans.apply":
         untouched = await state_of(cluster, plans=False)
         asked = await client.call_tool(operation.tool, arguments)
