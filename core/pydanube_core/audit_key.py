@@ -18,7 +18,7 @@ class AuditKey:
     """One key, its id, and the MACs it makes."""
 
     secret: bytes = field(repr=False)
-    key_id: str = field(init=False)  # says which key it is, and nothing of the key
+    key_id: str = field(init=False)  # identifies the key without revealing it
 
     def __post_init__(self) -> None:
         assert len(self.secret) == KEY_BYTES

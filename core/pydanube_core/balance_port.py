@@ -10,22 +10,23 @@ from pydanube_core.facts import FailedMoveFacts, MoveFacts
 
 
 class BalancePort(Protocol):
-    """Loads and moves. `loads` is about the answering broker; everything else any broker answers alike."""
+    """Loads and moves. `loads` is about the answering broker. Everything else any broker answers alike."""
 
     async def takers(self) -> Sequence[str]:
-        """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
+        """Return the brokers that take topics, those with the fewest first. Empty for a lone broker."""
 
     async def destinations(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        """Where `move_topic` would send a topic, as things stand now: concrete topic → broker. Raises as it does."""
+        """Return the targets that `move_topic` would choose now: concrete topic → broker. Raises as it does."""
 
     async def move_topic(self, topic: str, to_broker: str | None = None) -> Mapping[str, str]:
-        """Begin to move a topic, each partition by itself; return concrete topic → the broker it goes to.
+        """Begin to move a topic, each partition separately. Return concrete topic → the target broker.
 
         `to_broker`: None for the one with the fewest topics, each moved one counted.
 
         Raises:
-            LastBroker: there is no other broker that takes topics. InvalidArgument: that one does not. Conflict: it is
-            moving already, or there.
+            LastBroker: no other broker takes topics.
+            InvalidArgument: that broker does not take topics.
+            Conflict: it is already moving, or there.
         """
 
     async def moves(self) -> Sequence[MoveFacts]:
@@ -35,12 +36,12 @@ class BalancePort(Protocol):
         """Return the moves that were cancelled, of topics that have not moved since, in no order."""
 
     async def loads(self) -> Sequence[LoadReport]:
-        """Return this broker's load; for a lone broker only that it exists."""
+        """Return this broker's load. For a lone broker only that it exists."""
 
     def note_balance(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
         """Give diagnosis and alerts the load manager's result.
 
         Args:
-            found: how evenly brokers are loaded; None: another broker leads and judges that.
+            found: how evenly brokers are loaded. None: another broker leads and judges that.
             silent: broker id → why it did not report its load.
         """

@@ -17,9 +17,9 @@ class CallingProgram:
     """A program.
 
     Attributes:
-        name: such as `claude-code`, of `clientInfo` over MCP; empty if it names itself nothing.
-        version: its version; empty if unknown.
-        by: `person` or `agent`, whoever decides to make the call; empty if unknown.
+        name: such as `claude-code`, of `clientInfo` over MCP. Empty if the program sends none.
+        version: its version. Empty if unknown.
+        by: `person` or `agent`, the one that decides to make the call. Empty if unknown.
     """
 
     name: str = ""
@@ -39,7 +39,7 @@ def _cleaned(text: str) -> str:
 @cache
 def package_version() -> str:
     """Return the version of this package, `0` in a source tree that is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # a command that calls nothing loads it not
+    from importlib.metadata import PackageNotFoundError, version  # not loaded by a command that calls nothing
 
     try:
         return version("pydanube")
@@ -49,5 +49,5 @@ def package_version() -> str:
 
 UNNAMED: Final = CallingProgram()
 
-#: of the call under way: on the side of the caller where a face calls for another program, and in the admin core
+#: of the current call: at the caller if a face calls for another program, and in the admin core
 current_program: ContextVar[CallingProgram | None] = ContextVar("current_program", default=None)

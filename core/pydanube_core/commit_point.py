@@ -1,8 +1,8 @@
 """The commit point: up to which position a topic's log is safe, and may be acknowledged and read.
 
-One pure rule (docs/design.md#4-the-journal), for records of every kind: batches, cursors, sessions, trims. Alone, a
-broker goes by what its own disk holds. With replicas, a record is safe when every member of the in-sync set *recorded
-in metadata* holds it; clocks decide nothing.
+One pure rule (docs/design.md#4-the-journal), for records of every kind: batches, cursors, sessions, trims. A single
+broker uses its own disk. With replicas, a record is safe when every member of the in-sync set *recorded in metadata*
+holds it. Clocks decide nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def safe_position(
     """Return the position up to which a topic's records are safe. Positions are addresses in its owner's journal.
 
     Args:
-        safe: the position so far; it never falls.
-        local_durable: up to where the owner's stable storage holds its journal: its disk, or for a topic that is to be
-            stored, the object store.
-        replicas: the same, as each other broker has reported it for what it has of the topic.
-        in_sync: the other members of the recorded in-sync set; one that has reported nothing holds nothing new.
+        safe: the position so far. It never falls.
+        local_durable: end of the owner's journal on its stable storage: its disk, or for a topic that is to be stored,
+            the object store.
+        replicas: the same for each other broker, as it reported for its copy of the topic.
+        in_sync: the other members of the recorded in-sync set. One without a report holds nothing new.
     """
     held = local_durable
     for member in in_sync:

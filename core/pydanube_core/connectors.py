@@ -1,8 +1,9 @@
 """Declared connectors: the record of one in the metadata, and the topics by which workers share them. Pure.
 
-A connector is declared in the metadata and run by a worker. The record says what is to be: the file, the group of workers, whether
-it is paused. What is, workers report as messages of `REPORTS`. A worker holds the lease of a connector while it is the active
-consumer of the failover subscription with the connector's name on `LEASES`, a topic without messages.
+A connector is declared in the metadata and run by a worker. The record is the desired state: the file, the group of
+workers, whether it is paused. Workers report the actual state as messages of `REPORTS`. A worker holds the lease of a
+connector while it is the active consumer of the failover subscription with the connector's name on `LEASES`, a topic
+without messages.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 class CursorState(NamedTuple):
     """A cursor's numbers. Integers only, so that a ring of them is one array: a round may have ten thousand.
 
-    Offsets are of the log. Counters count since the broker started; the incarnation of the broker says when that was.
+    Offsets are of the log. Counters count since the broker started, which its incarnation identifies.
     """
 
     taken_at_ms: int  # milliseconds since 1970, by the broker's clock
-    start_offset: int  # what is below was trimmed
+    start_offset: int  # offset below which messages are trimmed
     next_offset: int  # one past the newest committed message
     next_unacked: int  # everything below is acknowledged
     acked_above: int  # messages acknowledged above next_unacked
@@ -52,7 +52,7 @@ class CursorState(NamedTuple):
 
     @property
     def unread_offsets(self) -> int:
-        """The distance of the cursor from the head, which telemetry writes since it changes less than the cursor."""
+        """The distance of the cursor from the head. Telemetry writes it because it changes less than the cursor."""
         return self.next_offset - self.next_unacked
 
     @property
@@ -100,8 +100,8 @@ class LagField:
     position: int | None = (
         None  # among columns of the command line, which drops the last where it has no room
     )
-    title: str | None = None  # what follows the number on a screen; None: screens leave it out
-    telemetry: str | None = None  # meaning of its column in the table `cursors`; None: it has no column there
+    title: str | None = None  # text after the number on a screen. None: screens leave it out
+    telemetry: str | None = None  # meaning of its column in the table `cursors`. None: it has no column there
     unit: str = ""  # of that column
 
 

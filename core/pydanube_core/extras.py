@@ -12,12 +12,12 @@ DISTRIBUTION = "pydanube"
 def install_command(extra: str, *, origin: str | None = None) -> str:
     """Return the command that adds an extra (or several: `spark,s3`) to this installation.
 
-    What was installed from a folder (a clone, `pip install .`) is added to from that folder: the index may have no
-    such package, or another version of it.
+    An installation from a folder (a clone, `pip install .`) is extended from that folder, because the index may not
+    have the package, or another version of it.
 
     Args:
         extra: of pyproject.toml.
-        origin: the text of the installation's direct_url.json; None: as it is.
+        origin: the text of the installation's direct_url.json. None: read it.
     """
     text = _origin() if origin is None else origin
     folder, editable = _folder(text)
@@ -33,7 +33,7 @@ def _pip() -> str:
 
 
 def _origin() -> str:
-    from importlib import metadata  # slow to load, and rarely asked for
+    from importlib import metadata  # slow to load, and rarely needed
 
     try:
         return metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or ""

@@ -1,7 +1,7 @@
 """The hot stream messages, encoded and decoded by hand.
 
-A protobuf message whose `oneof` holds one `bytes` field is a tag, a length and the bytes; going through a message
-class would copy a batch twice. Field numbers are those of `danube_stream.proto` (a test holds the two together).
+A protobuf message whose `oneof` holds one `bytes` field is a tag, a length and the bytes. A message class would copy a
+batch twice. Field numbers are those of `danube_stream.proto` (a test compares the two).
 
 A delivery frame (`ConsumeResponse.delivery`), little-endian::
 
@@ -9,8 +9,8 @@ A delivery frame (`ConsumeResponse.delivery`), little-endian::
     per part:  u64 first offset · u64 end offset · u32 delivery count · u32 stored bytes
     per part:  the stored batch (broker part, producer part, body)
 
-A part asks for the messages of its batch with first ≤ offset < end. Several parts may carry the same batch in a
-row: then `stored bytes` of the later ones is 0.
+A part stands for the messages of its batch with first ≤ offset < end. Consecutive parts may carry the same batch. Then
+`stored bytes` of the later ones is 0.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def _varint(value: int) -> bytes:
 
 
 def write_bytes_field(field: int, parts: Sequence[Buffer]) -> bytes:
-    """Encode a message with one bytes field made of `parts`; one copy."""
+    """Encode a message with one bytes field made of `parts`, with one copy."""
     return b"".join((_varint(field << 3 | 2), _varint(sum(map(len, parts))), *parts))
 
 
 def read_bytes_field(field: int, message: bytes) -> memoryview | None:
-    """Return the bytes of a message that has only this field; None if it is any other message.
+    """Return the bytes of a message that has only this field. None for any other message.
 
-    Raises `InvalidArgument`: the tag is right and the length is not.
+    Raises `InvalidArgument` if the tag is right and the length is not.
     """
     if not message or message[0] != field << 3 | 2:
         return None
@@ -83,7 +83,7 @@ def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[
     """Encode a whole `ConsumeResponse` with a delivery frame.
 
     Args:
-        parts: (first offset, end offset, delivery count, buffers of the stored batch); no buffers: the same batch as
+        parts: (first offset, end offset, delivery count, buffers of the stored batch). No buffers: the same batch as
             the part before.
     """
     head = [FRAME.pack(session, len(parts), 0)]
@@ -97,7 +97,7 @@ def encode_delivery(session: int, parts: Sequence[tuple[int, int, int, Sequence[
 def decode_delivery(frame: Buffer) -> tuple[int, list[DeliveryPart]]:
     """Decode session and parts of a delivery frame (the bytes of the field, without tag and length).
 
-    Raises `InvalidArgument`: lengths do not add up.
+    Raises `InvalidArgument` if lengths do not add up.
     """
     view = memoryview(frame)
     try:

@@ -1,6 +1,6 @@
 """gRPC on HTTP/2, as bytes: messages in frames, statuses in trailers, metadata in headers (gRPC's PROTOCOL-HTTP2).
 
-Pure. A message is five bytes, a flag and a length, and the message; it begins and ends anywhere in the DATA of its
+Pure. A message is five bytes, a flag and a length, and the message. It may begin and end anywhere in the DATA of its
 stream.
 """
 
@@ -28,11 +28,11 @@ HEAD: Final[Headers] = (
 )
 OK_TRAILERS: Final[Headers] = ((b"grpc-status", b"0"),)
 _GZIP: Final = 16 + zlib.MAX_WBITS
-# gzip makes a thousandth of nothing at all, and the one loop has to unpack it. What is real shrinks to a twentieth at best.
+# gzip packs zeros to a thousandth, and the single loop has to unpack them. Real data shrink to a twentieth at best.
 _REAL_TIMES: Final = 20
-_LARGEST_BYTES: Final = 16 << 20  # of what shrinks to less
+_LARGEST_BYTES: Final = 16 << 20  # unpacked, of messages that shrink further
 _SMALL_BYTES: Final = 4096
-_BURST_BYTES: Final = 32 << 20  # of such, unpacked
+_BURST_BYTES: Final = 32 << 20  # of such messages, unpacked
 _REFILL_BYTES_A_S: Final = 4 << 20
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII but "%"
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -40,7 +40,7 @@ _LONGEST_S: Final = 10 * 365 * 86400.0
 
 
 class WireError(Exception):
-    """The bytes are not valid gRPC; the call ends with this status."""
+    """The bytes are not valid gRPC. The call ends with this status."""
 
     def __init__(self, status: GrpcStatus, why: str) -> None:
         super().__init__(why)
@@ -64,9 +64,9 @@ def frame_gzip(message: bytes) -> bytes:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """Decompress a gzip message; refuses more than `limit` bytes, and beyond 16 MiB more than 20 times its size.
+    """Decompress a gzip message. Refuses more than `limit` bytes, and beyond 16 MiB more than 20 times its size.
 
-    Raises `WireError`: it is larger, or not gzip.
+    Raises `WireError` if it is larger, or not gzip.
     """
     limit = min(limit, max(_LARGEST_BYTES, _REAL_TIMES * len(packed)))
     unpacker = zlib.decompressobj(wbits=_GZIP)
@@ -98,7 +98,7 @@ class Unpacker:
         self._since = clock()
 
     def __call__(self, packed: bytes) -> bytes:
-        """Decompress a message. Raises `WireError`: as `unpack`, or the budget is used up."""
+        """Decompress a message. Raises `WireError` as `unpack`, and if the budget is used up."""
         now = self._clock()
         self._left = min(_BURST_BYTES, self._left + (now - self._since) * _REFILL_BYTES_A_S)
         self._since = now
@@ -126,7 +126,7 @@ class MessageReader:
 
     Args:
         limit: of a message's size in bytes, packed or not.
-        unpacker: of packed messages; None where the stream's headers do not allow them.
+        unpacker: of packed messages. None if the stream's headers do not allow them.
     """
 
     __slots__ = ("_limit", "_need", "_pieces", "_unpacker", "held")
@@ -135,18 +135,18 @@ class MessageReader:
         self._limit = limit
         self._unpacker = unpacker
         self._pieces: list[bytes] = []
-        self.held = 0  # bytes of a message that is not whole
+        self.held = 0  # bytes of an incomplete message
         self._need = PREFIX_BYTES  # of them, before it is worth looking again
 
     def drop(self) -> None:
-        """Drop what is buffered: nothing more is read."""
+        """Drop buffered data. Nothing more is read."""
         self._pieces.clear()
         self.held = 0
 
     def feed(self, data: bytes, start: int, end: int) -> Sequence[bytes]:
-        """Add received bytes; return the messages that are now complete.
+        """Add received bytes and return the messages that are now complete.
 
-        Raises `WireError`: a message is too large, or packed in a way nobody announced. Nothing more can be read.
+        Raises `WireError` if a message is too large, or packed without announcement. Nothing more can be read.
         """
         if self.held:
             if len(self._pieces[-1]) < _SMALL_BYTES:  # a piece for each byte would take fifty times its room
@@ -197,7 +197,7 @@ def percent_decode(value: bytes) -> str:
 
 
 def trailers(status: int, message: str = "", metadata: Sequence[tuple[str, str | bytes]] = ()) -> Headers:
-    """Return the trailers for how a call ended."""
+    """Return the trailers for the end of a call."""
     found = [(b"grpc-status", b"%d" % status)]
     if message:
         found.append((b"grpc-message", percent_encode(message)))
@@ -205,7 +205,7 @@ def trailers(status: int, message: str = "", metadata: Sequence[tuple[str, str |
 
 
 def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
-    """Encode metadata as header fields; names that end in `-bin` have bytes."""
+    """Encode metadata as header fields. Names that end in `-bin` have bytes."""
     found = []
     for name, value in metadata:
         if name.endswith("-bin"):
@@ -217,7 +217,7 @@ def encode_metadata(metadata: Sequence[tuple[str, str | bytes]]) -> Headers:
 
 
 def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
-    """Return the caller's metadata: all fields except HTTP's and gRPC's own; invalid base64 or text is left out."""
+    """Return the caller's metadata: all fields except HTTP's and gRPC's own. Invalid base64 or text is left out."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name.startswith(b"grpc-") or name in (b"content-type", b"te"):
@@ -237,9 +237,9 @@ def decode_metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
 
 @lru_cache(maxsize=2048)
 def timeout_s(value: bytes) -> float:
-    """Parse `grpc-timeout` into seconds; cached, as one client's values repeat.
+    """Parse `grpc-timeout` into seconds. Cached, because one client's values repeat.
 
-    Raises `WireError`: it is none.
+    Raises `WireError` if it is invalid.
     """
     number, unit = value[:-1], _UNITS.get(value[-1:])
     if unit is None or not number.isdigit() or len(number) > 8:

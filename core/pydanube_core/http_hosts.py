@@ -1,7 +1,7 @@
 """Host names by which a port is called: whether a Host or Origin header names this machine.
 
-A web page in somebody's browser may reach a port of their machine by a name of its own that leads there, and read what
-the port answers. The name it called is in the headers, and no page can change it.
+A web page in a browser may reach a port of its machine by a name of the page's own that leads there, and read the
+port's answers. The name is in the headers, and no page can change it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 @lru_cache(256)
 def host_name(url: str) -> str | None:
-    """Return the host of `scheme://host:port` or `//host:port`; None if it has none, or more parts."""
+    """Return the host of `scheme://host:port` or `//host:port`. None if it has none, or more parts."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for a port that is none
@@ -26,7 +26,7 @@ def host_name(url: str) -> str | None:
 
 @lru_cache(256)
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the address; an unknown name counts as public."""
+    """Return whether only this machine can reach the address. An unknown name counts as public."""
     if host.lower() == "localhost":
         return True
     try:

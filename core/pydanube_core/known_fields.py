@@ -8,5 +8,5 @@ from typing import Any
 
 
 def known_fields(record: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a stored record that its dataclass has in this build; others are ignored."""
+    """Return the fields of a stored record that its dataclass has in this build. Others are ignored."""
     return {each.name: found[each.name] for each in fields(record) if each.name in found}

@@ -10,8 +10,8 @@ from typing import NamedTuple
 class TopicKey(NamedTuple):
     """The key of a topic in a list."""
 
-    topic: str  # as people name it: of a partitioned one not its partitions
-    owners: Sequence[str | None]  # of what holds its messages
+    topic: str  # as people name it: a partitioned one without its partitions
+    owners: Sequence[str | None]  # of the logs with its messages
 
 
 class LagKey(NamedTuple):
@@ -32,7 +32,7 @@ class LagKeysOfStatus(NamedTuple):
     """The subscriptions of one broker that have a status."""
 
     keys: Sequence[LagKey]
-    judged: int  # of so many that it serves: as many as there are, where none is between two brokers
+    judged: int  # number that it serves: all of them, if none is between two brokers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ListChanges:
     """The topics and subscriptions of one broker's lists that changed after a mark."""
 
     life: str  # the broker's, of whose start the marks are
-    mark: int  # to ask with later
-    # As people name them; None: there was no mark of this start, or it is too old
+    mark: int  # for the next call
+    # As people name them. None: there was no mark of this start, or it is too old
     topics: Sequence[str] | None
     subscriptions: Sequence[LagKey] = ()  # also every one of a topic that changed

@@ -1,6 +1,6 @@
 """Names of topics, namespaces, subscriptions, producers and consumers.
 
-A topic is `/namespace/name`; each part is letters, digits, `_` and `-` of ASCII, 1 to 128 characters. That is
+A topic is `/namespace/name`. Each part is letters, digits, `_` and `-` of ASCII, 1 to 128 characters. That is
 stricter than the reference broker, which lets empty parts and any Unicode letter pass
 (docs/research/data-plane.md#5-topic-names-partitions-creation). A partition is the topic `<base>-part-<N>`: N in decimal
 without leading zeros, so that `/default/orders` and `/default/orders-eu` never meet (docs/research/behaviours.md#row-29).
@@ -17,7 +17,7 @@ from pydanube_core.errors import InvalidArgument, InvalidName
 DEFAULT_NAMESPACE: Final = "default"
 SYSTEM_NAMESPACE: Final = "system"
 AUDIT_TOPIC: Final = (
-    "/system/audit"  # what every call of an operation leaves behind; of several brokers with "-<id>"
+    "/system/audit"  # record of every call of an operation. With several brokers with "-<id>"
 )
 MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
 MAX_CLIENT_NAME_CHARS: Final = 256
@@ -29,7 +29,7 @@ _RULE: Final = "use /namespace/topic; each part 1-128 letters, digits, '_' or '-
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A checked topic name; `str()` gives the full form `/namespace/name`."""
+    """A checked topic name. `str()` gives the full form `/namespace/name`."""
 
     namespace: str
     name: str
@@ -39,8 +39,8 @@ class TopicName:
         """Parse `/ns/topic`, `ns/topic` or `topic` (in namespace `default`).
 
         Raises:
-            InvalidName: the text breaks the rule; `details` has `field`, `value` and the rule.
-            InvalidArgument: it is no text at all.
+            InvalidName: the text breaks the rule. `details` has `field`, `value` and the rule.
+            InvalidArgument: it is not text.
         """
         _check_text(text, field)
         bare = text[1:] if text.startswith("/") else text
@@ -67,7 +67,7 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """Whether the topic is the broker's own, which others neither create nor write to."""
+        """Whether the topic is the broker's own, which clients neither create nor write to."""
         return self.namespace == SYSTEM_NAMESPACE
 
     @property
@@ -78,14 +78,14 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic that this name is a part of; itself if it is no partition."""
+        """The partitioned topic that this name is a part of, or the name itself if it is no partition."""
         match = _PARTITION.match(self.name)
         return TopicName(self.namespace, match["base"]) if match else self
 
     def part(self, index: int) -> TopicName:
         """The name of partition `index` (0 to 999 999) of this topic.
 
-        Raises `InvalidName`: the topic's own name leaves no room for the suffix.
+        Raises `InvalidName` if the topic's own name leaves no room for the suffix.
         """
         assert 0 <= index < 1_000_000
         name = f"{self.name}-part-{index}"
@@ -100,7 +100,7 @@ class TopicName:
 
 
 def check_namespace(text: str, *, field: str = "namespace") -> str:
-    """Return the namespace without a leading slash; raises `InvalidName` if it is not valid."""
+    """Return the namespace without a leading slash. Raises `InvalidName` if it is not valid."""
     bare = text[1:] if text.startswith("/") else text
     if not _PART.match(bare):
         raise InvalidName(

@@ -1,9 +1,9 @@
 """A broker's observation of itself, every few seconds: one `Round` of samples, for diagnosis and telemetry.
 
-A round holds what changed since the round before, and what did not change for `heartbeat` rounds: whoever carries a
-subject's last sample forward that long knows the same as the broker does. `gone` names what is no more. Counters
-count since the broker started, so a rate is a difference within one incarnation of it. Times are milliseconds since 1970 by
-the broker's clock; a cursor is read before its head, in the same slice of the round.
+A round holds the subjects that changed since the last round, and those unchanged for `heartbeat` rounds. A reader that
+carries a subject's last sample forward for that long has the same values as the broker. `gone` names subjects that were
+deleted. Counters count since the broker started, so a rate is a difference within one incarnation. Times are
+milliseconds since 1970 by the broker's clock. A cursor is read before its head, in the same slice of the round.
 
 Tuples instead of dataclasses: there may be ten thousand of each in a round.
 """
@@ -20,7 +20,7 @@ from pydanube_core.cursor_state import CursorState
 class HeadSample(NamedTuple):
     """One log: a topic that is not partitioned, or a partition."""
 
-    topic: str  # /namespace/topic; of a partition its own name
+    topic: str  # /namespace/topic. For a partition, its own name
     topic_id: int
     partition: int | None
     taken_at_ms: int
@@ -28,7 +28,7 @@ class HeadSample(NamedTuple):
     next_offset: int
     messages_in: int
     bytes_in: int
-    messages_out: int  # delivered to consumers; a message that comes again counts again
+    messages_out: int  # delivered to consumers. A redelivered message counts again
     bytes_out: int  # of them, as they are stored
     producers: int
     consumers: int
@@ -47,7 +47,7 @@ class CursorSample(NamedTuple):
     subscription: str
     subscription_id: int
     state: CursorState
-    oldest_unread_append_ms: int | None  # None: nothing is unread, or not known without asking the cold tier
+    oldest_unread_append_ms: int | None  # None: nothing is unread, or only the cold tier has it
     type: str | None = None  # exclusive, shared …
 
 
@@ -67,7 +67,7 @@ class ConsumerSample(NamedTuple):
     in_flight: int
     delivered: int
     oldest_in_flight_age_ms: int | None
-    # When its client said anything last; None: it is not kept for this kind of client
+    # When its client last sent anything. None: not recorded for this kind of client
     heard_at_ms: int | None
 
 
@@ -97,7 +97,7 @@ class BrokerSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look at everything. `number` rises by one."""
+    """One observation of all subjects. `number` rises by one."""
 
     number: int
     taken_at_ms: int
@@ -110,5 +110,5 @@ class Round:
     gone_subscriptions: Sequence[tuple[int, int]]  # (topic id, subscription id)
 
 
-#: told of every round, in the loop: it takes what it wants and returns at once
+#: called with every round, in the loop. It must return immediately
 RoundObserver = Callable[[Round], None]

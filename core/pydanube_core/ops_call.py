@@ -18,14 +18,14 @@ from pydanube_core.errors import (
 )
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 
-# For operations that say so, where the caller says nothing; his leaving ends them sooner
+# For operations declared as long, unless the caller gives a time. His leaving ends them sooner
 LONG_RUNNING_S: Final = 3600.0
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
     """Return `host:port` of an `http://` or `https://` URL, and whether it means TLS.
 
-    Raises `InvalidArgument`: not such a URL; `field` names the argument.
+    Raises `InvalidArgument` if it is not such a URL. `field` names the argument.
     """
     if admin_url.startswith("unix:"):  # a socket on this machine
         return admin_url, False
@@ -86,7 +86,7 @@ def call_request(
 
 
 def _text(value: str) -> str:
-    """Replace lone surrogates, which a protobuf string cannot have; a name with one is unknown anyway."""
+    """Replace lone surrogates, which a protobuf string cannot have. A name with one is unknown anyway."""
     return value.encode("utf-8", "replace").decode()
 
 
@@ -135,7 +135,7 @@ def call_failed(error: ClusterError, *, url: str, operation: str, timeout_s: flo
 
 
 def no_answer(*, url: str, operation: str, timeout_s: float) -> DeadlineExceeded:
-    """Return the error for a call whose time is over."""
+    """Return the error for a call that timed out."""
     return DeadlineExceeded(
         f"{operation} at {url}: no answer within {timeout_s:g} s; a change may have been made "
         "or not. Look before you repeat it, or allow more time with --timeout",

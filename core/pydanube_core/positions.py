@@ -20,16 +20,16 @@ class PositionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a topic; `value` is an offset, or milliseconds since 1970 by the broker's clock."""
+    """A place in a topic. `value` is an offset, or milliseconds since 1970 by the broker's clock."""
 
     kind: PositionKind
     value: int = 0
 
     @classmethod
     def parse(cls, text: str, *, now_ms: int, field: str = "position") -> Position:
-        """Parse a position; `time:-15m` is taken from `now_ms`.
+        """Parse a position. `time:-15m` is taken from `now_ms`.
 
-        Raises `InvalidArgument`: naming the field, the value and the forms that exist.
+        Raises `InvalidArgument` with the field, the value and the existing forms.
         """
         if not isinstance(text, str):
             raise InvalidArgument(

@@ -1,7 +1,7 @@
 """Quotas: how much of a broker a namespace or a principal may use. Pure.
 
-A quota has limits, which hold, and warnings, which are only told. What is a number at one moment (`topics`) is refused
-beyond its limit; what is a rate (`…_per_s`) is slowed down to it. 0 is no limit.
+A quota has limits, which are enforced, and warnings, which are only reported. A quantity (`topics`) is refused beyond
+its limit, and a rate (`…_per_s`) is slowed down to it. 0 is no limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUOTAS: Final = "security/quotas/"  # keys of the metadata store: one of ours fo
 Kind = Literal["namespace", "principal"]
 
 OF_BOTH: Final = ("producers", "messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s")
-#: what each kind may be given: a topic has no owner but its namespace, a connection none but its principal
+#: quotas of each kind: a topic belongs only to its namespace, a connection only to its principal
 QUOTA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("topics", "subscriptions", "stored_bytes", *OF_BOTH),
     "principal": ("connections", "requests_per_s", *OF_BOTH),
@@ -28,7 +28,7 @@ QUOTA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 RATES: Final = frozenset(
     {"messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s", "requests_per_s"}
 )
-MOST: Final = (1 << 53) - 1  # what JSON carries without loss
+MOST: Final = (1 << 53) - 1  # largest integer that JSON carries without loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,9 @@ class Quota:
     """The limits of one namespace or one principal.
 
     Attributes:
-        name: the namespace; the principal with its type, `user:ann`. Empty: whoever has no quota of his own.
-        limits: name of the quota → what holds; warnings: the same, and it is only told.
+        name: the namespace, or the principal with its type, `user:ann`. Empty: every holder without its own quota.
+        limits: name of the quota → enforced limit.
+        warnings: the same, but only reported.
     """
 
     kind: Kind
@@ -74,7 +75,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """The use of one quota holder at a broker; `slowed`, `refused`, `warned`: quota → (times, waited ms)."""
+    """The use of one quota holder at a broker. `slowed`, `refused`, `warned`: quota → (times, waited ms)."""
 
     kind: Kind
     name: str
@@ -94,7 +95,7 @@ class QuotasPort(Protocol):
         """Read the quotas again if they were changed."""
 
     def of(self, kind: Kind, name: str) -> Quota:
-        """Return the quota in effect: the holder's own, else the one for everybody, else that of the settings."""
+        """Return the quota in effect: the holder's own, else the general one, else that of the settings."""
 
     def uses(self) -> Sequence[QuotaUse]:
         """Return the use of every namespace and principal that has sessions at this broker, or had some recently."""
@@ -121,7 +122,7 @@ def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
 
 
 def parse_quota(kind: Kind, text: str) -> dict[str, int]:
-    """Parse the limits in a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`: names what is wrong."""
+    """Parse the limits in a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`."""
     found: dict[str, int] = {}
     for part in text.split(","):
         if not part.strip():

@@ -1,4 +1,4 @@
-"""A dict of bounded size: the item that was set or asked for longest ago goes first."""
+"""A dict of bounded size that drops the least recently used item."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class RecentDict(OrderedDict[K, V]):
-    """At most `most` items. `use` counts as use of an item, as setting it does; plain reading does not."""
+    """At most `most` items. Setting an item and `use` count as use, plain reading does not."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class RecentDict(OrderedDict[K, V]):
             self.popitem(last=False)
 
     def use(self, key: K) -> V | None:
-        """Return an item, which is then the last to go; None if it is not there."""
+        """Return an item and mark it as used. None if it is not there."""
         if key not in self:
             return None
         self.move_to_end(key)

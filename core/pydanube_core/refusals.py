@@ -1,7 +1,7 @@
-"""Refusals that several places make, each with one text.
+"""Errors that several places raise, each with one text.
 
-The broker decides what it can carry out; the admin core must know the same before it plans a change. Each of them
-raises what is written here, so that a caller reads the same sentence whoever refused.
+The broker decides whether it can carry out a change, and the admin core must apply the same rule when it plans one.
+Both raise these errors, so that a caller reads the same sentence from either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydanube_core.errors import (
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
-SHOWN_NAMES: Final = 20  # of what there is instead
+SHOWN_NAMES: Final = 20  # maximum of existing names in an error
 
 
 def audit_is_kept(topic: str) -> PermissionDenied:
@@ -50,7 +50,7 @@ def system_is_kept(name: str, *, field: str = "topic") -> PermissionDenied:
 
 
 def reused(what: str, name: str) -> NameReused:
-    """Return the error for an undo whose name another thing has now."""
+    """Return the error for an undo whose name is taken by another thing now."""
     return NameReused(
         f"{name} is the name of another {what} now: give the name free first, then undo again",
         field=what,
@@ -59,7 +59,7 @@ def reused(what: str, name: str) -> NameReused:
 
 
 def changed_since(what: str) -> Conflict:
-    """Return the error for an undo after somebody else changed the same thing."""
+    """Return the error for an undo after another change of the same thing."""
     return Conflict(
         f"{what} was changed again since: undoing the older change would take back the newer one too. Undo that one "
         "first, or set what you want",
@@ -69,7 +69,7 @@ def changed_since(what: str) -> Conflict:
 
 
 def in_use(topic: str, *, messages: int, subscriptions: int, producers: int, consumers: int) -> Conflict:
-    """Return the error for an undo of a creation that would destroy what the topic holds, or disconnect its clients."""
+    """Return the error for an undo of a creation that would destroy the topic's content, or disconnect its clients."""
     return Conflict(
         f"{topic} holds {counted(messages, 'message')} and {counted(subscriptions, 'subscription')} by now, and has "
         f"{counted(producers, 'producer')} and {counted(consumers, 'consumer')}: undoing its creation would destroy "
@@ -81,7 +81,7 @@ def in_use(topic: str, *, messages: int, subscriptions: int, producers: int, con
 
 
 def deleted_meanwhile(what: str, **details: Any) -> Conflict:
-    """Return the error for what was deleted between its making and the answer to who made it."""
+    """Return the error for a thing that was deleted between its creation and the answer."""
     return Conflict(f"{what} was deleted while it was being made: try again", **details)
 
 

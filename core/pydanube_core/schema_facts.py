@@ -1,4 +1,4 @@
-"""Facts of a broker's schema registry for the admin core, and the port it asks them through (as `facts`)."""
+"""Facts of a broker's schema registry for the admin core, and the port by which it reads them (as `facts`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-#: what official clients and tools call a schema type → its name
+#: names of a schema type in official clients and tools → its name
 TYPE_ALIASES: Final[Mapping[str, str]] = {
     "json": "json_schema", "proto": "protobuf",
     "int": "number", "int64": "number", "float": "number", "double": "number",
@@ -15,7 +15,7 @@ TYPE_ALIASES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaFacts:
-    """One version of a subject. `definition` is what was registered, byte for byte."""
+    """One version of a subject. `definition` has the registered bytes."""
 
     subject: str
     schema_id: int
@@ -31,7 +31,7 @@ class SchemaFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectFacts:
-    """A subject. `latest` is None if every version was deleted; `topics` are bound to the subject."""
+    """A subject. `latest` is None if every version was deleted. `topics` are bound to the subject."""
 
     subject: str
     schema_id: int
@@ -53,8 +53,8 @@ class RegistrationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilityFacts:
-    """`differences`: {path, rule, before, after}, empty if compatible; `compared_with`: versions, newest first; `example`: a
-    message that shows it, {written_by, refused_by, message, at, because}."""
+    """`differences`: {path, rule, before, after}, empty if compatible. `compared_with`: versions, newest first.
+    `example`: a message that shows it, {written_by, refused_by, message, at, because}."""
 
     is_compatible: bool
     differences: tuple[Mapping[str, Any], ...]
@@ -65,7 +65,7 @@ class CompatibilityFacts:
 
 
 class SchemasPort(Protocol):
-    """The schema registry. Unknown words raise `InvalidArgument`; unknown subjects, ids and versions `SchemaNotFound`."""
+    """The schema registry. Raises `InvalidArgument` for unknown words, `SchemaNotFound` for subjects, ids, versions."""
 
     async def subjects(self) -> Sequence[SubjectFacts]: ...
 
@@ -115,7 +115,7 @@ class SchemasPort(Protocol):
         """Restore a deleted version. Idempotent."""
 
     async def restore_topic(self, topic: str, settings: Mapping[str, Any] | None) -> None:
-        """Set a topic's schema to what `topic_schema` returned once, or none."""
+        """Set a topic's schema to an earlier result of `topic_schema`, or none."""
 
     async def topic_schema(self, topic: str) -> Mapping[str, Any] | None:
         """Return {subject, schema_id (text), validation_policy, enable_payload_validation}. Raises `TopicNotFound`."""

@@ -1,9 +1,9 @@
-"""Remove secrets from texts before they are kept or shown: known ones, and what looks like one.
+"""Remove secrets from texts before they are kept or shown: known values, and texts in the form of a secret.
 
-Pure. A secret is known by the name of what holds it (`is_secret_name`), by its form (a password in a URL, an access key,
-a bearer token, a name like those and a value behind it), or because it is a value of this process's own environment
-(`known_secrets`). No list of forms is complete: so nothing that may hold a secret is put into a text in the first
-place, and this is the second line.
+Pure. A secret is recognised by the name of its holder (`is_secret_name`), by its form (a password in a URL, an access
+key, a bearer token, a name like those and a value behind it), or as a value of this process's own environment
+(`known_secrets`). No list of forms is complete. Therefore texts that may hold a secret are avoided in the first place,
+and this is the second line of defence.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 REDACTED: Final = "redacted"
-MIN_KNOWN_CHARS: Final = 8  # a shorter value would be found in innocent texts
+MIN_KNOWN_CHARS: Final = 8  # a shorter value would match innocent text
 
 _WORDS: Final = (
     "secret", "password", "passwd", "token", "credential", "access_key", "accesskey", "private_key",
     "api_key", "apikey",
 )  # fmt: skip
-# A password may have / and @ in it, as people write them; what looks like a port and a path is none.
+# A password may have / and @ in it, as people write them. A port and a path are no password.
 _IN_A_URL: Final = re.compile(r"(?<=://)[^\s/@\"':]{0,256}(?::(?!\d{1,5}(?:[/,;?)\]]|$))[^\s\"']{0,256})?@")
-# Every repetition below is bounded, or begins at a place that is rare: texts of others must not cost more than their length.
+# Every repetition is bounded, or begins at a rare place: the cost must stay linear in the length of foreign texts.
 _FORMS: Final = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # access keys of AWS
     r"|\bdanube_[0-9a-f]{16}_[\w-]{43}"  # our own API tokens
@@ -51,7 +51,7 @@ def known_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def without_passwords(text: str) -> str:
-    """Return the text, which may be JSON, with what is before the @ of a URL replaced."""
+    """Return the text, which may be JSON, with everything before the @ of a URL replaced."""
     return _IN_A_URL.sub(f"{REDACTED}@", text) if "://" in text else text
 
 

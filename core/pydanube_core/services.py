@@ -31,7 +31,7 @@ from pydanube_core.generated import (
 
 
 class MethodKind(StrEnum):
-    """Which sides of a call are streams; the values are the names of grpcio's generic calls and handlers."""
+    """Which sides of a call are streams. The values are the names of grpcio's generic calls and handlers."""
 
     UNARY = "unary_unary"
     SERVER_STREAM = "unary_stream"
@@ -56,13 +56,13 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One service; `service["Name"]` is its method of that name, iteration gives all in the .proto's order."""
+    """One service. `service["Name"]` is its method of that name. Iteration yields all in the .proto's order."""
 
     full_name: str
     methods: Mapping[str, Method]
 
     def __getitem__(self, method: str) -> Method:
-        """Return the method of that name. Raises `KeyError`: the service has no such method."""
+        """Return the method of that name. Raises `KeyError` if there is none."""
         return self.methods[method]
 
     def __iter__(self) -> Iterator[Method]:
@@ -107,7 +107,7 @@ STORAGE_SERVICE: Final = _service(danube_pb2.DESCRIPTOR, "StorageService")
 AUTH_SERVICE: Final = _service(danube_pb2.DESCRIPTOR, "AuthService")
 SCHEMA_REGISTRY: Final = _service(danube_schema_pb2.DESCRIPTOR, "SchemaRegistry")
 
-# The admin plane of the official tool, port 50051; the registry is served there too.
+# The admin plane of the official tool, port 50051. The registry is served there too.
 BROKER_ADMIN: Final = _service(danube_admin_pb2.DESCRIPTOR, "BrokerAdmin")
 CLUSTER_ADMIN: Final = _service(danube_admin_pb2.DESCRIPTOR, "ClusterAdmin")
 NAMESPACE_ADMIN: Final = _service(danube_admin_pb2.DESCRIPTOR, "NamespaceAdmin")

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from pydanube_core.names import TopicName
 
-# Likeness costs some 30 µs a name; of more than these only the likeliest are looked at.
+# Comparing costs some 30 µs per name. Of more than these, only the likeliest are compared.
 MOST_COMPARED: Final = 200
 MOST_LETTERS: Final = 256  # no name is longer than that
-# The cost of one goes with the square of its length where the same letter is repeated: of long names fewer are compared.
+# A comparison costs the square of its length if the same letter is repeated, so fewer long names are compared.
 MOST_STEPS: Final = 320_000
 PASSES: Final = 6
-# Topics looked at on either side of where a name would stand; ten callers at once compare no more than they did one.
+# Topics compared on either side of the name's place. Ten concurrent callers compare no more each than one did.
 BESIDE: Final = 16
 
 
@@ -33,8 +33,10 @@ def close_names(given: str, known: Iterable[str], *, at_most: int = 3, cutoff: f
 
 
 class TopicNames:
-    """Full names of topics, `/namespace/topic`, in order of their begins and of their ends: names spelled alike stand
-    beside one another, so that a comparison costs the same for ten topics and for ten thousand."""
+    """Full names of topics, `/namespace/topic`, sorted by their begins and by their ends.
+
+    Similar names are neighbours, so that a comparison costs the same for ten topics and for ten thousand.
+    """
 
     def __init__(self) -> None:
         self._begins: list[str] = []
@@ -53,8 +55,11 @@ class TopicNames:
                 del order[at]
 
     def close(self, given: TopicName, *, at_most: int = 3) -> list[str]:
-        """Topics that `given` may have been meant as, best first: of its name in another namespace, or spelled alike in
-        its own. The namespace itself is not compared: all topics of one would be alike for it."""
+        """Return topics similar to `given`, best first: with its name in another namespace, or spelled alike in its
+        own.
+
+        The namespace itself is not compared, because all topics of one would be alike for it.
+        """
         here, name, full = f"/{given.namespace}/", f"/{given.name}"[::-1], str(given)
         first = bisect_left(self._ends, name)
         elsewhere = [other[::-1] for other in self._ends[first : first + at_most] if other.startswith(name)]

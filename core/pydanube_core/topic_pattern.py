@@ -19,7 +19,7 @@ _RULE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """A glob over the names of one namespace; `str()` gives the full form `/namespace/glob`."""
+    """A glob over the names of one namespace. `str()` gives the full form `/namespace/glob`."""
 
     namespace: str
     glob: str
@@ -29,7 +29,7 @@ class TopicPattern:
     def parse(cls, text: str, *, field: str = "pattern") -> TopicPattern:
         """Parse `/ns/orders*`, `ns/orders*` or `orders*`. Names have no dots, so `.*` means `*`.
 
-        Raises `InvalidName`: it is no pattern; `details` has `field`, `value` and the rule.
+        Raises `InvalidName` if it is no pattern. `details` has `field`, `value` and the rule.
         """
         bare = text.removeprefix("/") if isinstance(text, str) else ""
         namespace, slash, glob = bare.rpartition("/")
@@ -49,16 +49,16 @@ class TopicPattern:
 
     @property
     def is_glob(self) -> bool:
-        """Whether it is a pattern; False for the name of one topic."""
+        """Whether it is a pattern, not the name of one topic."""
         return self._compiled is not None
 
     def matches(self, name: TopicName) -> bool:
-        """Return whether the topic matches; case matters."""
+        """Return whether the topic matches. Case matters."""
         if name.namespace != self.namespace:
             return False
         return name.name == self.glob if self._compiled is None else bool(self._compiled.match(name.name))
 
 
 def is_glob(text: str) -> bool:
-    """Return whether a pattern has a sign that stands for others."""
+    """Return whether a pattern has a wildcard."""
     return any(sign in text for sign in "*?[")

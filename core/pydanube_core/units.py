@@ -19,7 +19,7 @@ _FACTORS_BINARY: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40
 
 
 def parse_duration_s(text: str | float, *, field: str) -> float:
-    """Seconds from `90s`, `5m`, `24h`, `100ms`, `1d` or a bare number of seconds."""
+    """Return the seconds in `90s`, `5m`, `24h`, `100ms`, `1d` or a bare number of seconds."""
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         if not 0 <= text <= _LONGEST_S:  # also true of NaN
             raise InvalidArgument(
@@ -37,7 +37,7 @@ def parse_duration_s(text: str | float, *, field: str) -> float:
 
 
 def parse_bytes(text: str | int, *, field: str) -> int:
-    """Bytes from `32MiB`, `1GiB`, `64kB` or a bare number."""
+    """Return the bytes in `32MiB`, `1GiB`, `64kB` or a bare number."""
     if isinstance(text, int) and not isinstance(text, bool):
         if not 0 <= text < 1 << 63:
             raise InvalidArgument(
@@ -63,7 +63,7 @@ def parse_bytes(text: str | int, *, field: str) -> int:
 
 
 def parse_time_ms(text: str, *, field: str) -> int:
-    """Milliseconds since 1970 from an RFC 3339 time; a time without zone is refused."""
+    """Return milliseconds since 1970 from an RFC 3339 time. A time without a zone is refused."""
     try:
         value = datetime.fromisoformat(text)
     except ValueError:
@@ -76,8 +76,11 @@ def parse_time_ms(text: str, *, field: str) -> int:
 
 
 def parse_moment_ms(text: str, *, now_ms: int, field: str) -> int:
-    """Milliseconds since 1970 of what `since` and `until` take everywhere: a length before `now_ms`, such as `24h`, or an
-    RFC 3339 time; both also as positions are written, `time:-24h` and `time:2026-01-31T12:00:00Z`."""
+    """Return milliseconds since 1970 for a value of `since` or `until`.
+
+    It is a length before `now_ms`, such as `24h`, or an RFC 3339 time. Both may be written as positions, `time:-24h`
+    and `time:2026-01-31T12:00:00Z`.
+    """
     plain = text.strip().removeprefix("time:")
     if _DURATION.match(plain.removeprefix("-")):
         return now_ms - round(parse_duration_s(plain.removeprefix("-"), field=field) * 1000)
@@ -94,7 +97,7 @@ def parse_moment_ms(text: str, *, now_ms: int, field: str) -> int:
 def format_time(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds: `2026-01-31T12:00:00.000Z`.
 
-    Raises `InvalidArgument`: outside the years 1 to 9999, which the form cannot show.
+    Raises `InvalidArgument` outside the years 1 to 9999, which the form cannot show.
     """
     try:
         moment = _EPOCH + time_ms * _MILLISECOND
@@ -106,7 +109,7 @@ def format_time(time_ms: int) -> str:
 
 
 def known_time(time_ms: int | None) -> str | None:
-    """Return `format_time` of a moment; None if it is unknown."""
+    """Return `format_time` of a moment. None if it is unknown."""
     return None if time_ms is None else format_time(time_ms)
 
 
@@ -121,5 +124,5 @@ def human_bytes(count: int) -> str:
 
 
 def counted(count: int, one: str, many: str | None = None, *, spec: str = "") -> str:
-    """`1 message`, `2 messages`; `many` where more changes than an s at the end, as in `message waits`."""
+    """Return `1 message`, `2 messages`. `many` is the plural if more than an s is added, as in `message waits`."""
     return f"{count:{spec}} {one if count == 1 else one + 's' if many is None else many}"

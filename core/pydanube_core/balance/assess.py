@@ -1,8 +1,8 @@
 """Judge how evenly a cluster is loaded: one score for reports, leader and consoles.
 
-Utilisation is load ÷ capacity. Where a capacity is unknown brokers are compared by load, and what depends on the
-capacity is None: nothing is judged by a default that nobody set. A resource counts once somebody uses more of it than
-its floor; the bottleneck is the one whose busiest broker is fullest, or furthest above the mean.
+Utilisation is load ÷ capacity. If a capacity is unknown, brokers are compared by load, and values that depend on the
+capacity are None, because no default capacity is assumed. A resource counts once a broker uses more of it than its
+floor. The bottleneck is the resource whose busiest broker is fullest, or furthest above the mean.
 
 | verdict | holds when |
 |---|---|
@@ -54,11 +54,11 @@ class Deduction:
 class ResourceView:
     """One resource over the brokers. `used`: broker → utilisation, or load where `capacity_known` is false.
 
-    `must_move`: what no plan can do without moving, in the resource's unit: the sum of what is above the band.
+    `must_move`: minimum that any plan has to move, in the resource's unit: the sum of the loads above the band.
     """
 
     resource: Resource
-    counts: bool  # somebody uses more than the floor
+    counts: bool  # a broker uses more than the floor
     capacity_known: bool
     used: Mapping[str, float]
     spread: Spread
@@ -70,7 +70,7 @@ class ResourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The bottleneck with another number of brokers, load spread evenly; None: capacity is not known."""
+    """The bottleneck with another number of brokers, load spread evenly. None: capacity is unknown."""
 
     brokers: int
     mean_used: float | None
@@ -81,7 +81,7 @@ class WhatIf:
 class Assessment:
     verdict: Verdict
     because: str
-    score: float | None = None  # 0 to 100; None: undecided
+    score: float | None = None  # 0 to 100. None: undecided
     deductions: Sequence[Deduction] = ()
     bottleneck: Resource | None = None
     resources: Mapping[Resource, ResourceView] = field(default_factory=dict)
@@ -203,7 +203,7 @@ def _view(
 
 
 def _fullness(view: ResourceView) -> tuple[bool, float]:
-    """Return how full a resource is, if its capacity is known, else how uneven; the highest is the bottleneck."""
+    """Return how full a resource is, if its capacity is known, else how uneven. The highest is the bottleneck."""
     if view.capacity_known:
         return True, view.spread.highest
     return False, view.spread.max_over_mean or 0.0

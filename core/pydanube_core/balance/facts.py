@@ -1,4 +1,4 @@
-"""The facts that balance is judged by: loads of brokers and topics at one moment, and what counts as uneven."""
+"""The facts from which balance is judged: loads of brokers and topics at one moment, and the limits of unevenness."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """One broker. `capacity`: declared or measured; a resource that is not in it is of unknown capacity."""
+    """One broker. `capacity`: declared or measured. A resource that is not in it is of unknown capacity."""
 
     broker_id: str
     load: Mapping[Resource, float]
     capacity: Mapping[Resource, float] = field(default_factory=dict)
     age_s: float = 0.0  # of the sample
-    accepts: bool = True  # false: draining or dead; it must not keep topics
-    unknown: str | None = None  # why its load is not known, which is not a load of 0
+    accepts: bool = True  # false: draining or dead, so it must not keep topics
+    unknown: str | None = None  # why its load is unknown, which is not a load of 0
 
     def __post_init__(self) -> None:
         assert all(value >= 0 for value in self.load.values())
@@ -46,7 +46,7 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """A broker's report of its own load and of its topics' loads; topics without load are left out."""
+    """A broker's report of its own load and of its topics' loads. Topics without load are left out."""
 
     broker: BrokerLoad
     topics: tuple[TopicLoad, ...] = ()

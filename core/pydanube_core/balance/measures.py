@@ -48,7 +48,7 @@ def gini(values: Sequence[float]) -> float:
 
 
 def robust_z(values: Sequence[float]) -> list[float | None]:
-    """Return how far each value stands out, by median and median deviation; None for all if most are equal."""
+    """Return how far each value stands out, by median and median deviation. None for all if most are equal."""
     middle = median(values)
     deviation = median(abs(value - middle) for value in values)
     if deviation == 0:

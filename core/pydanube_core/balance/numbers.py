@@ -1,4 +1,4 @@
-"""Even out brokers' numbers of topics, whatever the topics carry: for topics that are idle now, as after adding a broker."""
+"""Even out brokers' numbers of topics regardless of load: for topics that are idle now, as after adding a broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_core.balance.plan import Move
 
 
 def excess_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return how many topics each broker has above the mean, rounded up; brokers with none are left out."""
+    """Return how many topics each broker has above the mean, rounded up. Brokers with none are left out."""
     mean = sum(counts.values()) // max(1, len(counts))
     return {broker: count - mean for broker, count in counts.items() if count > mean}
 

@@ -1,15 +1,15 @@
 """Choose topics to move: the best single move or swap, then the next, with the earlier ones counted, until none helps.
 
-A broker's excess is what it has above the band, as a share of the mean; the cost of a state is the sum of the squares
-of all excesses, so the worst counts most. Rules that each move keeps:
+A broker's excess is its load above the band, as a share of the mean. The cost of a state is the sum of the squares of
+all excesses, so the worst counts most. Rules that each move keeps:
 
-* no broker's highest utilisation of any resource rises above what the highest was before (a plan never raises the
-  maximum), and none goes beyond its capacity share;
-* a topic moves once; one that moved a moment ago stays;
-* a move that gains less than `least_gain` of the cost is not made.
+* No broker's highest utilisation of any resource rises above the highest before (a plan never raises the maximum), and
+  none exceeds its capacity share.
+* A topic moves once. One that moved recently stays.
+* A move that gains less than `least_gain` of the cost is not made.
 
-Loads are moved in the prediction before the next move is looked for, so that not everybody goes to the broker that was
-lightest at first. What was looked at and not done is counted by reason: "nothing to do" explains itself.
+Each move is applied to the prediction before the next one is chosen, so that not all topics go to the broker that was
+lightest at first. Rejected moves are counted by reason, so that "nothing to do" explains itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from pydanube_core.balance.facts import Policy, Resource, Snapshot, TopicLoad
 
-_CANDIDATES: Final = 200  # topics of one broker that are looked at, the heaviest first
+_CANDIDATES: Final = 200  # topics of one broker that are considered, the heaviest first
 _SWAPS: Final = 24  # of each side
 _ROUNDING: Final = 1e-9
 
@@ -44,7 +44,7 @@ class Rejection(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One topic to another broker. `before`, `after`: utilisation of the bottleneck, or load if that is unknown."""
+    """A move of one topic. `before`, `after`: utilisation of the bottleneck, or load if that is unknown."""
 
     topic: str
     source: str
@@ -57,7 +57,7 @@ class Move:
     target_before: float
     target_after: float
     swapped_with: str | None = None
-    forced: bool = False  # off a broker that must not keep it
+    forced: bool = False  # from a broker that must not keep it
 
 
 class State:
@@ -72,7 +72,7 @@ class State:
             broker.broker_id: {r: broker.load.get(r, 0.0) for r in self.resources}
             for broker in snapshot.brokers
         }
-        # Where one capacity is unknown, brokers are compared by load: never by a capacity that was made up.
+        # If one capacity is unknown, brokers are compared by load, never by an assumed capacity.
         self.scale = {
             r: {b.broker_id: b.capacity[r] for b in snapshot.brokers}
             if all(r in b.capacity for b in snapshot.brokers)
@@ -90,7 +90,7 @@ class State:
         return self.load[broker][resource] / self.scale[resource][broker]
 
     def mean(self, resource: Resource) -> float:
-        """Return the load of each broker if everything were spread evenly over those that take topics."""
+        """Return the mean load over the brokers that take topics."""
         return self._means[resource]
 
     def _mean(self, resource: Resource) -> float:
@@ -101,7 +101,7 @@ class State:
         return sum(self.excess(broker, r, band) ** 2 for r in self.resources for broker in self.taking)
 
     def excess(self, broker: str, resource: Resource, band: float) -> float:
-        """Return what a broker has above the band, as a share of the mean."""
+        """Return a broker's load above the band, as a share of the mean."""
         mean = self.mean(resource)
         return max(0.0, self.used(broker, resource) / mean - 1 - band) if mean > 0 else 0.0
 
@@ -231,7 +231,7 @@ class _Planner:
         return None
 
     def _raises(self, steps: Sequence[tuple[TopicLoad, str, str]]) -> Rejection | None:
-        """Return whether the steps together raise a maximum, or take a broker above its share of capacity."""
+        """Return the rejection if the steps together raise a maximum, or take a broker above its share of capacity."""
         state = self.state
         for r in state.resources:
             highest = max(state.used(broker, r) for broker in state.taking)
@@ -244,7 +244,7 @@ class _Planner:
         return None
 
     def _cost_after(self, cost: float, steps: Sequence[tuple[TopicLoad, str, str]]) -> float:
-        """Return the cost after the steps; only their brokers change, means do not."""
+        """Return the cost after the steps. Only their brokers change, means do not."""
         state, band = self.state, self.policy.target_band
         for r in state.resources:
             mean = state.mean(r)
@@ -287,7 +287,7 @@ class _Planner:
 
 
 def _change(steps: Sequence[tuple[TopicLoad, str, str]], resource: Resource) -> dict[str, float]:
-    """Return what the steps add to the load of each broker, or take off it."""
+    """Return the load that the steps add to each broker, or take off it."""
     change: dict[str, float] = {}
     for topic, source, target in steps:
         amount = topic.load.get(resource, 0.0)
@@ -299,7 +299,7 @@ def _change(steps: Sequence[tuple[TopicLoad, str, str]], resource: Resource) -> 
 def plan_moves(
     state: State, bottleneck: Resource, policy: Policy, *, level: bool
 ) -> tuple[list[Move], dict[Rejection, int]]:
-    """Plan moves off brokers that must not keep topics and, if asked, moves that level the load. Changes `state`."""
+    """Plan moves off brokers that must not keep topics and, with `level`, moves that level the load. Changes `state`."""
     planner = _Planner(state, bottleneck, policy)
     planner.empty_leaving()
     if level:

@@ -14,7 +14,7 @@ MARGIN: Final = (58, 34, 30, 16)  # left, right, bottom, top
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One value for each label; None: unknown, and left out. `colour`: a name that the drawing code maps."""
+    """One value for each label. None: unknown, and left out. `colour`: a name that the drawing code maps."""
 
     name: str
     colour: str
@@ -23,7 +23,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart of series; `stacked`: as bars on top of each other, else as lines."""
+    """A chart of series, stacked as bars if `stacked`, else as lines."""
 
     title: str
     unit: str
@@ -36,7 +36,7 @@ class Chart:
 
 
 def top_of(chart: Chart) -> float:
-    """Return the highest value to be shown; never 0."""
+    """Return the highest value to be shown, never 0."""
     if chart.stacked:
         sums = [sum(each.values[i] or 0 for each in chart.series) for i in range(len(chart.labels))]
     else:

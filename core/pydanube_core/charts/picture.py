@@ -22,7 +22,7 @@ class Picture:
     """The content of a picture. Texts are drawn as they are: their author makes sure that they are printable.
 
     Args:
-        figures: (value, what it is), six at most.
+        figures: (value, its meaning), six at most.
         colours: of the series, by the names that they give.
     """
 
@@ -34,9 +34,9 @@ class Picture:
 
 
 def png(picture: Picture, *, scale: float) -> bytes:
-    """Draw a picture `WIDTH * scale` pixels wide; takes about 50 ms of processor time.
+    """Draw a picture `WIDTH * scale` pixels wide. Takes about 50 ms of processor time.
 
-    Raises `ImportError`: Pillow is not installed.
+    Raises `ImportError` if Pillow is not installed.
     """
     from PIL import Image, ImageDraw, ImageFont
 

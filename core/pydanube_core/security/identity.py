@@ -11,9 +11,9 @@ from pydanube_core.security.permissions import Principal
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who made a token, and with which scopes: the token never gives more than its makers may do.
+    """The maker of a token, and its scopes: the token never gives more than its makers may do.
 
-    A principal that may do everything is none, since it could have given all of it.
+    A principal that may do everything is no maker, since it could have given all of it.
     """
 
     principal: Principal
@@ -25,15 +25,15 @@ class Identity:
     """A proven identity.
 
     Attributes:
-        method: `token`, `jwt`, `certificate`, `socket`, or `none` for whoever showed nothing.
-        credential: what was shown: a token's id, a JWT's `jti`, a certificate's serial; never the secret.
-        expires_at_s: unix time after which it proves nothing any more; None: never.
-        actor: who makes the call for this principal, with `act_for`; None: he himself.
-        proof: what the broker knew it by, where that can be taken back: the key that signed a token.
-        issued_at_s: unix time at which a web token says that it was issued; None: it does not say.
-        scopes: what a web token was issued for; None: for all that its principal may do.
-        everything: it may do everything: the operator on the machine.
-        makers: the ceiling of an API token: each of them must hold what it is used for.
+        method: `token`, `jwt`, `certificate`, `socket`, or `none` without a credential.
+        credential: a token's id, a JWT's `jti`, or a certificate's serial. Never the secret.
+        expires_at_s: unix time at which the credential expires. None: never.
+        actor: the caller that acts for this principal, with `act_for`. None: the principal itself.
+        proof: the means by which the broker verified it, if that can be revoked: the key that signed a token.
+        issued_at_s: unix time at which a web token was issued. None: it has no such claim.
+        scopes: scopes of a web token. None: everything that its principal may do.
+        everything: it has all permissions: the operator on the machine.
+        makers: the ceiling of an API token: each of them must have the permission for which it is used.
     """
 
     principal: Principal
@@ -50,14 +50,14 @@ class Identity:
 
 ANONYMOUS: Final = Identity(principal=Principal("anonymous", "anonymous"), method="none")
 
-#: whoever sits at the machine, and the broker itself where it goes on with what was allowed before
+#: the user of the machine, and the broker itself when it continues an operation that was permitted before
 OPERATOR: Final = Identity(principal=Principal("operator", "local"), method="socket", everything=True)
 
 #: the `proof` of an identity that another broker of the cluster vouches for
 RELAYED_PROOF: Final = object()
 
-#: of the call that is carried out; None where nobody asks who calls
+#: of the call that is carried out. None if authentication is off
 current_identity: ContextVar[Identity | None] = ContextVar("current_identity", default=None)
 
-#: the id of the broker that had the call carried here; empty: its client called this one
+#: the id of the broker that forwarded the call. Empty: the client called this broker
 relayed_by: ContextVar[str] = ContextVar("relayed_by", default="")

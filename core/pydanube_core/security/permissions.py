@@ -17,15 +17,15 @@ from typing import Final
 
 from pydanube_core.names import TopicName
 
-MOST_DECIDED: Final = 65_536  # decisions that are remembered
+MOST_DECIDED: Final = 65_536  # decisions that are cached
 LOOK_UP: Final = "data:look_up"
 PRODUCE: Final = "data:produce"
 CONSUME: Final = "data:consume"
-ACT_FOR: Final = "security:act_for"  # to name another as the one whom a call is made for
-TAKE_BACK: Final = "changes:change"  # to undo what another has changed
-AUDIT_READ: Final = "audit:read"  # also for whatever lies in the namespace system
+ACT_FOR: Final = "security:act_for"  # to make a call for another principal
+TAKE_BACK: Final = "changes:change"  # to undo changes of another principal
+AUDIT_READ: Final = "audit:read"  # also for everything in the namespace system
 
-#: the original's nine, as ours; it has one for each kind of thing, and no reading apart from managing
+#: the original's nine, as ours. It has one for each kind of thing, and does not separate reading from managing
 ORIGINAL: Final[Mapping[str, frozenset[str]]] = {
     "Lookup": frozenset({LOOK_UP}),
     "Produce": frozenset({LOOK_UP, PRODUCE}),
@@ -107,7 +107,7 @@ BUILT_IN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Roles of a principal on a scope. `resource`: empty, a namespace or `/namespace/topic`; a final star matches any rest."""
+    """Roles of a principal on a scope. `resource`: empty, a namespace or `/namespace/topic`. A final star is any rest."""
 
     id: str
     principal: Principal
@@ -127,7 +127,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Whether it is allowed, and by what; `binding` and `role` are empty if nothing allows it."""
+    """Whether it is allowed, and by which `binding` and `role`, which are empty if nothing allows it."""
 
     allowed: bool
     binding: str = ""
@@ -196,11 +196,11 @@ class Grants:
         return frozenset().union(*(self._expanded.get(role, ()) for each in mine for role in each.roles))
 
     def permissions_of(self, role: str) -> Collection[str]:
-        """Return what a role gives, which may have stars; nothing if it does not exist."""
+        """Return the permissions of a role, which may have stars. Empty if it does not exist."""
         return self._expanded.get(role, ())
 
     def held(self, principal: Principal, role: str, scope: Scope, resource: str) -> bool:
-        """Return whether the principal has everything that a role gives on a scope: nobody may grant more than that."""
+        """Return whether the principal has everything that a role gives on a scope. Only then may it grant it."""
         index = self._indexed.get(principal)
         if index is None:
             index = self._indexed[principal] = _indexed(self.by_principal.get(principal, ()))

@@ -16,7 +16,7 @@ ROLES: Final = "security/roles/"
 BINDINGS: Final = "security/bindings/"
 TOKENS: Final = "security/tokens/"
 REVOCATIONS: Final = "security/revocations/"
-LET_IN: Final = "security/let_in/"  # who was, while the broker was stopped: until the audit has it
+LET_IN: Final = "security/let_in/"  # callers let in while the broker was stopped, until the audit has them
 VERSION: Final = "security/version"  # another value with every change
 _TOKEN_FIELDS: Final = frozenset(
     {
@@ -30,8 +30,8 @@ class TokenRecord:
     """An API token, with only the SHA-256 of its secret, which has 256 random bits and cannot be guessed.
 
     Attributes:
-        until_ms: unix milliseconds; None: for ever. A rotated token has a short one.
-        used_ms: unix milliseconds of its last use, as it was written down last; None: never used.
+        until_ms: unix milliseconds. None: for ever. A rotated token has a short one.
+        used_ms: unix milliseconds of the last recorded use. None: never used.
         makers: its ceiling, through every rotation. Empty: none.
         others: fields of a newer build, which are kept.
     """
@@ -60,7 +60,9 @@ def token_key(token_id: str) -> str:
 
 
 def revocation_key(revocation_id: str) -> str:
-    return REVOCATIONS + hashlib.sha256(revocation_id.encode()).hexdigest()[:32]  # whatever stands in a `jti`
+    return (
+        REVOCATIONS + hashlib.sha256(revocation_id.encode()).hexdigest()[:32]
+    )  # a `jti` may contain anything
 
 
 def encode_role(role: Role) -> bytes:

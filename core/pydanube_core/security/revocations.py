@@ -1,7 +1,7 @@
-"""Revoked web tokens and certificates, which are still valid by themselves. Pure.
+"""Revoked web tokens and certificates, which would still be valid otherwise. Pure.
 
-A web token is known by its `jti`, or with all others that its principal was issued before a moment; a certificate by its
-serial number. API tokens need none of this: one that is revoked is not there any more.
+A web token is revoked by its `jti`, or together with all others issued to its principal before a moment. A certificate
+is revoked by its serial number. API tokens need no revocation: their record is deleted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Revocation:
 
     Attributes:
         value: a `jti`, a principal's name, or a serial number in hexadecimal digits, as certificates show it.
-        principal_type: of a subject; empty otherwise.
-        created_ms: unix milliseconds; of a subject what was issued before is good for nothing.
-        until_ms: from then on nothing that it is about can be good anyway, and it is forgotten; None: never.
+        principal_type: of a subject. Empty otherwise.
+        created_ms: unix milliseconds. For a subject, tokens issued before it are invalid.
+        until_ms: time after which everything it covers has expired, and it is dropped. None: never.
     """
 
     kind: RevocationKind
@@ -90,7 +90,7 @@ class Revocations:
 def serial_number(text: str) -> str:
     """Return a serial number in Python's form from that of openssl and browsers: `0a:1b`, `0x0A1B`, `0A1B`.
 
-    Raises `ValueError`: it is none.
+    Raises `ValueError` if it is not one.
     """
     digits = text.strip().lower().removeprefix("0x").replace(":", "").replace(" ", "")
     if not _DIGITS.fullmatch(digits):

@@ -1,7 +1,7 @@
 """Scopes of web tokens (OAuth): they narrow what a principal's bindings permit, and never add to it. Pure.
 
-A token that names scopes is good for those of ours among them only; one without the claim is good for all that its
-principal may do, as the original's tokens are.
+A token that names scopes is limited to those of ours among them. A token without the claim has everything that its
+principal may do, like the original's tokens.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pydanube_core.security.permissions import CONSUME, LOOK_UP, PRODUCE
 
-READ: Final = "danube:read"  # whatever only looks
+READ: Final = "danube:read"  # everything that only reads
 DATA: Final = "danube:data"  # produce and consume
-WRITE: Final = "danube:write"  # whatever changes something
-ADMIN: Final = "danube:admin"  # who may do what, and the brokers themselves
+WRITE: Final = "danube:write"  # everything that changes something
+ADMIN: Final = "danube:admin"  # permissions, and the brokers themselves
 SCOPES: Final = (READ, DATA, WRITE, ADMIN)
 
 _LOOKS: Final = frozenset({LOOK_UP, "journal:describe", "objects:list", "objects:verify", "reports:run"})
@@ -51,9 +51,9 @@ def scopes_of(permissions: Iterable[str]) -> frozenset[str]:
 
 
 def named_scopes(claims: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return our scopes that a token names, in `scope` (separated by spaces) or `scp`; None: it has neither claim.
+    """Return our scopes that a token names, in `scope` (separated by spaces) or `scp`. None if it has neither claim.
 
-    Raises `ValueError`: one of them is no text and no list of texts.
+    Raises `ValueError` if one of them is neither text nor a list of texts.
     """
     found = [claims[name] for name in ("scope", "scp") if name in claims]
     words: list[str] = []
