@@ -112,7 +112,7 @@ METHODS: Final = {
     "danube_admin.BrokerAdmin/UnloadBroker": _of("brokers:change", broker_id="7"),
     "danube_admin.BrokerAdmin/ActivateBroker": _of("brokers:change", broker_id="7"),
     "danube_admin.BrokerAdmin/GetClusterBalance": _of("cluster:read"),
-    "danube_admin.BrokerAdmin/TriggerRebalance": _of("cluster:read"),  # nothing is to be moved here
+    "danube_admin.BrokerAdmin/TriggerRebalance": _of("brokers:change"),  # also a dry run, which is a plan
     "danube_admin.ClusterAdmin/ClusterStatus": _of("brokers:read"),
     "danube_admin.ClusterAdmin/AddNode": _of(KNOWN),  # not there
     "danube_admin.ClusterAdmin/PromoteNode": _of(KNOWN),  # not there

@@ -92,7 +92,7 @@ async def test_a_deletion_with_an_unknown_end_takes_no_message_until_it_is_known
     await broker.registry.create(NAME, partitions=0, dispatch_strategy="reliable")
     (topic,) = broker.registry.topics
     monkeypatch.setattr(followed, "_STORE_S", 0.05)
-    store = broker.registry.catalog._store
+    store = broker.registry.catalog.store
     transact = store.transact
 
     late: list[Any] = []
