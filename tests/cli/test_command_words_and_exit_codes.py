@@ -188,12 +188,6 @@ def test_usage_errors_exit_2_with_an_error_object(danube: Danube, words: list[st
     assert ran.out == ""
 
 
-def test_operation_of_a_later_work_says_which(danube: Danube) -> None:
-    for words in (["bench", "tier"],):
-        ran = danube(*words, "--json")
-        assert (ran.code, ran.error["code"]) == (1, "NOT_IMPLEMENTED"), words
-
-
 def test_common_flags_may_stand_before_the_command(danube: Danube) -> None:
     ran = danube("--json", "--admin", "http://127.0.0.1:1", "topics", "list", "--timeout", "1s")
     assert ran.code == 3
