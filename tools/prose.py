@@ -62,6 +62,7 @@ FINISHED: Final = (
     "core/pydanube_core/telemetry",
     "spark_diagnostics/pydanube_spark",
     "storage/pydanube_storage",
+    "tui/pydanube_tui",
 )
 
 

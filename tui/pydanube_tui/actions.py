@@ -1,6 +1,6 @@
-"""The table of all actions: keys, help, palette and the documentation's page of keys are made from it.
+"""The table of all actions. Keys, help, palette and the documentation's page of keys are made from it.
 
-An action is done by the console itself (go, sort, copy), by the handler that `console` has for its id; or it calls an
+An action is one of the console itself (go, sort, copy), with the handler that `console` has for its id, or calls an
 operation of the cluster, with arguments from the row under the cursor (`filled`) and from the person (`asked`).
 """
 
@@ -27,11 +27,11 @@ class Action:
     Attributes:
         id: as in key maps: `go.topics`, `subscriptions.seek`.
         keys: as written: `/`, `enter`, `ctrl+d`, `L`.
-        views: where it is; () everywhere.
-        group: the heading it stands under in the help.
-        operation: of the cluster; None: the console's own.
-        asked: arguments that the person is asked for even where they could be left out.
-        filled: argument -> field of the row, where the names differ.
+        views: where it is available. () everywhere.
+        group: its heading in the help.
+        operation: of the cluster. None: the console's own.
+        asked: arguments that the form always contains, even if they could be left out.
+        filled: argument -> field of the row, if the names differ.
         gathers: an argument that takes a list of one field of all marked rows: (argument, field).
     """
 
@@ -56,7 +56,7 @@ class Action:
         return not self.views or view in self.views
 
 
-# Each group, and in it: id (=operation, where that is called otherwise) | keys | title | help | views, none: everywhere.
+# Each group, and in it: id (=operation, if its name differs) | keys | title | help | views, none: everywhere.
 _TABLE: Final = """
 Go
   go.command | : | go anywhere | type a view and what of: topics, topic orders, lag, cluster prod
@@ -159,7 +159,7 @@ _GATHERS: Final = {"dead_letters.replay": ("offsets", "offset")}
 
 
 def _actions() -> Iterator[Action]:
-    """Return the actions; after `go.later` one for each view, the first ten with a digit as their key."""
+    """Return the actions. After `go.later` one for each view, the first ten with a digit as their key."""
     group = ""
     for text in _TABLE.strip().splitlines():
         if " | " not in text:
@@ -195,7 +195,7 @@ def keyed(changes: Mapping[str, Sequence[str]]) -> dict[str, Action]:
     """Return the table with other keys.
 
     Raises:
-        InvalidArgument: an action that is not there, or two that would have the same key in one view.
+        InvalidArgument: an action does not exist, or two would have the same key in one view.
     """
     for id in changes:
         if id not in ACTIONS:
@@ -221,7 +221,7 @@ def _check(view: View, table: Mapping[str, Action]) -> None:
 
 
 def read_keys(path: str) -> dict[str, Action]:
-    """Read the keys of a TOML file: `[keys]`, then `"table.sort" = "s"` or a list; return the table with them.
+    """Read the keys of a TOML file, `[keys]`, then `"table.sort" = "s"` or a list, and return the table with them.
 
     Raises:
         InvalidArgument: the file cannot be read, or as `keyed`.

@@ -59,7 +59,7 @@ _FILTERS: Final = "orders   !orders   /^ord.*9/   ~odrs   lag:>1k   status:stuck
 def help_lines(
     view: View, actions: Mapping[str, Action], offers: Callable[[Action], bool] = lambda _: True
 ) -> list[Line]:
-    """Return the help text; what this caller may not do is dimmed."""
+    """Return the help text. Actions that this caller may not perform are dimmed."""
     lines = [line(view.summary), line(dim("the same without a screen: "), (view.twin, Tone.ACCENT)), line()]
     sorts = ", ".join(f"{column.key} {column.name}" for column in view.columns if column.key)
     if sorts:

@@ -1,7 +1,7 @@
-"""The screen: header, grid, prompt and footer; the history of places; the worker of the present view.
+"""The screen: header, grid, prompt and footer, the history of places, and the worker of the current view.
 
-Nothing here waits in a key's handler: what asks the cluster runs in a worker of the view, which ends when the view is
-left. What the keys do is in `console`.
+No key handler waits. Calls of the cluster run in a worker of the view, which ends when the view is left. The actions of
+the keys are in `console`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from pydanube_tui.views.messages import FORMS
 def within(seconds: float, error: Exception) -> Iterator[None]:
     """Raise the error in a block that has used so many seconds of processor time.
 
-    By a signal: no task runs while a pattern is matched. Python runs handlers of signals in the main thread only; in
-    another thread the block has no limit.
+    By a signal, because no task runs while a pattern is matched. Python runs signal handlers only in the main thread.
+    In another thread the block has no limit.
     """
 
     def stop(*_: object) -> None:
@@ -60,7 +60,7 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
         yield
         return
     handler = signal.signal(signal.SIGVTALRM, stop)
-    # Again after as long: what is raised while a cell is made is taken for a cell that cannot be read.
+    # Repeated: if it is raised while a cell is made, the cell counts as unreadable and the error is lost.
     timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
     try:
         yield
@@ -70,21 +70,23 @@ def within(seconds: float, error: Exception) -> Iterator[None]:
 
 
 HISTORY: Final = 100
-LEFT: Final = 20  # views whose charts are kept when they are left
-SUGGESTER: Final = SuggestFromList(  # what can be typed after `:`
+LEFT: Final = 20  # charts of views that were left, and are kept
+SUGGESTER: Final = SuggestFromList(  # completions after `:`
     [*VIEWS, *(alias for view in VIEWS.values() for alias in view.aliases), "cluster", "theme", "quit"],
     case_sensitive=False,
 )
-RIGHTS_S: Final = 30.0  # between two questions for what the caller may do
+RIGHTS_S: Final = 30.0  # between two reads of the caller's permissions
 EVERYTHING: Final = frozenset({"*"})
-LIVE_S: Final = 0.25  # between two looks at a tail
-STILL: Final = 2  # refreshes without news, after which a page stays: its marks and rates are gone by then
+LIVE_S: Final = 0.25  # between two reads of a tail
+STILL: Final = (
+    2  # refreshes without news, after which a page stays: its marks and rates have disappeared by then
+)
 FILTER_S: Final = 2.0  # of the processor, for all rows
-FOLDED: Final = 200  # rows that are made ready for filters in one go
+FOLDED: Final = 200  # rows that are prepared for filters in one go
 
 
 class Board(App[None]):
-    """The screen, the history of places, and the worker that asks for what is shown. `caller`: for tests, in place of a client."""
+    """The screen, the history of places, and the worker of the view. `caller`: for tests, instead of a client."""
 
     CSS = """
     Screen { layers: base; background: $background; }
@@ -127,16 +129,16 @@ class Board(App[None]):
         self._in_sight = RowsInSight()
         self._folded: Sequence[Row] = ()
         self._counts = ""
-        self.wake = asyncio.Event()  # ask now
-        self.settled = asyncio.Event()  # an answer, or that there is none, is on the screen
+        self.wake = asyncio.Event()  # refresh now
+        self.settled = asyncio.Event()  # an answer, or its absence, is on the screen
         self.prompting = ""
-        self.narrowed = ""  # the words after `/` that were tried last; a filter that took too long is none
-        self.said: deque[str] = deque(maxlen=HISTORY)  # after `:`
+        self.narrowed = ""  # the last words after `/`. A filter that took too long is not one
+        self.said: deque[str] = deque(maxlen=HISTORY)  # inputs after `:`
         self.recalled = 0  # how far back in them
         self.last_used = self.options.now()
         self.keys_here: dict[str, Action] = {}
         self._wanted: Sequence[Action] = ()  # those of the footer
-        self.held: Collection[str] = EVERYTHING  # permissions of the caller, as the broker says
+        self.held: Collection[str] = EVERYTHING  # permissions of the caller, from the broker
 
     # -- putting it together -----------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class Board(App[None]):
 
     @property
     def caller(self) -> Caller:
-        """The client that calls operations of the present cluster."""
+        """The client that calls operations of the current cluster."""
         if self._given_caller is not None:
             return self._given_caller
         if self._client is None:
@@ -212,7 +214,7 @@ class Board(App[None]):
         self.open_view(fresh=True)
 
     def step(self, steps: int) -> None:
-        """Go forward in the history; back if negative."""
+        """Go forward in the history, or back if negative."""
         if 0 <= self.at + steps < len(self.places):
             self.at += steps
             self.open_view(fresh=True)
@@ -229,7 +231,7 @@ class Board(App[None]):
         self.run_worker(self._follow(self.feed), group="view", exclusive=True)
 
     def _choose_actions(self) -> None:
-        """Choose the actions of this view: by their keys, and the most wanted ones for the footer."""
+        """Choose the actions of this view: by their keys, and the most important ones for the footer."""
         self.keys_here = by_key(self.options.actions, self.target.view)
         here = (each for each in self.options.actions.values() if each.keys and each.within(self.target.view))
         self._wanted = sorted(filter(self.may, here), key=self._weight)
@@ -271,7 +273,10 @@ class Board(App[None]):
                     await self.wake.wait()
 
     async def _know_rights(self) -> None:
-        """Ask every `RIGHTS_S` for the caller's permissions. Before the first answer everything is offered, and the broker refuses."""
+        """Read the caller's permissions every `RIGHTS_S`.
+
+        Before the first answer every action is offered, and the broker refuses those not permitted.
+        """
         while True:
             with suppress(ClusterError, *MISREAD):
                 held = frozenset((await self.caller.call("security.whoami"))["permissions"])
@@ -301,7 +306,7 @@ class Board(App[None]):
         """Refresh the answers, and make their page.
 
         Raises:
-            ClusterError: as `Feed.refresh`; `Internal` where an answer cannot be read.
+            ClusterError: as `Feed.refresh`. `Internal` if an answer cannot be read.
         """
         try:
             await feed.refresh(self.now_ms)
@@ -381,7 +386,7 @@ class Board(App[None]):
         self.bars()
 
     def tick(self) -> None:
-        """Once a second: update the age of the data, and end a session that nobody uses."""
+        """Once a second: update the age of the data, and end an idle session."""
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
             self.exit(message="ended: nobody used it")
@@ -423,7 +428,7 @@ class Board(App[None]):
         return drawn
 
     def _weight(self, action: Action) -> int:
-        """Return the place of an action in the footer: help first, then those of this view alone."""
+        """Return the place of an action in the footer: help first, then the actions of this view only."""
         first = ("screen.help", "row.enter", "table.filter", "go.command")
         if action.id in first:
             return first.index(action.id)
@@ -441,7 +446,7 @@ class Board(App[None]):
             found.append(f"{view.title} {detail}" if detail else view.title)
         return found
 
-    # -- telling things --------------------------------------------------------------------------------------
+    # -- showing texts ---------------------------------------------------------------------------------------
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Show a notification in a corner."""

@@ -30,7 +30,7 @@ class Cluster:
     name: str
     admin_url: str
     broker_url: str
-    production: bool = False  # said in colour, always
+    production: bool = False  # always shown in colour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Options:
     no_colour: bool = False
     principal: str | None = None
     timeout_s: float = 10.0
-    idle_s: float | None = None  # without a key or a click for so long: it ends
+    idle_s: float | None = None  # the session ends after so long without a key or a click
     actions: Mapping[str, Action] = field(default_factory=lambda: ACTIONS)
-    state_file: Path | None = None  # where columns and order are remembered; None: nowhere
+    state_file: Path | None = None  # where columns and order are remembered. None: nowhere
     files: Path = Path()  # where copies, exports and pictures go
     now: Callable[[], float] = time.time
 

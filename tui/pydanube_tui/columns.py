@@ -1,7 +1,8 @@
-"""Shorthands for columns: name, layout, and what is shown of an item.
+"""Shorthands for columns: name, layout, and the content of an item's cell.
 
-The layout is written in words: the capital letter that sorts by it, its least and most cells, `grows`, `right`, `marks`,
-`drop=N`, a unit; `exact` numbers are written with all their digits. `N 20-60 grows`: sorted by N, from 20 to 60 cells wide, and it shares the room that is left.
+The layout is written in words: the capital letter that sorts by it, its least and most cells, `grows`, `right`,
+`marks`, `drop=N`, a unit. `exact` numbers are written with all their digits. `N 20-60 grows`: sorted by N, from 20 to
+60 cells wide, and it shares the remaining room.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _WRITTEN: Final = {**_UNITS, "exact": shown}
 
 
 def column(name: str, layout: str, *, title: str | None = None, **more: Any) -> Column:
-    """Return a column whose rows have their own cells, or show what `more` gives."""
+    """Return a column whose rows have their own cells, or the cells of `more`."""
     for word in layout.split():
         if word in _WRITTEN:
             more["unit"] = word if word in _UNITS else "count"
@@ -68,7 +69,7 @@ def words(
 def number(
     name: str, layout: str, get: str | Get = "", *, title: str | None = None, tone: Tone | None = None
 ) -> Column:
-    """Return a column of numbers with units; without a tone of their own, 0 and unknown are dimmed."""
+    """Return a column of numbers with units. Without a tone of their own, 0 and unknown are dimmed."""
     take = _getter(get or name)
     write = next((_WRITTEN[word] for word in layout.split() if word in _WRITTEN), count)
 
@@ -80,7 +81,7 @@ def number(
 
 
 def since(name: str, layout: str, field: str) -> Column:
-    """Return a column of ages; ascending is the newest first."""
+    """Return a column of ages. Ascending is the newest first."""
 
     def cell(item: Item, situation: Situation) -> Cell:
         then = milliseconds(item.get(field))

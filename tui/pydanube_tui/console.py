@@ -48,10 +48,10 @@ class Console(Board):
     # -- keys --------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        """Note activity (a key, a click, the wheel), also in dialogs; and handle our keys.
+        """Note activity (a key, a click, the wheel), also in dialogs, and handle our keys.
 
-        They are taken here, before the widget that has the focus: those that come together, as over ssh, would reach
-        it before the first of them has opened a line for the others.
+        They are handled before the focused widget gets them: keys that arrive together, as over ssh, would reach it
+        before the first of them has opened a line for the others.
         """
         if isinstance(event, events.Key | events.MouseDown | events.MouseScrollDown | events.MouseScrollUp):
             self.last_used = self.options.now()
@@ -62,7 +62,7 @@ class Console(Board):
         await super().on_event(event)
 
     def _pressed(self, event: events.Key) -> bool:
-        """Perform the action of a key; return False if it has none here."""
+        """Perform the action of a key. Return False if it has none here."""
         printable = event.character is not None and event.is_printable and event.character != " "
         name = event.character if printable else event.key
         assert name is not None
@@ -78,7 +78,7 @@ class Console(Board):
         return True
 
     def _typed(self, event: events.Key) -> bool:
-        """Handle a key in the line of `:` or `/`; return False if it is for the line's widget."""
+        """Handle a key in the line of `:` or `/`. Return False if it is for the line's widget."""
         prompt = self.query_one("#prompt", Input)
         if event.key == "escape":
             self._close_prompt(cleared=True)
@@ -96,7 +96,7 @@ class Console(Board):
     def _move(self, key: str) -> None:
         grid = self.grid
         if isinstance(self.feed, Tail) and key in ("up", "pageup", "home", "k", "g"):
-            self.feed.follow(False)  # who goes up wants to read
+            self.feed.follow(False)  # a user who goes up wants to read
         if key in ("home", "g"):
             grid.go_to(0)
         elif key in ("end", "G"):
@@ -122,7 +122,7 @@ class Console(Board):
             self.go(Target(view=action.id.removeprefix("go.")))
 
     def _begin(self, work: Awaitable[None]) -> None:
-        """Start something that takes a while, in place of what was started before."""
+        """Start an action that takes a while, in place of the one started before."""
         self.run_worker(self._finish(work), group="action", exclusive=True)
 
     async def _finish(self, work: Awaitable[None]) -> None:
@@ -132,7 +132,7 @@ class Console(Board):
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Report the error of an action; the console continues."""
+        """Report the error of an action. The console continues."""
         told = error if isinstance(error, ClusterError) else misread(error)
         self.say(told.message, bad=True)
 
@@ -205,12 +205,12 @@ class Console(Board):
         self.grid.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter the rows by the line's text, however it got there."""
+        """Filter the rows by the line's text, regardless of its source."""
         if event.input.id == "prompt":
             self._narrow_typed(event.value)
 
     def _narrow_typed(self, words: str) -> None:
-        """Filter by a line that is being typed: while it cannot be parsed, the rows stay."""
+        """Filter by a line that is being typed. While it cannot be parsed, the rows stay."""
         with suppress(FilterError):
             self._narrow(words.strip())
 
@@ -218,7 +218,7 @@ class Console(Board):
         """Show the rows that match the filter in the line of `/`.
 
         Raises:
-            FilterError: they are no filter; the rows stay.
+            FilterError: they are no filter. The rows stay.
         """
         if self.prompting == "/" and words != self.narrowed:
             filter = parse(words, self.page.columns) if words else None
@@ -226,7 +226,7 @@ class Console(Board):
             self.draw()
 
     def _submit(self, words: str) -> None:
-        """Carry out what was typed."""
+        """Carry out the typed input."""
         kind = self.prompting
         try:
             self._narrow(words)
@@ -341,7 +341,7 @@ class Console(Board):
             self.draw()
 
     async def _choose_columns(self) -> None:
-        """Choose columns one at a time: chosen ones leave, others come to the end; the choice is remembered."""
+        """Choose columns one at a time: chosen ones leave, others are added at the end. The choice is remembered."""
         while self.page.columns:
             shown = [column.name for column in self.columns_of(self.page)]
             others = [column.name for column in self.page.columns if column.name not in shown]

@@ -34,7 +34,7 @@ class Entry(Input):
         return drawn
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take all lines: Textual takes the first, and of a payload the others would be lost without a word."""
+        """Take all lines. Textual takes only the first, and the others of a payload would be lost silently."""
         self.replace("\n".join(event.text.splitlines()), *self.selection)
         event.prevent_default()
         event.stop()
@@ -71,12 +71,12 @@ class Dialog(ModalScreen[Result]):
         self.about = title
 
     def on_mount(self) -> None:
-        """Dress what scrolls; what has the focus is the subclasses' own."""
+        """Dress the scrolling widgets. Subclasses set the focus."""
         for each in self.query("VerticalScroll, OptionList"):
             self.look.dress(each)
 
     def close(self, result: Result | None) -> None:
-        """Close, once: a second key finds nothing to close."""
+        """Close once: after a second key there is nothing to close."""
         if self.is_current:
             self.dismiss(result)
 
@@ -85,7 +85,7 @@ class Dialog(ModalScreen[Result]):
         self.close(None)
 
     def text(self, lines: Sequence[Line]) -> Text:
-        """Lines as Textual draws them."""
+        """Return lines as Textual draws them."""
         drawn = Text(no_wrap=False, end="")
         for number, spans in enumerate(lines):
             if number == MAX_LINES or len(drawn) > MAX_CHARS:
@@ -112,7 +112,7 @@ class Reading(Dialog[None]):
         self._lines = lines
 
     def compose(self) -> ComposeResult:
-        """Title, the text, and how to leave."""
+        """Put title, text and the way out on the screen."""
         with Vertical():
             yield self.heading
             with VerticalScroll():
@@ -126,7 +126,7 @@ class Reading(Dialog[None]):
             self.query_one("#text", Static).update(self.text(self._lines))
 
     def on_mount(self) -> None:
-        """Give the text the focus, so that arrows scroll it at once."""
+        """Give the text the focus, so that arrows scroll it immediately."""
         self.query_one(VerticalScroll).focus()
 
     def action_scroll(self, lines: int) -> None:
@@ -134,7 +134,7 @@ class Reading(Dialog[None]):
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def action_copy(self) -> None:
-        """Copy the whole text, also what is out of sight."""
+        """Copy the whole text, also parts out of sight."""
         whole = "\n".join("".join(text for text, _ in spans) for spans in self._lines)
         self.app.copied(whole, self.about)  # type: ignore[attr-defined]
 
@@ -157,7 +157,7 @@ class Choosing(Dialog[str]):
         self._choices = choices
 
     def compose(self) -> ComposeResult:
-        """Title, the words typed, what is left."""
+        """Put title, the typed words and the matching choices on the screen."""
         with Vertical():
             yield self.heading
             yield Entry(placeholder="type to narrow", id="words", compact=True)
@@ -169,7 +169,7 @@ class Choosing(Dialog[str]):
         self.query_one(Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Narrow the list to what holds all the typed words."""
+        """Narrow the list to choices with all the typed words."""
         self._narrow(event.value)
 
     def _narrow(self, words: str) -> None:
@@ -225,7 +225,7 @@ class Form(Dialog[dict[str, str]]):
         self._fields = fields
 
     def compose(self) -> ComposeResult:
-        """Title, a line for each, and the buttons."""
+        """Put title, a line for each field, and the buttons on the screen."""
         with Vertical():
             yield self.heading
             with VerticalScroll():
@@ -239,7 +239,7 @@ class Form(Dialog[dict[str, str]]):
                 yield Button("Go on", id="go", variant="primary", compact=True)
 
     def on_mount(self) -> None:
-        """Begin with the first that is empty."""
+        """Begin with the first empty line."""
         first = next((n for n, each in enumerate(self._fields) if not each.value), 0)
         self.query_one(f"#field{first}", Input).focus()
 

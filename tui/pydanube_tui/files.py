@@ -41,7 +41,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def as_csv(shown: Sequence[Column], columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Return the rows as CSV, by the shown columns; numbers unrounded."""
+    """Return the rows as CSV, by the shown columns. Numbers are not rounded."""
     at = [next(n for n, each in enumerate(columns) if each.name == column.name) for column in shown]
     out = io.StringIO()
     writer = csv.writer(out)
@@ -58,7 +58,7 @@ def _harmless(value: object) -> object:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """Every field of the rows."""
+    """Return every field of the rows."""
     return json_text([row.item for row in rows], indent=2) + "\n"
 
 
@@ -69,7 +69,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 def picture(app: App[Any], form: str) -> str:
     """Return the present screen: SVG or text."""
     if form == "svg":
-        # The fonts that rich names lie on a foreign host: a picture asks nobody for anything.
+        # The fonts that rich names lie on a foreign host. A picture must not load anything.
         return _FONTS.sub("", app.export_screenshot(title="danube tui"))
     width, height = app.size
     printer = Printer(
@@ -81,7 +81,7 @@ def picture(app: App[Any], form: str) -> str:
 
 
 class Memory:
-    """Columns and order by view. If the file cannot be read or written, nothing is remembered."""
+    """Columns and order by view. If the file cannot be read or written, nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -92,7 +92,7 @@ class Memory:
                 self._views = {name: each for name, each in found.items() if isinstance(each, dict)}
 
     def columns(self, view: str, columns: Sequence[Column]) -> Sequence[Column]:
-        """Return the chosen columns, in order; all if none were chosen."""
+        """Return the chosen columns, in order. All if none were chosen."""
         chosen = self._views.get(view, {}).get("columns")
         if not isinstance(chosen, list):
             return columns

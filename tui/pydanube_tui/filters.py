@@ -6,7 +6,7 @@
     status:stuck    text in one column              !type:shared    not there
     $.total:>10     by JSON path: in a message's    $.lines[0].sku:9   value, else in what `y` shows
 
-Terms stand side by side and must all hold. Columns are named by their beginning; units are k M G, Ki Mi Gi, s m h d.
+Terms stand side by side and must all hold. Columns are named by their beginning. Units are k M G, Ki Mi Gi, s m h d.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _GROWS: Final = re.compile(
     r"~[^:]*|[^!/~$:][^:]*|[A-Za-z_]+:[^<>=:]*"
 )  # terms of which more letters leave fewer rows
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)([A-Za-z]*)")
-MAX_CHARS: Final = 200  # of a pattern that is held against every row
+MAX_CHARS: Final = 200  # of a pattern that is matched against every row
 
 
 class FilterError(ValueError):
-    """A filter that cannot be parsed; its text says what is wrong and what is right."""
+    """A filter that cannot be parsed. Its text contains the fault and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Filter:
         return found
 
     def narrows(self, other: Filter) -> bool:
-        """Return whether its matches are among those of the other: its last term, a text or a fuzzy one, was typed further."""
+        """Return whether its matches are among those of the other, whose last term, text or fuzzy, it extends."""
         *before, last = _words(other.text) or ["!"]
         *now, grown = _words(self.text) or ["!"]
         same_kind = (":" in last) == (":" in grown) and _GROWS.fullmatch(last) and _GROWS.fullmatch(grown)
@@ -74,7 +74,7 @@ class Filter:
 
 
 class RowsInSight:
-    """The rows of a page that match the filter, in order. A further key tests no more rows than it must."""
+    """The rows of a page that match the filter, in order. A further key tests no more rows than necessary."""
 
     def __init__(self) -> None:
         self._page = Page()
@@ -101,7 +101,7 @@ def parse(text: str, columns: Sequence[Column]) -> Filter:
     """Parse a filter for rows of these columns.
 
     Raises:
-        FilterError: a column that is not there, a number that is none, a broken pattern.
+        FilterError: a column does not exist, a number is none, or a pattern is broken.
     """
     if len(text) > MAX_CHARS:
         raise FilterError(f"a filter has at most {MAX_CHARS} characters")
@@ -109,7 +109,7 @@ def parse(text: str, columns: Sequence[Column]) -> Filter:
 
 
 def _words(text: str) -> list[str]:
-    """Split into terms; a regular expression between slashes may contain blanks."""
+    """Split into terms. A regular expression between slashes may contain blanks."""
     return [word for word in re.findall(r"!?/(?:[^/\\]|\\.)+/|\S+", text) if word != "!"]
 
 
@@ -175,7 +175,7 @@ def _number(text: str, column: Column) -> float:
 
 
 def _measure(text: str, column: Column) -> tuple[str, float]:
-    """Return the digits of a number and what its unit stands for."""
+    """Return the digits of a number and the factor of its unit."""
     found = _NUMBER.fullmatch(text)
     units = _TIMES if column.unit == "seconds" else _UNITS
     if found is None or found[2].casefold() not in units:
@@ -213,7 +213,7 @@ def _of_path(path: str, relation: str, wanted: str) -> Test:
 
 
 def _at(row: Row, steps: Sequence[str | int]) -> Any:
-    """Return the value at a path of a message's value, else of the row's item; None if there is none."""
+    """Return the value at a path of a message's value, else of the row's item. None if there is none."""
     value: Any = value_of(row.item) if "untrusted" in row.item else row.item
     for step in steps:
         fits = isinstance(value, Mapping) if isinstance(step, str) else isinstance(value, list)
@@ -224,7 +224,7 @@ def _at(row: Row, steps: Sequence[str | int]) -> Any:
 
 
 def _values(rows: Sequence[Row], column: Column, at: int) -> list[Sortable]:
-    """Return the values of rows in a column; for many items directly, without making their rows."""
+    """Return the values of rows in a column. For many items directly, without making their rows."""
     if column.value is not None:
         with suppress(*MISREAD):
             return [column.value(row.item) for row in rows]
@@ -232,7 +232,7 @@ def _values(rows: Sequence[Row], column: Column, at: int) -> list[Sortable]:
 
 
 def ordered(rows: Sequence[Row], columns: Sequence[Column], by: str, falling: bool) -> list[Row]:
-    """Return the rows sorted by a column, unknown values last; equal ones keep their order."""
+    """Return the rows sorted by a column, unknown values last. Equal ones keep their order."""
     at = next((index for index, column in enumerate(columns) if column.name == by), None)
     rows = [row for row in rows if not row.heading]
     if at is None:

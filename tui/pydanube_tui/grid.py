@@ -1,7 +1,8 @@
 """The table: head lines of a page, column titles, rows. Draws only what is visible.
 
-Rows are plain data, so ten thousand cost as much to draw as forty. Whatever is drawn passes `fit`, the one gate to the
-terminal. Through a new page the row under the cursor stays there, by its key; and at its line of the screen, once somebody went to it.
+Rows are plain data, so ten thousand cost as much to draw as forty. Everything drawn passes `fit`, the one gate to the
+terminal. Through a new page the cursor stays on its row, by its key, and at its line of the screen once the user has
+moved it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from pydanube_tui.themes import Look
 GAP: Final = 2  # cells between columns
 SIDE: Final = 2  # cells before the first: the mark
 SEEN: Final = 200  # rows, for the width of columns that do not grow with all of them
-MANY: Final = 1000  # rows: of more only those that are new are measured, and no column becomes narrower
-READABLE: Final = 28  # cells of a name, for which columns that can be done without make room
+MANY: Final = 1000  # rows: of more only new ones are measured, and no column becomes narrower
+READABLE: Final = 28  # cells of a name, for which less important columns make room
 
 
 class Grid(ScrollView, can_focus=True):
@@ -51,12 +52,12 @@ class Grid(ScrollView, can_focus=True):
         self.stale = False
         self.sorted_by: tuple[str, bool] | None = None
         self.cursor = 0
-        self.held = False  # somebody put the cursor where it is
+        self.held = False  # the user has moved the cursor
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
         self._measured: dict[str, tuple[Page, int]] = {}  # of columns that grow, the widest text of a page
 
-    # -- what is shown ---------------------------------------------------------------------------------------
+    # -- page and rows ---------------------------------------------------------------------------------------
 
     @property
     def selected(self) -> Row | None:
@@ -74,8 +75,8 @@ class Grid(ScrollView, can_focus=True):
 
         Args:
             rows: of the page, those in the filter, in their order.
-            columns: those that are wanted, in their order.
-            fresh: the page is another view's: the cursor goes to its first row.
+            columns: the chosen ones, in their order.
+            fresh: the page is of another view: the cursor goes to its first row.
         """
         before, same = self.selected, page is self.page
         line_before = len(self.page.head) + self.cursor - self._offset
@@ -84,7 +85,7 @@ class Grid(ScrollView, can_focus=True):
         self.page, self.rows = page, rows
         self._arrange(columns)
         self.virtual_size = Size(self.size.width, len(page.head) + 1 + max(1, len(rows)))
-        if fresh or (same and not self.held):  # sorted or narrowed: what stands first now is looked at
+        if fresh or (same and not self.held):  # sorted or narrowed: show the first rows
             self.held = False
             self.cursor = self._nearest(0, 1)
             self.scroll_to(y=0, animate=False, immediate=True)
@@ -97,7 +98,7 @@ class Grid(ScrollView, can_focus=True):
                     self.cursor = self._nearest(0, 1)
             elif moved or len(page.head) != 0:
                 y = max(0, len(page.head) + self.cursor - line_before)
-                # Forced: whether there is a scroll bar is known only after the next layout.
+                # Forced: whether there is a scroll bar is not determined before the next layout.
                 self.scroll_to(y=y, animate=False, immediate=True, force=True)
         else:
             self.cursor = self._nearest(self.cursor, 1)
@@ -136,7 +137,7 @@ class Grid(ScrollView, can_focus=True):
             if wide[widest.name] <= widest.least:
                 break
             wide[widest.name] -= 1
-        for column in shown:  # what is left goes to texts that are cut
+        for column in shown:  # the remaining room goes to texts that are cut
             if not column.grows and (spare := min(column.most - wide[column.name], room - needed())) > 0:
                 seen = (
                     row.cell(places[column.name]).text for row in self.page.rows[:SEEN] if not row.heading
@@ -193,7 +194,7 @@ class Grid(ScrollView, can_focus=True):
         return max(1, self.size.height - 2)
 
     def on_click(self, event: events.Click) -> None:
-        """Select a row, or open it if it is selected; sort by a title."""
+        """Select a row, or open it if it is selected. Sort by a title."""
         event.stop()
         lines = event.y + self._offset
         titles = max(0, len(self.page.head) - self._offset)
@@ -226,7 +227,7 @@ class Grid(ScrollView, can_focus=True):
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen: of the head, the titles, a row, or empty."""
+        """Return one line of the screen: of the head, the titles, a row, or empty."""
         line = y + self._offset
         head = len(self.page.head)
         if line < head:

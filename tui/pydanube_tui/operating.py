@@ -1,7 +1,7 @@
-"""Operations from the console: arguments from the rows or asked for, the plan shown, undo offered afterwards.
+"""Operations from the console: arguments from the rows or a form, the plan, and undo afterwards.
 
-There is no other way from the console to a change: `operate` refuses what changes anything without `--allow-writes`,
-and so does the admin core, which is told that this face only reads.
+The console has no other way to a change. `operate` refuses changes without `--allow-writes`, and so does the admin
+core, to which this face is declared read-only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUNBOOK_WAIT_S: Final = 600.0  # for a person at an approval
 
 
 class Operating:
-    """Operations on a board: asks for arguments, shows plans, makes changes."""
+    """Operations on a board: requests arguments, shows plans, makes changes."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -75,7 +75,7 @@ class Operating:
     async def _calls(
         self, operation: Operation, action: Action, rows: Sequence[Row]
     ) -> list[dict[str, Any]] | None:
-        """Return the arguments of each call; None: the person cancelled."""
+        """Return the arguments of each call, None if the person cancelled."""
         if action.gathers is not None and rows:
             name, field = action.gathers
             first = arguments_of(operation, action, {**rows[0].item, **self._board.target.arguments})
@@ -103,7 +103,7 @@ class Operating:
     async def _given(
         self, operation: Operation, title: str, fields: Sequence[Field]
     ) -> dict[str, Any] | None:
-        """Ask the person for the fields, again if an answer is not of its type; None: the person cancelled."""
+        """Show a form for the fields, again if an answer has the wrong type. None if the person cancelled."""
         while (
             values := await self._board.push_screen_wait(Form(self._board.look, title, fields))
         ) is not None:
@@ -122,7 +122,7 @@ class Operating:
     async def _change(
         self, operation: Operation, calls: Sequence[dict[str, Any]], rows: Sequence[Row] = ()
     ) -> None:
-        """Show the plans, and apply them with consent; the marks of their rows are removed."""
+        """Show the plans, and apply them with consent. The marks of their rows are removed."""
         together = as_one(operation, calls)
         plans: list[Plan]
         if together is not None:
@@ -164,7 +164,7 @@ class Operating:
     async def _planned(self, operation: Operation, arguments: dict[str, Any]) -> Plan:
         if operation.planned:
             return await self._board.caller.call(operation.name, {**arguments, "plan_only": True})
-        # What is done to a plan itself has none: it is asked about as it is.
+        # An operation on a plan has no plan itself: its consent is requested directly.
         return {
             "operation": operation.name,
             "arguments": arguments,
@@ -199,7 +199,7 @@ class Operating:
     # -- schemas -----------------------------------------------------------------------------------------------
 
     async def compare(self) -> None:
-        """Show the differences between the selected version of a schema and the one before; or between two marked ones."""
+        """Show the differences between a schema's selected version and the one before, or between two marked ones."""
         rows = sorted(self._rows(), key=lambda row: int(row.item["version"]))
         if not rows:
             return
@@ -225,7 +225,7 @@ class Operating:
     # -- runbooks ----------------------------------------------------------------------------------------------
 
     async def run_runbook(self, name: str) -> None:
-        """Ask for its parameters, and carry it out step by step; each change is shown and asked about."""
+        """Request its parameters and carry it out step by step. Each change is shown and needs consent."""
         book = runbooks.get(name)
         values: dict[str, str] = {}
         if book.parameters:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 Item = Mapping[str, Any]
 Sortable = float | str | None
-# What reading an answer raises that has another shape than this console knows, as of a broker of another version.
+# Errors from reading an answer of another shape than expected, as of a broker of another version.
 MISREAD: Final = (
     KeyError,
     TypeError,
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One field of a row. `value`: what it is sorted by; None comes last."""
+    """One field of a row. `value`: the sort key. None comes last."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -69,17 +69,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column; made by the functions of `columns`.
+    """A column, made by the functions of `columns`.
 
     Attributes:
         name: of the field, as in filters (`lag:>1k`) and the remembered order.
-        key: the capital letter that sorts by it; "" for none.
-        least: cells it keeps when there is little room.
+        key: the capital letter that sorts by it, "" for none.
+        least: minimum width in cells if there is little room.
         grows: shares the room that is left.
-        drop: columns of a higher number leave first where there is too little room; 0 never does.
+        drop: columns of a higher number leave first if there is too little room. 0 never leaves.
         unit: how a filter reads its numbers: "count", "bytes", "seconds", or "" for text.
-        cell: what it shows of an item, in a situation; None where the rows bring their cells.
-        value: what a row is sorted by, where that is had for less than the cell.
+        cell: returns its cell of an item, in a situation. None if the rows bring their cells.
+        value: returns the sort key, if that is cheaper than the cell.
         moves: the cell changes while the item does not: an age, a rate.
     """
 
@@ -99,9 +99,10 @@ class Column:
 
 
 class Row:
-    """A row. `key` identifies it across refreshes; `item` is what `y` shows and actions take arguments from.
+    """A row. `key` identifies it across refreshes. `item` is shown by `y`, and actions take arguments from it.
 
-    The cells of a long list are made of its item when they are drawn: ten thousand rows cost what is in sight.
+    The cells of a long list are made of its items when they are drawn, so that ten thousand rows cost only the visible
+    ones.
     """
 
     __slots__ = ("_cells", "_enter", "_folded", "_maker", "heading", "item", "key")
@@ -127,17 +128,17 @@ class Row:
         return self._cells[at] if self._maker is None else self._maker.cell(self.item, at)
 
     def value(self, at: int) -> Sortable:
-        """The value that the row is sorted by in a column."""
+        """The value by which a column sorts the row."""
         return self._cells[at].value if self._maker is None else self._maker.value(self.item, at)
 
     @property
     def enter(self) -> Target | Call | None:
-        """The place or the call that Enter leads to."""
+        """The place or the call to which Enter leads."""
         return self._enter if self._maker is None else self._maker.enter(self.item)
 
     @property
     def folded(self) -> str:
-        """The texts of its cells, one a line, in lower case, for filters; without ages and rates."""
+        """The texts of its cells, one per line, in lower case, for filters. Without ages and rates."""
         if self._folded is None:
             cells = self._cells if self._maker is None else self._maker.still(self.item)
             self._folded = "\n".join([cell.text.replace("\n", " ") for cell in cells]).casefold()
@@ -160,13 +161,13 @@ class Page:
     head: Sequence[Line] = ()
     columns: Sequence[Column] = ()
     rows: Sequence[Row] = ()
-    empty: str = "nothing here"  # said in place of rows
+    empty: str = "nothing here"  # shown instead of rows
     before: Mapping[str, Row] = field(default_factory=dict)  # of the page before, by their keys
-    sort: tuple[str, bool] | None = None  # column and whether falling; None: as the rows come
+    sort: tuple[str, bool] | None = None  # column and whether falling. None: unsorted
 
 
 def line(*spans: Span | str) -> Line:
-    """A line of spans; a bare text is plain."""
+    """Return a line of spans. A bare text is plain."""
     return tuple((each, Tone.PLAIN) if isinstance(each, str) else each for each in spans)
 
 

@@ -26,7 +26,7 @@ def is_null(item: Mapping[str, Any]) -> bool:
 
 
 def value_of(item: Mapping[str, Any]) -> Any:
-    """Return the payload's value: parsed as JSON, else decoded by its schema; None if it is neither.
+    """Return the payload's value: parsed as JSON, else decoded by its schema. None if it is neither.
 
     Numbers are `Number`, objects are `Fields`, so that `written` gives them back as the producer wrote them.
     """
@@ -44,7 +44,7 @@ class Number(Decimal):
     text: str
 
     def __new__(cls, text: str) -> Self:
-        """Return the number; one beyond a decimal's range counts as infinite."""
+        """Return the number. One beyond a decimal's range counts as infinite."""
         try:
             number = super().__new__(cls, text)
         except InvalidOperation:

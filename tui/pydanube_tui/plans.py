@@ -1,4 +1,4 @@
-"""The dialog before a change: what it deletes and touches. Cancel has the focus; a dangerous one needs a typed name."""
+"""The dialog before a change: its deletions and effects. Cancel has the focus. A dangerous one needs a typed name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from pydanube_tui.views.records import plan_lines
 MOST_TOGETHER: Final = 100  # rows that are planned together
 MOST_NAMES: Final = 16_000  # characters of the topics of one plan
 DIFFERENCES: Final = 100  # of a plan that are shown
-OF_MANY: Final = frozenset(
-    {"cluster.rebalance", "brokers.unload"}
-)  # they move topics of clients that were not asked
+OF_MANY: Final = frozenset({"cluster.rebalance", "brokers.unload"})  # they move topics of other clients
 _NAMES: Final = ("subscription", "namespace", "subject", "topic", "broker_id", "id", "plan_id", "call_id")
 
 
@@ -42,7 +40,7 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
             value = value.get(step) if isinstance(value, Mapping) else None
         filled = argument.name in action.filled
         if operation.effect is Effect.CREATE and argument.name in action.asked and not filled:
-            continue  # what is made anew is not called like the row
+            continue  # a new object does not have the row's name
         wanted = argument.required or filled
         if wanted and value is not None and not isinstance(value, list | Mapping):
             found[argument.name] = value
@@ -50,7 +48,7 @@ def arguments_of(operation: Operation, action: Action, known: Mapping[str, Any])
 
 
 def fields_of(operation: Operation, action: Action, found: Mapping[str, Any]) -> list[Field]:
-    """Return the arguments to ask for: required ones without a value, and those that the action always asks."""
+    """Return the fields of the form: required arguments without a value, and those that the action always requests."""
     return [
         Field(
             name=argument.name,
@@ -75,7 +73,7 @@ def typed(operation: Operation, values: Mapping[str, str]) -> dict[str, Any]:
     """Convert the texts of a form to the operation's types.
 
     Raises:
-        InvalidArgument: one is none of its type.
+        InvalidArgument: one does not have its type.
     """
     arguments = {argument.name: argument for argument in operation.arguments}
     return {name: _typed(arguments[name], text) for name, text in values.items()}
@@ -99,7 +97,7 @@ def _typed(argument: Argument, text: str) -> Any:
 
 
 def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the arguments of `plans.create` for one plan of several calls; None if more than their topics differ."""
+    """Return the arguments of `plans.create` for one plan of several calls, None if they differ in more than topics."""
     rest, *others = ({name: value for name, value in each.items() if name != "topic"} for each in calls)
     topics = [str(each.get("topic", "")) for each in calls]
     names = ",".join(topics)
@@ -110,7 +108,7 @@ def as_one(operation: Operation, calls: Sequence[Mapping[str, Any]]) -> dict[str
 
 
 def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Return the word to type before a dangerous change: the name, or the number of things; else the operation's verb."""
+    """Return the word to type before a dangerous change: the name, the number of things, or the operation's verb."""
     if len(plans) > 1:
         return str(len(plans))
     arguments = plans[0]["arguments"]
@@ -121,7 +119,7 @@ def name_to_type(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Consent(Dialog[bool]):
-    """Shows plans and asks; True only with explicit consent."""
+    """Shows plans and requests consent. The result is True only if it is given explicitly."""
 
     def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
         count = len(plans) if len(plans) > 1 else len(plans[0]["arguments"].get("topics", (1,)))
@@ -165,12 +163,12 @@ class Consent(Dialog[bool]):
         return lines
 
     def on_mount(self) -> None:
-        """Give Cancel the focus: Enter without reading changes nothing."""
+        """Give Cancel the focus, so that Enter without reading changes nothing."""
         self.query_one("#cancel", Button).focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Bring a letter that is typed elsewhere into the line for the name."""
-        # With the focus in the field, it takes what is printable itself; what comes here was meant for it.
+        """Move a letter that is typed elsewhere into the field for the name."""
+        # With the focus, the field takes printable characters itself, so the others here are meant for it.
         field = next(iter(self.query(Input)), None)
         if field is not None and event.is_printable and event.character not in (None, " "):
             event.stop()

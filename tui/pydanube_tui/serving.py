@@ -1,8 +1,8 @@
 """The console in a browser: textual-serve, behind our own access check.
 
-What textual-serve does not do by itself: whoever opens the page needs a token that works once, which becomes a cookie
-that scripts do not see and other sites cannot send; page, files and websocket want that cookie, our own host and, where
-there is one, our own origin; the page asks no foreign host for anything. At most `MOST_SESSIONS` consoles run at a time.
+Additions to textual-serve: opening the page needs a token that works once, which becomes a cookie that scripts do not
+see and other sites cannot send. Page, files and websocket require that cookie, our own host and, if there is one, our
+own origin. The page loads nothing from a foreign host. At most `MOST_SESSIONS` consoles run at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from textual_serve.server import Server
 
 COOKIE: Final = "danube_console"
 MOST_SESSIONS: Final = 4
-MOST_COOKIES: Final = 16  # browsers that were let in; the oldest is forgotten
+MOST_COOKIES: Final = 16  # browsers that were let in. The oldest is dropped
 _PAGE: Final = Path(__file__).with_name("serving_page.html")
 _KEYS: Final = Path(__file__).with_name("serving_keys.js")
 _HEADERS: Final = {
@@ -47,7 +47,7 @@ class Door:
         self._cookies: list[str] = []
 
     def exchange(self, token: str) -> str | None:
-        """Return a cookie for the token, which is then replaced; None for a wrong or used token."""
+        """Return a cookie for the token, which is then replaced. None for a wrong or used token."""
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             return None
         self.token = secrets.token_urlsafe(24)
@@ -55,7 +55,7 @@ class Door:
         return self._cookies[-1]
 
     def refusal(self, *, host: str, origin: str | None, cookie: str | None, socket: bool) -> str | None:
-        """Return why a request is not served; None: it is."""
+        """Return why a request is refused. None: it is served."""
         if host not in self.hosts:
             return "this console answers to its own address only"
         if origin is None and socket:
@@ -69,7 +69,7 @@ class Door:
 
 
 class ConsoleServer(Server):
-    """Serves consoles; `command` starts one."""
+    """Serves consoles. `command` starts one."""
 
     def __init__(self, command: str, listener: socket.socket, say: Callable[[str], None]) -> None:
         host, port = listener.getsockname()[:2]
@@ -86,7 +86,7 @@ class ConsoleServer(Server):
 
     @property
     def link(self) -> str:
-        """Return the link for the next browser; it works once."""
+        """Return the link for the next browser. It works once."""
         return f"{self.public_url}/?token={self.door.token}"
 
     async def _make_app(self) -> web.Application:

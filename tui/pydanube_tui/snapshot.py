@@ -11,14 +11,14 @@ from pydanube_tui.console import Console
 from pydanube_tui.files import Form, picture
 from pydanube_tui.payloads import json_text
 
-SETTLED_S: Final = 1.0  # between the two looks that rates need
+SETTLED_S: Final = 1.0  # between the two readings that rates need
 
 
 async def draw(app: Console, form: Form | Literal["json"], size: tuple[int, int], *, timeout_s: float) -> str:
     """Start the application on a screen of that size, wait for its answers, and return the drawing.
 
     Raises:
-        ClusterError: what the view's operations answered.
+        ClusterError: the error of one of the view's operations.
     """
     async with app.run_test(size=size) as pilot:
         await _answered(app, timeout_s)

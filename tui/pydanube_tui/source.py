@@ -1,7 +1,7 @@
-"""Ask the cluster for a view: all operations of a refresh in parallel, long lists by pages.
+"""Fetch the answers of a view: all operations of a refresh in parallel, long lists by pages.
 
-A list is loaded whole once. After that a refresh asks for what changed in it and what went, so that ten thousand rows
-that stand still cost nothing. Records of the audit come by what is new since the answer before.
+A list is loaded completely once. After that a refresh fetches its changes and deletions, so that ten thousand unchanged
+rows cost nothing. Of audit records it fetches those newer than the last answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydanube_tui.page import Item
 from pydanube_tui.view import CHARTS, LONG, SAMPLES, Answer, Ask, Extent, View
 
 PAGE_ITEMS: Final = 1000
-MAX_ITEMS: Final = 100_000  # of one list: what is beyond is said not to be there
+MAX_ITEMS: Final = 100_000  # of one list. The screen says that there are more
 MAX_NEWS: Final = 1000
 MAX_SERIES: Final = 50_000
 
@@ -32,7 +32,7 @@ class Caller(Protocol):
         """Return the result of an operation.
 
         Raises:
-            ClusterError: what the operation answered, or that nobody did.
+            ClusterError: the operation's error, or that of the connection.
         """
 
 
@@ -40,7 +40,7 @@ Items = Sequence[Item]
 
 
 class _Asker(Protocol):
-    """Refreshes one answer. `moved`: the newest answer differs from the one before."""
+    """Refreshes one answer. `moved`: it differs from the one before."""
 
     moved: bool
 
@@ -73,9 +73,9 @@ class _List:
             self._items = {}
         for item in gone:
             self._items.pop(self._key(item), None)
-        # What the clock alone moves comes with no change: an item says of which time its ages are.
+        # Changes by the clock alone are not reported: each item keeps the time to which its ages belong.
         for item in fresh:
-            key = self._key(item) or (len(self._items),)  # of a log's lines none is told from another
+            key = self._key(item) or (len(self._items),)  # log lines have no key
             self._items[key] = {**item, "as_of": first["as_of"]}
         self._mark = first.get("mark")
         self.moved = bool(fresh or gone or first.get("gone") is None)
@@ -86,7 +86,7 @@ class _List:
 
 
 class _News:
-    """The newest records; after the first answer only newer ones are asked for."""
+    """The newest records. After the first answer only newer ones are fetched."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -109,7 +109,7 @@ class _News:
 
 
 class _Whole:
-    """An answer that is read completely each time. A list has moved if its items are others than the last time."""
+    """An answer that is read completely each time. A list has moved if its items differ from the last ones."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -138,7 +138,7 @@ class Feed:
     def __init__(
         self, caller: Caller, view: View, arguments: Mapping[str, Any], before: Feed | None = None
     ) -> None:
-        """`before`: of the same view, when it was left. Its series go on."""
+        """`before`: the feed of the same view, when it was left. Its series continue."""
         self.view = view
         self._caller = caller
         self._asks = view.asks(arguments)
@@ -147,17 +147,17 @@ class Feed:
         self.answers: dict[str, Answer] = {}
         self.series: dict[str, deque[tuple[int, float]]] = {} if before is None else before.series
         self.times: deque[int] = deque(maxlen=LONG) if before is None else before.times
-        self.still = 0  # refreshes since something came
+        self.still = 0  # refreshes since the last news
 
     def begin(self) -> None:
-        """Read whole lists at the next refresh, regardless of what is known."""
+        """Read whole lists at the next refresh."""
         self._askers = {name: _KINDS[ask.extent](ask) for name, ask in self._asks.items()}
 
     async def refresh(self, now_ms: int) -> None:
-        """Ask everything once; afterwards `answers`, `series` and `times` are up to date.
+        """Call every operation once. Afterwards `answers`, `series` and `times` are up to date.
 
         Raises:
-            ClusterError: the first that an ask which is not optional met; the answers stay as they were.
+            ClusterError: the first error of an operation that is not optional. The answers are unchanged.
         """
         names = list(self._askers)
         found = await asyncio.gather(
@@ -184,5 +184,5 @@ class Feed:
             if name in self.series or len(self.series) < MAX_SERIES:
                 kept = LONG if len(self.series) < CHARTS else SAMPLES
                 moments = self.series.setdefault(name, deque(maxlen=kept))
-                if not moments or moments[-1][1] != value:  # what stands still is not written down again
+                if not moments or moments[-1][1] != value:  # an unchanged value is not stored again
                     moments.append((now_ms, value))

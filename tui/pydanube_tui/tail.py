@@ -1,7 +1,8 @@
 """The newest messages of a topic, read without a subscription, and kept in a ring.
 
-The ring is bounded in messages and in bytes. What leaves it before it was on the screen is counted: a topic that is
-faster than the screen loses messages in the view, never silently. Of a batch no more is unpacked than the ring holds.
+The ring is bounded in messages and in bytes. Messages that leave it before they were on the screen are counted: a topic
+that is faster than the screen loses messages in the view, never silently. Of a batch, at most the ring's size is
+unpacked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 RING_MESSAGES: Final = 1000
 RING_BYTES: Final = 16 << 20
 KEPT_BYTES: Final = 64 << 10  # of one payload
-BATCH_MESSAGES: Final = 250  # of one batch: what is before is dropped by the view
+BATCH_MESSAGES: Final = 250  # of one batch. The view drops earlier ones
 BEFORE: Final = 100  # messages that a tail begins with
 FAR: Final = 100_000  # partitions further apart than this are begun by time
 PACE_S: Final = 0.02  # between two batches: the keys come first
@@ -39,10 +40,10 @@ def start_of(described: Mapping[str, Any]) -> str:
 
 
 class Tail:
-    """Reads a topic and keeps its last messages; has the interface of a `Feed`.
+    """Reads a topic and keeps its last messages. Has the interface of a `Feed`.
 
     Args:
-        position: where to begin; None: with the last messages there are.
+        position: start of reading. None: the last messages there are.
     """
 
     def __init__(self, caller: Caller, broker_url: str, topic: str, position: str | None) -> None:
@@ -70,7 +71,7 @@ class Tail:
         return self._goes.is_set()
 
     def follow(self, on: bool) -> None:
-        """Continue or stop reading: when stopped, the broker sends only up to the reader's credit, and nothing is lost."""
+        """Continue or stop reading. When stopped, the broker sends up to the reader's credit, and nothing is lost."""
         if on:
             self._goes.set()
         else:
@@ -135,7 +136,7 @@ class Tail:
             self.put(item_of(message, value if isinstance(value, dict | list | str | int | float) else None))
 
     def put(self, item: dict[str, Any]) -> None:
-        """Append a message; one that leaves at the beginning without having been shown is counted."""
+        """Append a message. Messages dropped from the beginning without having been shown are counted."""
         self.ring.append(item)
         self._bytes += min(item["payload_bytes"], KEPT_BYTES)
         self._fresh += 1

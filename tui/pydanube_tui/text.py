@@ -1,7 +1,7 @@
-"""Text for the terminal: made harmless, measured in cells, cut to a width; numbers and times for people.
+"""Text for the terminal: made harmless, measured in cells, cut to a width. Numbers and times for people.
 
-Whatever others wrote passes `clean` before it is drawn: nothing of a name or a payload reaches the terminal as a
-control character, and nothing is read as markup.
+Texts of others pass `clean` before they are drawn: no part of a name or a payload reaches the terminal as a control
+character, or is read as markup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS: Final = "…"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-# What `--ascii` draws instead; glyphs of our own only, other people's text is escaped.
+# Replacements for `--ascii`. Only our own glyphs have one, and other people's text is escaped.
 _ASCII: Final = str.maketrans(
     {
         **dict(zip(_BLOCKS, "_.,-=+*#", strict=True)),
@@ -26,8 +26,8 @@ _ASCII: Final = str.maketrans(
 )
 
 
-# Format characters change direction or join what stands around them; surrogates cannot be written; the others move
-# the terminal's cursor.
+# Format characters change direction or join their neighbours. Surrogates cannot be written. The others move the
+# terminal's cursor.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
@@ -89,7 +89,7 @@ def fit(text: str, cells: int, *, right: bool = False, ascii_only: bool = False)
 
 
 def ending(text: str, cells: int) -> str:
-    """Return the text in at most so many cells; of a longer one the end, which tells names apart."""
+    """Return the text in at most so many cells. Of a longer one the end, which distinguishes names."""
     if width(text) <= cells:
         return text
     text = text[-max(1, cells) :]
@@ -99,7 +99,7 @@ def ending(text: str, cells: int) -> str:
 
 
 def count(value: float | None) -> str:
-    """Return a number in at most five cells: `842`, `12.3k`, `1.2M`; `–` if unknown."""
+    """Return a number in at most five cells: `842`, `12.3k`, `1.2M`. `–` if unknown."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T", "P"))
 
 
@@ -121,7 +121,7 @@ def _scaled(value: float | None, step: float, units: Sequence[str]) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate: `12.3k/s`; `–` if unknown."""
+    """Return a rate: `12.3k/s`. `–` if unknown."""
     return "–" if value is None else f"{count(value)}/s"
 
 
@@ -142,7 +142,7 @@ def span(seconds: float | None) -> str:
 
 
 def milliseconds(time: str | None) -> int | None:
-    """Parse an RFC 3339 time to milliseconds since 1970; None if it is none."""
+    """Parse an RFC 3339 time to milliseconds since 1970. None if it is not one."""
     try:
         return parse_time_ms(time or "", field="time")
     except InvalidArgument:
@@ -161,7 +161,7 @@ def clock(time: str | None) -> str:
 
 
 def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
-    """Return the last values as blocks, scaled from the lowest to the highest; unknown is a blank."""
+    """Return the last values as blocks, scaled from the lowest to the highest. Unknown is a blank."""
     shown = list(values)[-cells:]
     known = [value for value in shown if value is not None]
     if not known:

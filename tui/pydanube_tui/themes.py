@@ -79,7 +79,7 @@ def _look(name: str, *colours: str) -> Look:
 
 
 def _ansi() -> Look:
-    """Return the theme of the terminal's sixteen colours, with a reversed cursor; also used for NO_COLOR."""
+    """Return the theme of the terminal's sixteen colours, with a reversed cursor. Also used for NO_COLOR."""
     theme = replace(BUILTIN_THEMES["ansi-dark"], name="ansi")
     return Look(
         theme=theme,

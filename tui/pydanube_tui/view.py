@@ -23,11 +23,11 @@ CHARTS: Final = 50
 
 
 class Extent(StrEnum):
-    """How much of a list is asked for."""
+    """How much of a list is requested."""
 
-    ONE = "one"  # the answer as it is
-    ALL = "all"  # every page; after the first answer what changed and what went
-    NEWS = "news"  # newest first: after the first answer only what came since
+    ONE = "one"  # the answer unchanged
+    ALL = "all"  # every page. After the first answer, changes and deletions
+    NEWS = "news"  # newest first. After the first answer only newer items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Ask:
     """One operation that a view calls at each refresh.
 
     Without the answer of an `optional` one the view still works. Of one `for_names` a view shows names beside its own
-    items: the figures in it, which always move, make no new page.
+    items. Its figures, which always change, cause no new page.
     """
 
     operation: str
@@ -53,7 +53,7 @@ def given(arguments: Arguments, *names: str) -> dict[str, Any]:
 def listed(
     operation: str, *takes: str, extent: Extent = Extent.ALL, **fixed: Any
 ) -> Callable[[Arguments], dict[str, Ask]]:
-    """Return the function that asks for one list; `takes`: the view's arguments for it."""
+    """Return the function that lists the operations of a view with one list. `takes`: the view's arguments for it."""
     return lambda arguments: {
         "list": Ask(operation=operation, arguments={**fixed, **given(arguments, *takes)}, extent=extent)
     }
@@ -61,7 +61,7 @@ def listed(
 
 @dataclass(slots=True, kw_only=True)
 class Situation:
-    """The facts from which the pages of an open view are made; updated at each refresh."""
+    """The facts from which the pages of an open view are made, updated at each refresh."""
 
     view: View
     arguments: Arguments
@@ -69,14 +69,16 @@ class Situation:
     now_ms: int
     width: int = 80
     height: int = 24
-    series: Mapping[str, Moments] = field(default_factory=dict)  # each value once, when it came
+    series: Mapping[str, Moments] = field(
+        default_factory=dict
+    )  # each value once, with the time of its arrival
     times: Sequence[int] = ()  # of the refreshes
     rows: dict[str, Row] = field(default_factory=dict)  # of the page before
     form: str = ""  # in which payloads are shown
-    derived: dict[str, Any] = field(default_factory=dict)  # from the answers, for all cells of a page
+    derived: dict[str, Any] = field(default_factory=dict)  # from the answers, shared by all cells of a page
 
     def of(self, name: str) -> Mapping[str, Any]:
-        """Return an answer; empty if there is none."""
+        """Return an answer, empty if there is none."""
         found = self.answers.get(name)
         return found if isinstance(found, Mapping) else {}
 
@@ -85,12 +87,12 @@ class Situation:
         return self.of(name).get("items", ())  # type: ignore[no-any-return]
 
     def error(self, name: str) -> ClusterError | None:
-        """Return why an optional answer is missing."""
+        """Return the error of a missing optional answer."""
         found = self.answers.get(name)
         return found if isinstance(found, ClusterError) else None
 
     def unseen(self) -> list[str]:
-        """The brokers that did not answer, with the reason: the lists lack what they have."""
+        """The brokers that did not answer, with the reason. The lists lack their items."""
         found = (each for name in self.answers for each in self.of(name).get("not_seen") or ())
         known = (
             each for each in found if isinstance(each, Mapping)
@@ -114,7 +116,7 @@ class Situation:
         return [value for _, value in self.moments(name, most)]
 
     def rates(self, name: str, most: int = SAMPLES) -> list[float | None]:
-        """Return a counter's growth per second between refreshes; None where it restarted."""
+        """Return a counter's growth per second between refreshes, None where it restarted."""
         found: list[float | None] = []
         for (before_ms, before), (after_ms, after) in pairwise(self.moments(name, most)):
             usable = after >= before and after_ms > before_ms
@@ -122,12 +124,12 @@ class Situation:
         return found
 
     def rate(self, name: str) -> float | None:
-        """Return the newest of `rates`; None if unknown."""
+        """Return the newest of `rates`, None if unknown."""
         found = self.rates(name, 2)
         return found[-1] if found else None
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what `make` derives from the answers; it is called once for a page."""
+        """Return the result of `make`, which derives it from the answers and is called once per page."""
         if name not in self.derived:
             self.derived[name] = make()
         return self.derived[name]  # type: ignore[no-any-return]
@@ -140,11 +142,11 @@ class Situation:
         assert cell is not None, self.view.columns[at].name
         try:
             return cell(item, self)
-        except MISREAD:  # in the midst of drawing: one cell, not the console
+        except MISREAD:  # while drawing: one cell fails, not the console
             return Cell("?", Tone.WARN)
 
     def value(self, item: Item, at: int) -> Sortable:
-        """The value that a row is sorted by in a column."""
+        """The value by which a column sorts the row."""
         value = self.view.columns[at].value
         if value is None:
             return self.cell(item, at).value
@@ -158,7 +160,7 @@ class Situation:
         return [self.cell(item, at) for at, column in enumerate(self.view.columns) if not column.moves]
 
     def enter(self, item: Item) -> Target | Call | None:
-        """The place or the call that Enter leads to."""
+        """The place or the call to which Enter leads."""
         try:
             return self.view.enter(item)
         except MISREAD:
@@ -170,14 +172,15 @@ class View:
     """A view. All functions are pure.
 
     Attributes:
-        summary: what it is for; help and the documentation show it.
-        twin: the command that tells the same, without a screen.
-        asks: arguments -> name -> what to ask.
-        columns: of its rows, which are made of `items`: `key` names each, `enter` says where it leads.
-        rows: in place of `items` where rows of several kinds stand together, with cells of their own.
-        takes: names of its arguments, in the order they are typed after `:`; those of `may` can be left out.
-        measures: answers -> name -> a number to keep the last `SAMPLES` of.
-        dated: the answers whose time is the page's, the first that has one.
+        summary: its purpose, for help and the documentation.
+        twin: the equivalent command, without a screen.
+        asks: arguments -> name -> operation to call.
+        columns: of its rows, which are made of `items`: `key` names each, `enter` returns the place to which Enter
+            leads.
+        rows: instead of `items`, if rows of several kinds stand together, with their own cells.
+        takes: names of its arguments, in the order they are typed after `:`. Those of `may` can be left out.
+        measures: answers -> name -> a number whose last `SAMPLES` values are kept.
+        dated: the answers whose time is the page's. The first that has one counts.
         instead: another view for some arguments, under the same name.
     """
 
@@ -192,8 +195,8 @@ class View:
     enter: Callable[[Item], Target | Call | None] = lambda _: None
     rows: Callable[[Situation], Iterable[Row]] | None = None
     head: Callable[[Situation], Sequence[Line]] = lambda _: ()
-    empty: str = "nothing here"  # said in place of rows
-    sort: tuple[str, bool] | None = None  # column and whether falling; None: as the rows come
+    empty: str = "nothing here"  # shown instead of rows
+    sort: tuple[str, bool] | None = None  # column and whether falling. None: unsorted
     dated: tuple[str, ...] = ("list",)
     aliases: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Messages of a topic as they arrive: decoded, raw or in hex; without a topic, topics to choose from."""
+"""Messages of a topic as they arrive: decoded, raw or in hex. Without a topic, topics to choose from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overview: first what needs attention, findings and alerts; then the slowest subscriptions and the busiest topics; then changes."""
+"""The overview: findings and alerts first, then the slowest subscriptions, the busiest topics, and changes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _storage(status: Mapping[str, Any]) -> Line:
 
 
 def shown_ms(value: float | None) -> str:
-    """Return milliseconds with one decimal; `–` if unknown."""
+    """Return milliseconds with one decimal. `–` if unknown."""
     return "–" if value is None else f"{value:.1f} ms"
 
 

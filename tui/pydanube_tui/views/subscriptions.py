@@ -1,4 +1,4 @@
-"""Subscriptions and their lag; one of them with its partitions, consumers, evidence and findings."""
+"""Subscriptions and their lag. One of them with its partitions, consumers, evidence and findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def place_of_subscription(item: Item, view: str = "subscription") -> Target:
 
 
 def urgency(item: Item) -> tuple[int, float, int]:
-    """Return how urgent a subscription is; larger is more urgent."""
+    """Return how urgent a subscription is. Larger is more urgent."""
     return rank(item["status"]), item["oldest_unread_age_s"] or 0.0, item["lag_messages"]
 
 
@@ -108,7 +108,7 @@ def _headroom(item: Item, situation: Situation) -> Cell:
 
 
 def blocked_by(item: Item) -> str:
-    """Return what blocks a subscription; empty if nothing does."""
+    """Return the cause that blocks a subscription. Empty if it is not blocked."""
     return shown(item["blocked_by"]) if item.get("blocked_by") else ""
 
 

@@ -36,7 +36,7 @@ _DECISIONS: Final = {
     "planned": ("○", Tone.ACCENT),
     "interrupted": ("▼", Tone.WARN),
 }
-# Where an operation's answer has a view of its own: entering a finding's next call goes there.
+# If an operation's answer has its own view, entering a finding's next call goes there.
 _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "diagnose.cluster": ("overview", ()),
     "diagnose.subscription": ("subscription", ("topic", "subscription")),
@@ -61,7 +61,7 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def rank(status: str) -> int:
-    """Return how urgent a subscription's status is; 0: not at all."""
+    """Return how urgent a subscription's status is, 0 for not at all."""
     return STATUS.get(status, ("", Tone.DIM, 2))[2]
 
 
@@ -78,7 +78,7 @@ def severity_cell(severity: str) -> Cell:
 
 
 def broker_name(item: Item) -> str:
-    """Return the name of a broker of `brokers.list`: where it listens, which people know, else its id."""
+    """Return the name of a broker of `brokers.list`: its address, which people recognise, else its id."""
     address = str(item["listen"].get("grpc") or "").rpartition("://")[2]
     return address or str(item["broker_id"])
 
@@ -134,7 +134,7 @@ def subject_text(subject: Mapping[str, Any]) -> str:
 
 
 def place_of(operation: str, arguments: Mapping[str, Any]) -> Target | Call:
-    """Return the view that shows a call's answer; without one, the call itself."""
+    """Return the view that shows a call's answer, or the call itself if none does."""
     view, takes = _VIEWS.get(operation, ("", ()))
     if view and all(name in arguments for name in takes):
         return Target(view=view, arguments={name: arguments[name] for name in takes})
@@ -162,7 +162,7 @@ def together(findings: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, A
 
 
 def finding_lines(findings: Iterable[Mapping[str, Any]], room: tuple[int, int]) -> list[Line]:
-    """Return findings in lines: summary, numbers, what is ruled out, what helps. `room`: height and width of the screen."""
+    """Return findings in lines: summary, numbers, causes ruled out, remedies. `room`: height and width in cells."""
     lines: list[Line] = []
     told = together(findings)
     height, width = room
