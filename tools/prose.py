@@ -30,6 +30,7 @@ FINISHED: Final = (
     "admin_core/pydanube_admin/engine/following.py",
     "admin_core/pydanube_admin/engine/system_topics.py",
     "admin_core/pydanube_admin/operations/unused.py",
+    "broker/pydanube_broker/chain",
     "broker/pydanube_broker/cluster/claim.py",
     "broker/pydanube_broker/cluster/format_1.py",
     "broker/pydanube_broker/cluster/format_gate.py",

@@ -1,4 +1,4 @@
-"""What a journal's folder knows of its chain, in a file of its own, and records that the chain has and the disk has lost."""
+"""The chain file of a journal's folder, and the restoring of records that the disk has lost from the chain."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _VERSION: Final = 1
 class ChainFile:
     """The chain of a folder.
 
-    needed: topics are stored by it, so no start goes on without it.
-    place: tells the folder from its copy, which must not fence it.
+    needed: topics are stored by it, so a start fails without it.
+    place: distinguishes the folder from a copy of it, which must not fence it.
     """
 
     cluster: str
@@ -46,7 +46,7 @@ class ChainFile:
 
     @staticmethod
     def read(folder: Path) -> ChainFile | None:
-        """Return what the folder knows; None if its journal has no chain. Raises `CorruptJournal`."""
+        """Read the chain file of a folder; return None if the journal has no chain. Raises `CorruptJournal`."""
         file = folder / CHAIN_FILE
         try:
             known = json.loads(file.read_text())
@@ -70,7 +70,7 @@ class ChainFile:
             ) from error
 
     def write(self, folder: Path) -> None:
-        """Replace the file; durable on return. Blocking; raises `OSError`."""
+        """Replace the file, durable on return. Blocking. Raises `OSError`."""
         temporary = folder / f"{CHAIN_FILE}.new"
         text = json.dumps({"version": _VERSION, **asdict(self), "journal": str(self.journal)}, indent=1)
         with open(temporary, "w") as out:
@@ -84,10 +84,10 @@ class ChainFile:
 async def restore_lost(
     store: ChainStore, file: ChainFile, place: Place, folder: Path, disk: Disk | None = None
 ) -> int:
-    """Write what the chain has and the folder's segments have not; return the bytes that differed.
+    """Write the records of the chain that the folder's segments lack; return the number of bytes that differed.
 
-    After a power cut the disk may have lost what it had not synced. A folder that was put back from a backup is older.
-    Pieces are read backwards from the end, until records that the disk should have are there.
+    After a power cut the disk may have lost unsynced records. A folder restored from a backup is older than the chain.
+    Pieces are read backwards from the end, until a piece has records that the disk reported as safe and still has.
 
     Raises `StoreUnavailable`, `CorruptObject`, `OSError`.
     """
@@ -118,7 +118,7 @@ async def restore_lost(
 
 
 def _differing(folder: Path, groups: list[Group], disk: Disk) -> list[Group]:
-    """Return the groups of which the segments have other bytes."""
+    """Return the groups whose bytes differ from the segments."""
     found: list[Group] = []
     for group in groups:
         try:
@@ -135,7 +135,7 @@ def _differing(folder: Path, groups: list[Group], disk: Disk) -> list[Group]:
 
 
 def _write(folder: Path, groups: list[Group], disk: Disk) -> int:
-    """Write groups, in order, so that a crash leaves the beginning of them. Raises `CorruptObject`, `OSError`."""
+    """Write groups in order, so that a crash leaves a prefix of them. Raises `CorruptObject`, `OSError`."""
     for group in sorted(groups, key=lambda each: each.lsn):
         path = _segment(folder, group)
         if path.exists():

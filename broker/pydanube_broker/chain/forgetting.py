@@ -1,7 +1,6 @@
 """Delete the pieces of a chain that no reader needs, once the number at which reading begins is durable.
 
-The pieces of fences stay for ever, and so do strays: a late piece of a process that is gone must never find its name
-free.
+The pieces of fences and strays are never deleted: a late piece of a process that is gone must not find its name free.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ class Forgetting:
         self._journal = journal
         self._keep_from = keep_from
         self._from = 0
-        self._kept: set[str] = set()  # pieces of fences and strays, as far as they were looked at
+        self._kept: set[str] = set()  # pieces of fences and strays whose headers were read
         self._wake = anyio.Event()
 
     def begin_at(self, number: int) -> None:
-        """Let reading begin at `number`, from which on everything is stored that a reader needs."""
+        """Let reading begin at `number`: a reader needs no piece below it."""
         if number > self._from:
             self._from = number
             self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled; a store that is away delays it."""
+        """Delete pieces until cancelled. An unavailable store delays it."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()

@@ -1,9 +1,9 @@
 """Pieces of a journal's chain: their binary form, and which of the stored pieces belong to the chain.
 
-A chain is what has left a broker's journal: pieces with the numbers 1, 2, 3 … below `<cluster>/journals/<journal>/`, each
-made only where its name is free (docs/data-formats.md#piece-of-a-chain). A piece names the piece before it by digest.
-A piece that does not continue the chain is a stray: its writer was fenced while the piece was on its way.
-The first missing number ends the chain.
+A chain consists of the sent records of a broker's journal, as pieces with the numbers 1, 2, 3 … below
+`<cluster>/journals/<journal>/`, each created only if its name is free (docs/data-formats.md#piece-of-a-chain). A piece
+names the piece before it by digest. A piece that does not continue the chain is a stray: its writer was fenced while the
+piece was in flight. The first missing number ends the chain.
 
 Little-endian. The digest of a piece covers its header, and the header has the digest of the body: headers alone show
 which pieces belong together.
@@ -26,10 +26,10 @@ from pydanube_core.errors import CorruptObject, FormatTooNew
 Buffer: TypeAlias = bytes | memoryview
 
 VERSION: Final = 1
-PIECE_BYTES: Final = 4 << 20  # of items, at which a piece is closed: one PUT of a tenth of a second
+PIECE_BYTES: Final = 4 << 20  # bytes of items at which a piece is closed: one PUT takes about 0.1 s
 MOST_IN_FLIGHT: Final = 4  # pieces that a writer may have sent without an answer
 DIGEST_BYTES: Final = 32
-NO_PIECE: Final = bytes(DIGEST_BYTES)  # what the first piece of a chain names as the one before it
+NO_PIECE: Final = bytes(DIGEST_BYTES)  # the `before` of a chain's first piece
 
 _MAGIC: Final = b"DANUBECH"
 # magic, version, body bytes | number, term, stored lsn, journal | random | digest of the piece before | of the body |
@@ -40,12 +40,14 @@ RANDOM_BYTES: Final = 16
 _CRC_BYTES: Final = 4
 _ITEM: Final = struct.Struct("<B3xI")  # kind, bytes behind these eight
 _START: Final = struct.Struct("<Q")  # life
-_GROUP: Final = struct.Struct("<QQQ")  # base of the segment, its bytes, lsn; then records as written
+_GROUP: Final = struct.Struct(
+    "<QQQ"
+)  # base of the segment, its bytes, lsn, followed by the records as written
 _HEAD: Final = struct.Struct(
     "<QQQQ"
-)  # base of the segment, number of the head, its bytes, position; then a part of it
+)  # base of the segment, number of the head, its bytes, position, followed by a part of the head
 _LSN: Final = struct.Struct("<Q")
-FENCE_BODY_BYTES: Final = _ITEM.size + _START.size  # of a piece that only starts
+FENCE_BODY_BYTES: Final = _ITEM.size + _START.size  # of a piece with a `Start` only
 
 assert HEADER_BYTES == 136
 
@@ -81,7 +83,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A part of a head that has a file of its own, beside the segment at `base`: bytes from `position` on, of `size`."""
+    """A part of a head that has its own file, beside the segment at `base`: bytes from `position` on, of `size`."""
 
     base: int
     number: int
@@ -92,7 +94,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """The segments below `base` are gone: no topic needs them any more."""
+    """The segments below `base` are deleted: no topic needs them any more."""
 
     base: int
 
@@ -140,7 +142,7 @@ class PieceHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The end of a chain as a reader or writer knows it: the next piece has `number` and names `before`."""
+    """The end of a chain as a reader or writer found it: the next piece has `number` and names `before`."""
 
     number: int = 1
     before: bytes = NO_PIECE
@@ -159,7 +161,7 @@ class Place:
         )
 
     def past_stray(self) -> Place:
-        """Return the end of the chain behind a stray: its name is taken, and nothing of it counts."""
+        """Return the end of the chain behind a stray: its name is taken, its content does not count."""
         return replace(self, number=self.number + 1)
 
 
@@ -174,7 +176,7 @@ def chain_folder(cluster: str, journal: int) -> str:
 def encode_piece(
     place: Place, items: Sequence[Item], *, journal: int, term: int, random: bytes
 ) -> tuple[PieceHeader, bytes]:
-    """Encode the piece that continues a chain at `place`; returns its header and all of its bytes."""
+    """Encode the piece that continues a chain at `place`. Returns its header and all of its bytes."""
     body = b"".join(_encode_items(items))
     stored_lsn = max((item.end for item in items if isinstance(item, Group)), default=place.stored_lsn)
     header = PieceHeader(
@@ -211,10 +213,10 @@ def _encode_items(items: Sequence[Item]) -> Iterator[bytes]:
 
 
 def decode_header(data: Buffer, *, journal: int, number: int) -> PieceHeader:
-    """Parse the header with which a piece begins.
+    """Parse the header of a piece.
 
     Raises:
-        CorruptObject: the bytes are damaged, or are of another piece.
+        CorruptObject: the bytes are damaged, or belong to another piece.
         FormatTooNew: a newer version wrote it.
     """
     view = memoryview(data)[:HEADER_BYTES]

@@ -1,4 +1,4 @@
-"""Find out whether an object store keeps to create-only names, on which fences rest."""
+"""Check that an object store enforces create-only names, on which fences rely."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _AT_ONCE = 4
 
 
 async def check_create_only(store: ChainStore, cluster: str, url: str) -> None:
-    """Make objects twice, one after the other and at once, below `<cluster>/journals/probe/`; they are deleted again.
+    """Create objects twice, sequentially and concurrently, below `<cluster>/journals/probe/`, then delete them.
 
     Raises:
-        StoreUnsuitable: a second object took the place of the first.
+        StoreUnsuitable: a second object replaced the first.
         StoreUnavailable: the store does not answer.
     """
     folder = f"{cluster}/journals/probe/{secrets.token_hex(8)}"

@@ -1,8 +1,8 @@
 """Read a chain from a recorded number on, and fence it.
 
-A fence is a piece like any other, of the successor's term, made under the next free name. What the predecessor sends
-from then on does not get its name or does not continue the chain. A predecessor may have `MOST_IN_FLIGHT` pieces on
-their way, so a fence takes as many names in a row: no late piece can take a name that the successor uses.
+A fence is an ordinary piece, of the successor's term, created under the next free name. A piece that the predecessor sends
+afterwards does not get its name or does not continue the chain. A predecessor may have `MOST_IN_FLIGHT` pieces in flight,
+so a fence takes as many names in a row: no late piece can take a name that the successor uses.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pydanube_broker.chain.piece import (
 )
 from pydanube_broker.chain.store import ChainStore
 
-READ_AHEAD = 16  # pieces that are read at once
+READ_AHEAD = 16  # pieces that are read concurrently
 
 
 async def chain_end(store: ChainStore, cluster: str, journal: int, from_number: int) -> Place:
     """Return the end of a chain, by the headers of its pieces.
 
     Args:
-        from_number: number of a piece that belongs to the chain, as recorded in the metadata; 1 of a new chain.
+        from_number: number of a piece that belongs to the chain, as recorded in the metadata. 1 for a new chain.
 
     Raises:
         CorruptObject: a piece is damaged, or the one with `from_number` is missing.
@@ -69,13 +69,13 @@ async def pieces(
 
 
 async def fence(store: ChainStore, cluster: str, journal: int, from_number: int, term: int) -> int:
-    """End the chain of a predecessor, and return the number of the fence: the pieces below it are all that there is.
+    """End the chain of a predecessor, and return the number of the fence: only pieces below it count.
 
-    A successor that continues the chain itself calls `fenced_end`, which says where it goes on.
+    A successor that continues the chain itself calls `fenced_end`, which also returns its end.
 
     Raises:
-        Fenced: a successor of a higher term was here before.
-        CorruptObject, StoreUnavailable: as `chain_end`. Part of the fence may stand; call again.
+        Fenced: a successor of a higher term was faster.
+        CorruptObject, StoreUnavailable: as `chain_end`. Part of the fence may exist. Call again.
     """
     number, _ = await fenced_end(store, cluster, journal, from_number, term)
     return number
@@ -84,7 +84,7 @@ async def fence(store: ChainStore, cluster: str, journal: int, from_number: int,
 async def fenced_end(
     store: ChainStore, cluster: str, journal: int, from_number: int, term: int, life: int | None = None
 ) -> tuple[int, Place]:
-    """As `fence`; return the number of the fence, and the end of the chain behind it."""
+    """Fence as `fence` does. Return the number of the fence, and the end of the chain behind it."""
     place = await chain_end(store, cluster, journal, from_number)
     life = secrets.randbits(64) if life is None else life
     first, taken = place.number, 0
@@ -106,7 +106,7 @@ async def fenced_end(
         if not await store.create(key, data):
             there = await store.read(key, HEADER_BYTES)
             if there is None:
-                continue  # the answer was about an object that is gone: nothing stands there
+                continue  # the refusal was about an object that has been deleted since
             found = decode_header(there, journal=journal, number=place.number)
         if found == made:
             taken, place = taken + 1, place.after(made)
@@ -119,7 +119,7 @@ async def fenced_end(
 
 
 def _behind(place: Place, header: PieceHeader, from_number: int) -> Place | None:
-    """Return the end of the chain behind a piece; None for a stray. The piece at `from_number` is no stray."""
+    """Return the end of the chain behind a piece, or None for a stray. The piece at `from_number` is no stray."""
     if header.number == from_number > 1 or place.continued_by(header):
         return place.after(header)
     return None
@@ -141,7 +141,7 @@ async def _objects(
         async def one(i: int, first: int, into: list[bytes | ClusterError | None]) -> None:
             try:
                 into[i] = await store.read(piece_key(cluster, journal, first + i), most_bytes)
-            except ClusterError as error:  # as itself, not in the group's wrapping
+            except ClusterError as error:  # raised below as it is, not in an exception group
                 into[i] = error
 
         async with anyio.create_task_group() as group:

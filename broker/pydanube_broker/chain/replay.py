@@ -1,8 +1,8 @@
-"""Rebuild a journal folder from a chain: what ordinary recovery then reads.
+"""Rebuild a journal folder from a chain, for ordinary recovery to read.
 
-Groups are written where their records stood. A head that had a file of its own gets one. Segments that were dropped, or
-of which the chain has only the end because its earlier pieces are deleted, are left out. The folder is synced at the
-end; a replay that was interrupted is repeated from the start, over what is there.
+Groups are written at their original positions. A head that had its own file gets one. Segments that were dropped are
+left out, and so are segments whose first pieces were deleted. The folder is synced at the end. An interrupted replay is
+repeated from the start, and removes the files of the first attempt.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SUFFIX: Final = ".journal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay found. `safe_lsn`: the owner's disk held everything below it, as it last reported."""
+    """The result of a replay. `safe_lsn`: the owner last reported that its disk held everything below it."""
 
     pieces: int
     segments: int
@@ -52,14 +52,14 @@ async def replay(
     *,
     disk: Disk | None = None,
 ) -> Replayed:
-    """Write the pieces `[from_number, until)` of a chain into `folder`, which is made if needed.
+    """Write the pieces `[from_number, until)` of a chain into `folder`, which is created if needed.
 
     Args:
         from_number: as recorded in the metadata, never the lowest name that is listed.
         until: number of the fence, or of the end.
 
     Raises:
-        CorruptObject: a piece is damaged or missing; the folder is not usable.
+        CorruptObject: a piece is damaged or missing. The folder is not usable then.
         StoreUnavailable: the store cannot be read.
         OSError: the folder cannot be written.
     """
@@ -95,7 +95,7 @@ class _LargeHead:
 
 
 class _Folder:
-    """The folder under way. Blocking; single user."""
+    """The folder under construction. Blocking. Not safe for concurrent use."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self.segments: dict[int, _Segment] = {}
@@ -106,7 +106,7 @@ class _Folder:
         self._floor = 0  # segments below are dropped
 
     def begin(self) -> None:
-        """Make the folder, and remove what an interrupted replay left there."""
+        """Create the folder, and remove the files of an interrupted replay."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in list(self._folder.iterdir()):
             if path.is_file():
@@ -144,7 +144,7 @@ class _Folder:
     def _make(self, base: int, size: int, start: int) -> _Segment:
         fd = self._disk.create(self._path(base))
         segment = self.segments[base] = _Segment(fd, size, start, start)
-        # Sparse, and as long as its header says: a shorter file would be taken for one that was cut.
+        # Sparse, with the length in its header: recovery would treat a shorter file as truncated.
         self._disk.pwritev(fd, [b"\0"], size - 1)
         self._disk.pwritev(fd, [encode_file_header(base, size)], 0)
         return segment
@@ -164,7 +164,7 @@ class _Folder:
             if segment.start > base + FILE_HEADER_BYTES:
                 self._remove(base)
             elif self._announces(base, segment) and (behind := base + segment.size) not in self.segments:
-                # Recovery follows the mark, and takes a missing segment for a loss.
+                # Recovery follows the mark, and treats a missing segment as a loss.
                 self._make(behind, segment.size, behind + FILE_HEADER_BYTES)
         for base, head in self._heads.items():
             parts = [head.parts[at] for at in sorted(head.parts)]
@@ -175,7 +175,7 @@ class _Folder:
         self._disk.sync_dir(self._folder)
 
     def _announces(self, base: int, segment: _Segment) -> bool:
-        """Return whether the last record says that another segment follows."""
+        """Return whether the last record announces another segment."""
         if segment.end - segment.start < HEADER_BYTES:
             return False
         at = segment.end - HEADER_BYTES

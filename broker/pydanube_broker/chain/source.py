@@ -1,4 +1,4 @@
-"""The journal as its chain reads it: records that are written to its files, and what else has to follow them."""
+"""The journal as its chain reads it: the records in its files, and its durable, written and oldest positions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ChainSource(Protocol):
         """Base of the oldest segment that is still needed."""
 
     def next_stretch(self, lsn: int) -> Stretch | None:
-        """Return the written records at or above `lsn` up to the end of their segment; None if there are none."""
+        """Return the written records at or above `lsn` up to the end of their segment, or None if there are none."""
 
     def read(self, stretch: Stretch, count: int) -> bytes:
-        """Read `count` bytes from the start of a stretch. Blocking; raises `OSError`."""
+        """Read `count` bytes from the start of a stretch. Blocking. Raises `OSError`."""
 
 
 def read_group(source: ChainSource, stretch: Stretch, most_bytes: int) -> Group:
-    """Read whole records from the start of a stretch, about `most_bytes` and one at least. Blocking.
+    """Read whole records from the start of a stretch: about `most_bytes`, and at least one record. Blocking.
 
     Raises `OSError`.
     """
@@ -50,7 +50,7 @@ def read_group(source: ChainSource, stretch: Stretch, most_bytes: int) -> Group:
     data = source.read(stretch, min(length, most_bytes))
     if length > most_bytes:
         whole = _whole_records(data, stretch.start)
-        if not whole:  # one record that is larger than that
+        if not whole:  # the first record is larger than `most_bytes`
             header = read_header(data, 0, stretch.start)
             if header is None:
                 raise OSError(f"there is no record at {stretch.start} of the journal")
@@ -61,7 +61,7 @@ def read_group(source: ChainSource, stretch: Stretch, most_bytes: int) -> Group:
 
 
 def _whole_records(data: bytes, lsn: int) -> int:
-    """Return where the last record of `data` ends that is whole."""
+    """Return the end of the last whole record in `data`."""
     at = 0
     while at + HEADER_BYTES <= len(data) and (header := read_header(data, at, lsn + at)) is not None:
         end = at + record_bytes(header.body_bytes)

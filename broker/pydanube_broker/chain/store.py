@@ -1,7 +1,7 @@
-"""The object store as a chain needs it: make a piece only where its name is free, read, list, delete.
+"""The object store as a chain needs it: create a piece only if its name is free, read, list, delete.
 
 Asynchronous, unlike `ObjectStore`, which blocks: the broker's adapter calls the tier's process, tests and commands use
-`ChainObjects`, and the simulation is a store of its own.
+`ChainObjects`, and the simulation implements the store itself.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import anyio.to_thread
 from pydanube_core.errors import ObjectMissing
 from pydanube_storage.objects import ObjectStore
 
-_THREADS: Final = 16  # calls of one chain at a time: a replay reads that many pieces at once
+_THREADS: Final = 16  # concurrent calls of one chain: a replay reads as many pieces concurrently
 
 
 class ChainStore(Protocol):
-    """Errors of every method: `StoreUnavailable`; then a `create` may have made the object, now or later."""
+    """Every method may raise `StoreUnavailable`. A `create` that raised it may still create the object, also later."""
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Make an object where there is none, durable on return; return False, and change nothing, where there is one.
+        """Create an object, durable on return. If the key is taken, change nothing and return False.
 
-        False may also be the answer to a second attempt whose first one came through: read the object.
+        False is also returned to a retry whose first attempt succeeded: read the object.
         """
 
     async def read(self, key: str, most_bytes: int | None = None) -> bytes | None:
-        """Read an object, or its first bytes; None where there is none."""
+        """Read an object, or its first bytes. Returns None if it does not exist."""
 
     async def names(self, folder: str) -> Sequence[str]:
         """Return the keys of all objects below a folder, ascending."""
 
     async def delete(self, key: str) -> None:
-        """Delete an object; no error where there is none."""
+        """Delete an object, without an error if it does not exist."""
 
 
 class ChainObjects:
@@ -59,7 +59,7 @@ class ChainObjects:
 
 
 def read_object(store: ObjectStore, key: str, most_bytes: int | None) -> bytes | None:
-    """Read an object, or its first bytes; None where there is none. Blocking."""
+    """Read an object, or its first bytes. Returns None if it does not exist. Blocking."""
     try:
         size = store.size(key)
         return store.read(key, 0, size if most_bytes is None else min(size, most_bytes))

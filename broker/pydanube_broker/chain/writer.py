@@ -1,11 +1,11 @@
-"""Send what a journal writes as the pieces of its chain.
+"""Send the records of a journal as the pieces of its chain.
 
-Pieces are read back from the journal's files, where what waits is already: a store that is away costs no memory, and a
-start goes on where the chain ends. A piece is closed `linger_s` after the first record that is in no piece, or at
-`PIECE_BYTES`. At most `MOST_IN_FLIGHT` are on their way; they count in order. Nothing is sent while nothing is written.
+Pieces are read back from the journal's files, so an unavailable store costs no memory, and a start continues where the
+chain ends. A piece is closed `linger_s` after the first record that is in no piece, or at `PIECE_BYTES`. At most
+`MOST_IN_FLIGHT` pieces are in flight, and they count in order. Nothing is sent while nothing is written.
 
-A refused name that holds no piece of this writer means that a successor has fenced it: it sends nothing more, and the
-outcome of pieces without an answer is unknown.
+If a name is taken by a piece of another writer, a successor has fenced this one: it sends nothing more, and the outcome of
+pieces without an answer is unknown.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from pydanube_broker.journal.records import FILE_HEADER_BYTES
 log = logging.getLogger("pydanube.chain")
 
 HEAD_PART_BYTES: Final = 1 << 20  # of a large head in one piece, beside its groups: a quarter more to send
-RETRY_S: Final = 0.5  # between attempts at a store that is away, beside the retries of its adapter
-INLINE_BYTES: Final = 64 << 10  # up to here a thread costs more than reading and hashing in the loop
+RETRY_S: Final = 0.5  # between attempts at an unavailable store, beside the retries of its adapter
+INLINE_BYTES: Final = 64 << 10  # up to this size a thread costs more than reading and hashing in the loop
 
 
 class ChainOwner(Protocol):
-    """What a chain reports to. Called from the loop."""
+    """The receiver of a chain's reports. Called from the loop."""
 
     def stored(self, lsn: int) -> None:
         """Everything below `lsn` is in the store."""
 
     def fenced(self, error: Fenced) -> None:
-        """A successor has the journal: nothing is to be acknowledged, delivered or tiered from now on. Called once."""
+        """A successor has the journal: acknowledge, deliver and tier nothing from now on. Called once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainStatistics:
-    """`behind_bytes` are written and not stored; `behind_s` is the age of the oldest of them."""
+    """`behind_bytes` are written and not stored. `behind_s` is the age of the oldest of them."""
 
     pieces: int
     bytes: int
@@ -77,7 +77,7 @@ class ChainStatistics:
 
 @dataclass(slots=True)
 class _Flying:
-    """A piece on its way; `since`: when its first record was written; `drop`: base below which it drops segments."""
+    """A piece in flight. `since`: when its first record was written. `drop`: base below which it drops segments."""
 
     header: PieceHeader
     bytes: int
@@ -107,8 +107,8 @@ class ChainWriter:
 
     Args:
         place: end of the chain, as `fenced_end` returned it.
-        sent_lsn: records from there on are sent; the chain has everything below that it needs.
-        keep_from: makes the number durable at which reading begins; only then pieces below are deleted.
+        sent_lsn: records from this address on are sent. The chain has all earlier records that it needs.
+        keep_from: makes the number durable at which reading begins. Pieces below are deleted only afterwards.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class ChainWriter:
             self._wake.set()
 
     def head(self, base: int, number: int, body: bytes) -> None:
-        """Send a head that has a file of its own, in parts beside the groups. An older one is given up for it."""
+        """Send a head that has its own file, in parts beside the groups. It replaces an older head."""
         self._head = _LargeHead(base, number, body)
         if self._since is None:
             self._begin()
@@ -184,7 +184,7 @@ class ChainWriter:
     # -- pieces --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send pieces until cancelled or fenced. What is on its way then may arrive later."""
+        """Send pieces until cancelled or fenced. Pieces that are in flight then may arrive later."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._forgetting.run)
             while self.fenced is None:
@@ -202,7 +202,7 @@ class ChainWriter:
             group.cancel_scope.cancel()
 
     async def _due(self) -> None:
-        """Wait until a piece is to be closed, or the chain is fenced."""
+        """Wait until a piece is due to be closed, or the chain is fenced."""
         loop = asyncio.get_running_loop()
         while self.fenced is None:
             if self._since is not None:
@@ -214,7 +214,7 @@ class ChainWriter:
                 await self._wake.wait()
 
     async def _send(self, group: anyio.abc.TaskGroup) -> None:
-        """Close a piece, and start to send it."""
+        """Close a piece, and start sending it."""
         assert self._since is not None
         since, stretches = self._since, self._stretches()
         small = sum(stretch.end - stretch.start for stretch in stretches) <= INLINE_BYTES
@@ -253,7 +253,7 @@ class ChainWriter:
         group.start_soon(self._put, flying, data)
 
     def _stretches(self) -> list[Stretch]:
-        """Return the stretches that the next piece is made of."""
+        """Return the stretches of the next piece."""
         found: list[Stretch] = []
         at, room = self._sent, PIECE_BYTES
         while room > 0 and (stretch := self._source.next_stretch(at)) is not None:
@@ -290,9 +290,9 @@ class ChainWriter:
                 await anyio.sleep(RETRY_S)
 
     async def _is_ours(self, key: str, own: PieceHeader) -> bool:
-        """Return whether the object with the name of a piece is that piece, sent by an attempt whose answer was lost.
+        """Return whether the object under a piece's name is that piece, from an attempt whose answer was lost.
 
-        Raises `Fenced`: it is another writer's.
+        Raises `Fenced`: another writer created it.
         """
         there = await self._store.read(key, HEADER_BYTES)
         if there is None:
@@ -306,7 +306,7 @@ class ChainWriter:
         )
 
     def _advance(self) -> None:
-        """Count the pieces that are stored with all before them."""
+        """Count the stored pieces that have no unstored piece before them."""
         if self.fenced is not None:
             return
         before = self.stored_lsn
