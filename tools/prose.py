@@ -46,6 +46,7 @@ FINISHED: Final = (
     "broker/pydanube_broker/cluster/whole_topics.py",
     "broker/pydanube_broker/copying",
     "broker/pydanube_broker/records",
+    "broker/pydanube_broker/relay",
     "broker/pydanube_broker/schema/index.py",
     "broker/pydanube_broker/services/copy_stream.py",
     "broker/pydanube_broker/moves/leaving.py",

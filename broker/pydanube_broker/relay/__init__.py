@@ -1,1 +1,1 @@
-"""Calls of clients that this broker cannot serve: held while their topic moves, and relayed to its owner."""
+"""Hold client calls that this broker cannot serve while their topic moves, and relay them to its owner."""

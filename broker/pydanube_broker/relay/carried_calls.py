@@ -1,7 +1,7 @@
 """Administrative calls that another broker relays here (`danube.relay.Administration/Call`) for a caller.
 
-What may be done is decided here and for the caller, never for the broker that carries it (`membership.Seals`). Roles, bindings and
-tokens are looked at anew before: what was granted or revoked at the other broker a moment ago holds here too.
+The permissions of the caller decide, never those of the relaying broker (`membership.Seals`). Roles, bindings and tokens
+are reloaded first, so that a grant or revocation made at the other broker a moment ago applies here too.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class CarriedCalls:
     """Carries out relayed calls, at the receiving broker. Single user: the loop.
 
     Args:
-        relay: None of a broker alone.
-        locks: None: they are off.
-        serve: what `danube.ops/Call` does.
+        relay: None for a lone broker.
+        locks: None if they are off.
+        serve: the handler of `danube.ops/Call`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CarriedCalls:
         """
         Raises:
             PermissionDenied: no broker of this cluster sealed it.
-            Unauthenticated: the other broker does not know who makes it, or what he showed proves nothing any more.
+            Unauthenticated: the relaying broker did not authenticate the caller, or the caller's credential is no longer valid.
         """
         if self._relay is None or self._relay.membership is None:
             raise not_a_member()
@@ -69,7 +69,7 @@ class CarriedCalls:
         locks.authenticator.check(caller.actor or caller)
 
     async def _refused(self) -> None:
-        """Count and delay a false broker's call, as wrong credentials are."""
+        """Count and delay the call of a false broker, like wrong credentials."""
         if self._locks is not None:
             keeper, peer = self._locks.authenticator, COLD_CALL.caller.peer
             keeper.note_failure("not_a_member", peer)

@@ -1,9 +1,9 @@
-"""Copies of messages for topics that other brokers own: dead letters travel to the owner, and are done when it has them; replays too.
+"""Copies of messages for topics that other brokers own: dead letters and replays are sent to the owner, which stores them.
 
-`danube.relay.Letters/Append`, from broker to broker. The request is a JSON object in UTF-8 (`topic`; `subscription_id`,
-`generation`, `ranges`: which originals these are copies of) behind its length in four bytes, big-endian, and the batch, as
-producers send it; the answer comes once the batch is on stable storage. A dead letter whose answer was lost comes again, and
-is not stored again (`LocalTarget.take`). Of a replay the request has `topic` alone, and the answer is the first copy's offset.
+`danube.relay.Letters/Append`, from broker to broker. The request is the length of a JSON object (four bytes, big-endian), the
+object in UTF-8 (`topic`, and `subscription_id`, `generation`, `ranges` that identify the originals), and the batch, as
+producers send it. The answer is sent once the batch is on stable storage. A dead letter whose answer was lost is sent again,
+and not stored again (`LocalTarget.take`). The request of a replay has `topic` alone, and its answer is the first copy's offset.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 APPEND: Final = "/danube.relay.Letters/Append"
 _LENGTH: Final = 4
 _OFFSET: Final = 8
-_ON_ITS_WAY_S: Final = 5.0  # as long as a topic may have no owner, or another than is known here
+_ON_ITS_WAY_S: Final = 5.0  # how long a topic may have no owner, or another one than recorded here
 _AGAIN_S: Final = 0.1
 
 
@@ -53,7 +53,7 @@ class RelayedDeadLetters:
     """Sends and receives such copies. Single user: the loop.
 
     Args:
-        relay: None of a broker alone.
+        relay: None for a lone broker.
     """
 
     def __init__(self, registry: Registry, relay: Relay | None) -> None:
@@ -61,9 +61,9 @@ class RelayedDeadLetters:
         self._relay = relay
 
     async def targets(self, name: TopicName) -> Sequence[Target]:
-        """Return the concrete topics of a name, in order; created here if needed, whatever `topics.auto_create` says.
+        """Return the concrete topics of a name, in order. Creates the topic here if needed, regardless of `topics.auto_create`.
 
-        Raises `ClusterError`: it could not be made.
+        Raises `ClusterError`: the topic could not be created.
         """
         registry = self._registry
         if self._relay is None:
@@ -91,8 +91,8 @@ class RelayedDeadLetters:
         """Append a batch that another broker sent, at the owner.
 
         Raises:
-            PermissionDenied: who calls does not prove that it is a broker of this cluster.
-            NotOwner, NoOwner: the topic is not here. InvalidArgument, and what appending raises.
+            PermissionDenied: the caller does not prove that it is a broker of this cluster.
+            NotOwner, NoOwner: the topic is not here. InvalidArgument, and the errors of appending.
         """
         shown = dict(COLD_CALL.caller.metadata).get(RELAYED.decode())
         if self._relay is None or self._relay.membership is None or not isinstance(shown, str):
@@ -120,13 +120,13 @@ class RelayedDeadLetters:
         return b""
 
     async def begin_copies(self, name: TopicName, batch: bytes) -> asyncio.Future[int]:
-        """Append copies to a concrete topic; the future gives the first one's offset once they are on stable storage.
+        """Append copies to a concrete topic. The future gives the first copy's offset once they are on stable storage.
 
-        Where another broker owns the topic they are there on return, so that batches stay in order. One that is on its way is
-        waited for a little.
+        If another broker owns the topic, they are stored on return, so that batches stay in order. A topic that is moving is
+        waited for, up to `_ON_ITS_WAY_S`.
 
         Raises:
-            NotOwner, NoOwner: it is still on its way, and nothing was appended. Unavailable, and what appending raises.
+            NotOwner, NoOwner: the topic is still moving, and nothing was appended. Unavailable, and the errors of appending.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ON_ITS_WAY_S
@@ -191,7 +191,7 @@ def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> Non
 
 
 class _Leg(Leg):
-    """One batch under way."""
+    """One batch in flight."""
 
     def __init__(self, url: str, done: Done) -> None:
         self.url = url

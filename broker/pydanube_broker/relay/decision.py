@@ -1,4 +1,4 @@
-"""Decide where a call goes whose topic this broker does not serve. Pure."""
+"""Decide how to handle a call whose topic this broker does not serve. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 from pydanube_core.facts import BrokerAddress
 
 PATIENCE_S: Final = (
-    120.0  # a move that hangs is ended by the leader after 60 s, and the topic is back a moment later
+    120.0  # the leader ends a move that hangs after 60 s, and the topic is back a moment later
 )
 
 
 class Handling(Enum):
     """The ways to handle a call of a client."""
 
-    HERE = "here"  # this broker serves the topic, or can say best that there is none
+    HERE = "here"  # this broker serves the topic, or reports that it does not exist
     CARRY = "carry"  # to its owner
     HOLD = "hold"  # until it has one
     REFUSE = "refuse"
@@ -27,11 +27,11 @@ class TopicPlace:
     """The facts about a call's topic by which the call is handled.
 
     Attributes:
-        known: it is in the catalog.
-        served: by this broker, now.
-        owner: the broker that has opened it; None while nobody has.
-        relayed: the call came from another broker, and goes no further.
-        waited_s: how long it has been held, all together.
+        known: the topic is in the catalog.
+        served: this broker serves the topic now.
+        owner: the broker that has opened the topic, or None if no broker has.
+        relayed: the call came from another broker, and is not relayed again.
+        waited_s: how long the call has been held, in total.
     """
 
     known: bool
@@ -43,7 +43,7 @@ class TopicPlace:
 
 
 def decide(standing: TopicPlace) -> Handling:
-    """Decide what to do with the call; `CARRY` goes to `standing.owner`."""
+    """Decide how to handle the call. `CARRY` goes to `standing.owner`."""
     if standing.served or not standing.known:
         return Handling.HERE
     owner = standing.owner

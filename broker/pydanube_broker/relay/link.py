@@ -1,7 +1,7 @@
 """Connections to other brokers: each carries calls of many clients, each call a stream.
 
-The windows of its streams bound what is on the way for a client that does not read. The connection's window is given
-back as soon as data came, so that no stream holds up another.
+The windows of its streams bound the data in flight for a client that does not read. The connection's window is given back
+as soon as data has arrived, so that no stream blocks another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydanube_core.http2 import Limits, Stream
 from pydanube_core.http2.codes import ErrorCode
 from pydanube_core.http2_link import Http2Link, StreamUser
 
-#: the stream ended, and no trailers said how the call did
+#: the stream ended without trailers, so the call has no status
 NO_STATUS: Final = "the answer ended without a status"
 LIMITS: Final = Limits(
     stream_window_bytes=256 << 10,
@@ -29,7 +29,7 @@ LIMITS: Final = Limits(
     buffer_bytes=768 << 10,
     ping_answer_s=0.0,
 )
-MESSAGE_BYTES: Final = 64 << 20  # of one message, as brokers take them
+MESSAGE_BYTES: Final = 64 << 20  # maximum of one message, as brokers accept them
 CONNECT_S: Final = 5.0
 KEEPALIVE_S: Final = 10.0
 
@@ -57,7 +57,7 @@ class Link(Http2Link):
         self.http.out.shared = True
 
     async def connect(self, tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """Connect, and wait for the HTTP/2 settings of the other side; `reason` says why that failed."""
+        """Connect, and wait for the HTTP/2 settings of the other side. After a failure `reason` has the cause."""
         parts = urlsplit(self.url)
         host = parts.hostname or ""
         try:
@@ -88,7 +88,7 @@ class Link(Http2Link):
         return stream
 
     def start(self, headers: Headers, leg: StreamUser) -> Stream:
-        """Start a call whose request is a stream; the caller writes to it at once."""
+        """Start a call whose request is a stream. The caller writes to it immediately."""
         stream = self.open_stream()
         stream.user = leg
         self.http.out.head(stream, headers)
@@ -96,7 +96,7 @@ class Link(Http2Link):
         return stream
 
     def cancel(self, stream: Stream) -> None:
-        """Cancel a stream that nobody waits for any more."""
+        """Cancel a stream whose caller has stopped waiting."""
         stream.user = None
         self.http.reset(stream, ErrorCode.CANCEL)
         self.send()
@@ -107,12 +107,12 @@ class Link(Http2Link):
         self.send()
 
 
-#: to one broker; each carries as many calls as that one allows on a connection, 10 000
+#: connections to one broker; each carries as many calls as that broker allows on a connection, 10 000
 _LINKS: Final = 8
 
 
 class Links:
-    """The connections to other brokers, a few for each address: opened on demand, closed with the broker.
+    """The connections to other brokers, up to `_LINKS` per address: opened on demand, closed with the broker.
 
     Args:
         tls: for brokers whose address is `https`.
@@ -127,7 +127,7 @@ class Links:
         self._waiting: dict[str, list[Callable[[Link | str], None]]] = {}
 
     def reach(self, url: str, then: Callable[[Link | str], None]) -> None:
-        """Call `then` with a usable link that has room, at once if there is one, or with the reason why there is none."""
+        """Call `then` with a usable link that has room, or with the reason for having none. Immediate if such a link is open."""
         links = self._links.get(url)
         if links is not None:
             for link in links:

@@ -1,7 +1,7 @@
-"""How brokers prove to each other that they belong to one cluster: by a secret kept in its metadata.
+"""Proofs between brokers that they belong to one cluster, by a secret kept in its metadata.
 
-A relayed call carries who sends it, and a keyed digest of sender and receiver, which only a broker that reads the
-cluster's metadata can make. A call of administration goes in an envelope (`Seals`).
+A relayed call carries its sender, and a keyed digest of sender and receiver, which only a broker that reads the cluster's
+metadata can compute. An administrative call is sent in an envelope (`Seals`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.topics.topic import CLOCK
 from pydanube_broker.wall_clock import WitnessKind
 
-#: how long a seal holds; how far the clocks of two brokers may be apart
+#: validity of a seal, and the maximum difference between the clocks of two brokers
 FRESH_MS: Final = 60_000
 MOST_REMEMBERED: Final = 65_536  # seals of the last two minutes that were opened
 _DIGEST: Final = 32
@@ -45,13 +45,13 @@ class Envelope:
 
 
 class Seals:
-    """Makes and opens the seals of one broker, on calls of administration that go to another. Pure but for its dice.
+    """Makes and opens the seals of one broker, for administrative calls to other brokers. Pure except for random nonces.
 
-    The receiver does not ask the sender's rights but those of the caller, whom the sender names; so whoever could make a
-    seal could be anybody. The key is the cluster's secret. A seal is for one receiver, for what it encloses, for a minute
-    of the receiver's clock, and for one time: what somebody has overheard opens nothing. A receiver whose clock differs
-    returns the difference with a digest, and the sender seals the call again (`differs`). Layout: digest (32 bytes), length
-    of the head (4, big-endian), head (JSON), the request as its client sent it.
+    The receiver checks the permissions of the caller named by the sender, not those of the sender, so an attacker who could
+    forge a seal could impersonate any caller. The key is the cluster's secret. A seal is valid for one receiver, for its
+    content, for a minute by the receiver's clock, and once: replaying an intercepted seal fails. A receiver whose clock
+    differs returns the difference with a digest, and the sender seals the call again (`differs`). Layout: digest (32 bytes),
+    length of the head (4, big-endian), head (JSON), the request as its client sent it.
 
     Args:
         secret: the cluster's.
@@ -61,11 +61,9 @@ class Seals:
     def __init__(self, secret: bytes, me: str) -> None:
         self._secret = secret
         self._me = me
-        self.heard: Callable[[str, int], None] = lambda broker_id, at_ms: None  # told the time of a sender
-        self._opened: OrderedDict[str, int] = OrderedDict()  # nonce → until when it would hold
-        self._apart_ms: dict[
-            str, int
-        ] = {}  # receiver → its clock minus ours, where a call was refused for that
+        self.heard: Callable[[str, int], None] = lambda broker_id, at_ms: None  # called with a sender's time
+        self._opened: OrderedDict[str, int] = OrderedDict()  # nonce → end of the seal's validity
+        self._apart_ms: dict[str, int] = {}  # receiver → its clock minus ours, after a refusal for that
 
     def seal(self, receiver: str, caller: Identity | None, request: bytes, now_ms: int) -> bytes:
         """Enclose a request for another broker."""
@@ -84,8 +82,8 @@ class Seals:
     def open(self, sealed: bytes, now_ms: int) -> Envelope:
         """
         Raises:
-            PermissionDenied: no member sealed it, or not for this broker, or not for now, or it was opened already.
-            Overloaded: too many were opened lately to tell which come again.
+            PermissionDenied: no member sealed it, it is for another broker, it is not valid now, or it was opened before.
+            Overloaded: too many were opened lately to detect repeated ones.
         """
         digest, body = sealed[:_DIGEST], sealed[_DIGEST:]
         if not hmac.compare_digest(digest, self._digest(body)):
@@ -113,8 +111,8 @@ class Seals:
     def differs(self, receiver: str, sealed: bytes, details: Mapping[str, Any]) -> int | None:
         """Return how far a receiver's clock is ahead of ours, in milliseconds, if it refused a seal for that reason.
 
-        The next seal is made for its clock. Without a proof the answer is not the receiver's: an overheard seal for a later
-        time would be good then.
+        The next seal is made for its clock. An answer without a proof is not from the receiver: believing it would make seals
+        for a later time, which an attacker could intercept and use then.
         """
         apart_ms, proof = details.get("apart_ms"), details.get("apart_proof")
         if not isinstance(apart_ms, int) or not isinstance(proof, str):
@@ -191,7 +189,7 @@ _SECRET_BYTES: Final = 32
 
 
 async def cluster_secret(store: MetadataStore) -> bytes:
-    """Return the cluster's secret, made by the first broker that asks. Raises `StoreUnavailable`."""
+    """Return the cluster's secret, and create it if there is none. Raises `StoreUnavailable`."""
 
     async def decide(change: Change) -> bytes:
         found = await change.read(RELAY_SECRET)
@@ -205,7 +203,7 @@ async def cluster_secret(store: MetadataStore) -> bytes:
 
 
 def heard_at(broker_id: str, at_ms: int) -> None:
-    """Note the time of another broker, which proved that it is of the cluster."""
+    """Note the time of another broker, which proved its membership."""
     CLOCK.witness(f"the clock of broker {broker_id}", at_ms, kind=WitnessKind.BROKER)
 
 

@@ -1,12 +1,12 @@
 """The relay: takes over calls that would end with `NOT_OWNER` or `NO_OWNER`, and holds or carries them (`decision`).
 
-Handlers know nothing of it. A call that fails for want of its topic comes here before its client is told (`takes`): while
-the topic moves it is held, then carried to the owner, or handed to this broker's handler anew where the topic came back.
-So a move refuses no call of the official clients, and a client that reaches one broker reaches all topics.
+Handlers do not depend on it. A call that fails because its topic is not here reaches the relay before an error is sent
+(`takes`): the call is held while the topic moves, then carried to the owner, or handed back to this broker's handler if the
+topic came back. So a move refuses no call of the official clients, and a client that reaches one broker reaches all topics.
 
-One hop: what another broker has relayed is held here or served here, and else answered with `NOT_OWNER`, upon which the
-sender looks again. Our SDK follows topics by itself; its streams are carried only where it cannot, that is where
-`server.connect_url` stands for all brokers. A held call counts against what its connection may hold.
+One hop: a call that another broker relayed is held or served here, or else answered with `NOT_OWNER`, upon which the sender
+looks for the owner again. Our SDK follows topics without the relay. Its streams are carried only where it cannot, that is
+where `server.connect_url` stands for all brokers. A held call counts against the maximum that its connection may hold.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.settings.security import Tls
 
-LOOK_S: Final = 0.1  # between two looks at what is held, beside those that a change brings
+LOOK_S: Final = 0.1  # between two checks of the held calls, beside those that a change triggers
 _HEADS: Final = 4096
 #: methods whose requests name an id, and no topic
 BY_ID: Final = frozenset({CONSUMER_SERVICE["ReceiveMessages"].path, HEALTH_CHECK["HealthCheck"].path})
-#: answers to messages: refused, most clients hand the error to their application
+#: answers to messages: most clients pass an error of these to their application
 ANSWERS: Final = frozenset({CONSUMER_SERVICE["Ack"].path, CONSUMER_SERVICE["Nack"].path})
 
-#: who a call comes from, where the other broker can see it for itself
+#: authentication methods whose credential the other broker can check from the relayed call
 _SHOWN: Final = frozenset({"token", "jwt", "none"})
 
 
@@ -55,12 +55,12 @@ class Relay:
     """See the module; `rpc.hot.CallRelay`. Single user: the loop."""
 
     def __init__(self, registry: Registry, links: Links, *, streams: bool) -> None:
-        self.membership: Membership | None = None  # until the metadata was read: nothing is carried
+        self.membership: Membership | None = None  # None until the metadata was read: nothing is carried
         self._registry = registry
         self.links = links
         self._streams = streams  # whether streams of the SDK are carried
         self._open: WeakSet[ManyAnswers] = WeakSet()  # streams of answers that were taken over
-        self._away = False  # clients are to go where their topics are
+        self._away = False  # set when this broker leaves: clients must look for the owners
         self._held: dict[TopicName | str, list[RelayedCall]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._heads: dict[tuple[str, str, bytes, bytes, bool], Headers] = {}
@@ -92,7 +92,7 @@ class Relay:
             call.fail(refused)
             return True
         if way is Handling.HERE:
-            way = Handling.HOLD  # it is just being closed or opened here
+            way = Handling.HOLD  # this broker is closing or opening the topic
         if way is Handling.REFUSE or (way is Handling.HOLD and isinstance(call, StreamCall)):
             return False
         if isinstance(relayed, ManyAnswers):
@@ -109,7 +109,7 @@ class Relay:
                 return False
         elif call.first is None:
             return False
-        # By its connection alone the owner cannot tell who it is.
+        # The owner cannot authenticate a caller that is identified only by its connection here.
         return call.identity is None or call.identity.method in _SHOWN
 
     def _way(self, relayed: RelayedCall) -> Handling:
@@ -139,7 +139,7 @@ class Relay:
     def relayed(self, call: Any) -> bool:
         """Return whether another broker has relayed the call.
 
-        Raises `PermissionDenied`: it says so, and is none of this cluster.
+        Raises `PermissionDenied`: the call claims so, without proof that the broker is of this cluster.
         """
         for name, value in call.head.metadata:
             if name == RELAYED.decode():
@@ -190,7 +190,7 @@ class Relay:
         self.links.reach(url, go)
 
     def _missed(self, relayed: RelayedCall, error: ClusterError | None) -> None:
-        """Hold a call that the supposed owner refused, and look again soon: one of the brokers is not up to date."""
+        """Hold a call that the supposed owner refused, and check again soon: one of the brokers is not up to date."""
         relayed.moved_on(self._loop.time())
         topic = None if error is None else _whose(error)[0]
         relayed.topic = topic or relayed.topic
@@ -202,7 +202,7 @@ class Relay:
             f"{what} is served by no broker that this one could reach in time", retry_after_ms=1000
         )
         relayed.call.carried = None
-        relayed.call.fail(error)  # without its topic it is not taken again
+        relayed.call.fail(error)  # `takes` declines an error without a topic, so the call ends
 
     def _head(self, relayed: RelayedCall) -> Headers:
         """Return the head of a request to another broker; equal heads share one object."""
@@ -223,7 +223,7 @@ class Relay:
     def make_head(
         self, url: str, path: str, authorization: bytes = b"", topic: bytes = b"", goes_on: bool = False
     ) -> Headers:
-        """The head of a request from this broker to another. `goes_on`: see `ServerStreamReply`."""
+        """Return the head of a request from this broker to another. `goes_on`: see `ServerStreamReply`."""
         assert self.membership is not None
         ownership, parts = self._registry.ownership, urlsplit(url)
         receiver = next((each.broker_id for each in ownership.members() if each.broker_url == url), "")
@@ -245,7 +245,7 @@ class Relay:
     # -- looks -----------------------------------------------------------------------------------------------
 
     def look(self, topic: TopicName) -> None:
-        """Look at the calls held for a topic, at the end of this turn: something about it has changed."""
+        """Check the calls held for a topic at the end of this turn, because its state has changed."""
         if topic in self._held:
             self._loop.call_soon(self._look_at, topic)
 
@@ -266,13 +266,13 @@ class Relay:
                 self.look(record.topic)
 
     async def join(self, store: MetadataStore) -> None:
-        """Start to relay calls, to and from others. Raises `StoreUnavailable`."""
+        """Start relaying calls to and from other brokers. Raises `StoreUnavailable`."""
         self.membership = Membership(await cluster_secret(store), self._registry.ownership.me.broker_id)
         self._registry.ownership.on_served = self.look
         self._registry.ownership.on_assigned = self._assigned
 
     def send_away(self) -> None:
-        """Relay only acknowledgements from now on, so that clients look for the owners: this broker leaves."""
+        """Relay only acknowledgements from now on, because this broker leaves and clients must look for the owners."""
         self._away = True
 
     def end_streams(self) -> None:
@@ -282,7 +282,7 @@ class Relay:
             relayed.call.fail(error)
 
     def close(self) -> None:
-        """Close the connections; the server ends the calls that are held."""
+        """Close the connections. The server ends the held calls."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -291,7 +291,7 @@ class Relay:
 
 
 def _whose(error: ClusterError) -> tuple[TopicName | None, str]:
-    """Return the topic that an error is about and its owner's address, as far as the error says."""
+    """Return the topic of an error and its owner's address, if the error has them."""
     name, url = error.details.get("topic"), error.details.get("broker_url")
     topic = None
     if isinstance(name, str):
@@ -311,7 +311,7 @@ def _kind(call: OneRequest | StreamCall) -> type[RelayedCall]:
 def open_relay(
     registry: Registry, settings: Settings, spawn: Callable[[Coroutine[Any, Any, None]], None]
 ) -> Relay | None:
-    """Make the relay of a broker among several from its settings; None for a lone broker."""
+    """Make the relay of a broker among several from its settings. Returns None for a lone broker."""
     if not registry.ownership.several:
         return None
     links = Links(spawn, lambda: _client_context(settings.tls))
@@ -319,7 +319,7 @@ def open_relay(
 
 
 async def join(relay: Relay | None, store: MetadataStore, stack: AsyncExitStack) -> None:
-    """Start to relay calls, until the stack is closed; does nothing for a lone broker. Raises `StoreUnavailable`."""
+    """Relay calls until the stack is closed. Does nothing for a lone broker. Raises `StoreUnavailable`."""
     if relay is not None:
         stack.callback(relay.close)
         await relay.join(store)

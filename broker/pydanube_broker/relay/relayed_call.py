@@ -1,8 +1,8 @@
-"""One call that another broker carries out: its requests travel there, its answers come back.
+"""One call that another broker carries out: its requests are sent there, its answers come back.
 
-Messages are passed on as they are. A stream is held back where its client does not read (`Link` has the windows), and its
-client where the other broker does not. An answer that the topic is not at that broker either ends nothing: the relay
-looks again where it is. Of calls whose client is gone the other broker is told at once.
+Messages are passed on unchanged. A stream is paused while its client does not read (`Link` has the windows), and its client
+is paused while the other broker does not read. If the other broker does not have the topic either, the call goes on: the
+relay looks for the owner again. If the client of a call is gone, the call to the other broker is cancelled immediately.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 ERROR: Final = "danube-error-bin"
 _STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
-#: what a call that is held takes beside its request
+#: memory of a held call beside its request, in bytes
 HELD_BYTES: Final = 1024
-FRESH_S: Final = 10.0  # after so long in one place a call's patience begins anew
+FRESH_S: Final = 10.0  # after so long in one place a call's patience starts again
 
-#: told of a call whose topic is not at the broker it was carried to, and what that broker said of it
+#: called with a call whose topic is not at the broker that it was carried to, and with that broker's error
 Missed = Callable[["RelayedCall", ClusterError | None], None]
 
 
@@ -43,7 +43,7 @@ class RelayedCall(Leg):
     """A call on its way to the owner of its topic: the base of single requests and of streams.
 
     Args:
-        topic: whose owner serves the call; None where only the owner's address is known.
+        topic: the call's topic, or None if only the owner's address is given.
         broker_url: that address.
     """
 
@@ -60,7 +60,7 @@ class RelayedCall(Leg):
         self.broker_url = broker_url
         self.since = since  # its patience began
         self.seen_at = since  # it was last held or sent on its way
-        self.held_bytes = 0  # told to the client's connection
+        self.held_bytes = 0  # counted against the client's connection
         self.given_up = False
         self._missed = missed
         self._link: Link | None = None
@@ -77,31 +77,31 @@ class RelayedCall(Leg):
         self._stream = link.ask(headers, frame(self.call.first), self)
 
     def moved_on(self, now: float) -> None:
-        """Note that the call is held or carried now; after `FRESH_S` in one place its patience begins anew."""
+        """Note that the call is held or carried now. After `FRESH_S` in one place its patience starts again."""
         if now - self.seen_at > FRESH_S:
             self.since = now
         self.seen_at = now
 
     def hold(self) -> None:
-        """Hold the call here, counted against the client's connection. Raises `WireError`: too much is held for it."""
+        """Hold the call here, counted against the client's connection. Raises `WireError`: the connection holds too much."""
         if not self.held_bytes:
             count = HELD_BYTES + len(self.call.first or b"")
             self.held_bytes = count
             self.call.connection.hold(count)
 
     def stop_holding(self) -> None:
-        """Stop counting the waiting call against the client's connection; nothing if it was not held."""
+        """Stop counting the call against the client's connection. Does nothing if it was not held."""
         if self.held_bytes:
             self.call.connection.release(self.held_bytes)
             self.held_bytes = 0
 
     def handle_here(self) -> None:
-        """Hand the call back to this broker's handler: it serves the topic now."""
+        """Hand the call back to this broker's handler, which serves the topic now."""
         assert isinstance(self.call, OneRequest), "streams that go on are opened anew by their clients"
         self.call.again()
 
     def over(self) -> None:
-        """Give up: the client's call has ended. Releases what was held and cancels the stream to the owner."""
+        """Give up, because the client's call has ended: release its held bytes and cancel the stream to the owner."""
         self.given_up = True
         self.stop_holding()
         link, stream = self._link, self._stream
@@ -207,7 +207,7 @@ class OneAnswer(RelayedCall):
 
 
 class ManyAnswers(RelayedCall):
-    """A relayed call with a stream of answers; the handler of its call (`HotServerStream`)."""
+    """A relayed call with a stream of answers. It is the handler of its call (`HotServerStream`)."""
 
     call: ServerStreamCall | StreamCall
 
@@ -223,12 +223,12 @@ class ManyAnswers(RelayedCall):
         self.call.end()
 
     def on_credit(self) -> None:
-        """Resume the stream from the owner, if it was paused: the client reads again."""
+        """Resume the stream from the owner if it was paused, because the client reads again."""
         if self._stream is not None and self._link is not None and self._stream.paused:
             self._link.resume(self._stream)
 
     def on_close(self) -> None:
-        """`over` has seen to it."""
+        """Do nothing: `over` has ended the stream."""
 
 
 class BothWays(ManyAnswers):
@@ -263,7 +263,7 @@ class BothWays(ManyAnswers):
 
 
 def error_in(metadata: Sequence[tuple[str, str | bytes]]) -> ClusterError | None:
-    """Return the error in a call's trailers; None if there is none."""
+    """Return the error in a call's trailers, or None if there is none."""
     for name, value in metadata:
         if name != ERROR:
             continue
