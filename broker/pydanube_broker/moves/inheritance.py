@@ -1,6 +1,6 @@
-"""Read topics of a lost broker from the chain of its journal (`chain`): what their heirs rebuild them from.
+"""Read topics of a lost broker from the chain of its journal (`chain`), for the heirs that rebuild them.
 
-The chain is replayed into a folder of its own, which ordinary recovery reads. Topics of one broker share the replay. It is
+The chain is replayed into a separate folder, which ordinary recovery reads. Topics of one broker share the replay. It is
 deleted once no topic was read from it for `IDLE_S`, and at a start.
 """
 
@@ -42,7 +42,7 @@ IDLE_S: Final = 60.0
 _FOLDER: Final = "inherited"
 _SEGMENT_BYTES: Final = (
     4 << 20
-)  # of segments that recovery begins, for the end of the chain: no message is added
+)  # size of segments that recovery begins, for the end of the chain: no message is added
 _RETRY_MS: Final = 1_000
 _CACHE_BYTES: Final = 1 << 20
 
@@ -57,16 +57,16 @@ class Inherited:
         self._worker_threads = worker_threads
 
     def state(self, now: Assignment, chain: ChainRange) -> LogState | None:
-        """Return a topic's state at the end of the chain; None if the chain has nothing of this stay at the broker."""
+        """Return a topic's state at the end of the chain, or None if the chain has nothing of this stay at the broker."""
         state = self._hub.states.get(now.topic_id)
         if state is None or not state.opened:
             return None
         if state.awaiting and state.awaiting == now.moved:
-            return state  # it had just arrived there
+            return state  # the topic had just arrived there
         return state if state.epoch > chain.above_epoch else None
 
     def first_offset(self, topic_id: TopicId) -> int | None:
-        """Return the lowest offset of which the chain has the message."""
+        """Return the lowest offset whose message the chain has."""
         return self._hub.journal.first_offset(topic_id)
 
     def pieces(self, record: TopicRecord, state: LogState) -> AsyncGenerator[Piece]:
@@ -118,7 +118,7 @@ class Inheritances:
             found.used_s = time.monotonic()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete replays that no topic was read from for a while, and all of them before and after, until cancelled."""
+        """Delete replays that no topic was read from for `IDLE_S`, until cancelled. Deletes all of them before and after."""
         try:
             await self._remove(self._folder)  # of an earlier process
             task_status.started()

@@ -2,11 +2,11 @@
 
 A broker whose registration ended is lost, but its topics are taken over only if the leader has a calm view:
 
-* A leader decides nothing in its first lease. Brokers that lost their leases in the outage that made it the leader may be
-  registering again.
-* Nothing is decided within a lease after the leader's own connection to the metadata store was broken.
-* If more than half of the members go in one look, the cause is more likely the network, or the store, than all of them.
-  Another lease is waited.
+* A leader reports no broker as lost during its first lease. Brokers that lost their leases in the outage that made it the
+  leader may be registering again.
+* It reports none within a lease after its own connection to the metadata store was broken.
+* If more than half of the members disappear between two looks, the network or the store has more likely failed than all of
+  them. The leader waits for another lease.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydanube_broker.cluster.ids import BrokerId
 
 
 class LossWatch:
-    """One for each time in office.
+    """One for each term of a leader.
 
     Args:
         begun_ms: when this broker began to lead.
-        lease_ms: of a registration.
+        lease_ms: lease of a registration.
     """
 
     def __init__(self, begun_ms: int, lease_ms: int) -> None:
@@ -32,10 +32,10 @@ class LossWatch:
     def look(
         self, now_ms: int, *, members: Collection[BrokerId], owners: Collection[BrokerId], connected: bool
     ) -> set[BrokerId]:
-        """Return the owners that are lost and may be taken over now; none while the view is not calm.
+        """Return the owners that are lost and may be taken over now, none while the view is not calm.
 
         Args:
-            now_ms: monotonic milliseconds; never smaller than in the look before.
+            now_ms: monotonic milliseconds, never smaller than in the previous call.
             members: brokers that are registered.
             owners: brokers that own topics.
             connected: whether the metadata store answers this broker.

@@ -6,24 +6,25 @@
         ------- take away, of A that was removed ----> sealed (A, e) --assign--> assigned (B, e') --open--> serving (B, e')
 ```
 
-Each step is one transaction guarded by the revision at which the assignment was read, so that of two steps from one
-assignment one happens. What follows from that:
+Each step is one transaction guarded by the revision at which the assignment was read, so of two concurrent steps from one
+assignment exactly one succeeds. The properties of a move:
 
 - *The pause does not grow with the log.* The target copies the topic from its owner, round by round, while the owner
-  serves. When a round was little it says `ready`, and the owner stops. The target copies the rest with the state.
+  serves. After a small round it commits `ready`, and the owner stops. The target copies the rest with the state.
 - *`arrive` is sent by the target* after the whole copy is safe in its journal, marked with the revision of `ready`. It
   seals the old epoch and assigns the next one. It is guarded by the target's registration too: an earlier life of the
   target cannot end the move. The record says which `ready` it ended (`moved`), so that a start keeps the copy of that
   attempt and no other.
 - *The owner serves again only after `cancel`.* Until it sees that record, or one that names another owner, it serves
-  nothing: that the assignment is unchanged says nothing, since `arrive` may be under way.
+  nothing: an unchanged assignment proves nothing, because `arrive` may be in flight.
 - *One owner an epoch.* The end of a move takes the next epoch of the topic's name. It raises the epoch of the catalog's
-  head too, so that no object of the sealed epoch gets into the catalog afterwards.
+  head too, so that no object of the sealed epoch enters the catalog afterwards.
 - *A lost owner is sealed by the leader* (`take_away`): it was removed, or its topics are taken over (`take_over`).
-  Messages that only its journal had are not part of the topic any more. Up to `opened` no broker has accepted anything since the seal, so that the leader may assign the topic to any.
-- *A move ends.* The leader cancels one that makes no progress, and assigns anew a topic that is not opened.
+  Messages that only its journal had are no longer part of the topic. Between the seal and `open` no broker accepts
+  anything, so the leader may assign the topic to any.
+- *A move ends.* The leader cancels a move without progress, and assigns a topic again that is not opened.
 
-Brokers of the release before hand over through fragments: the owner seals, the leader assigns. The target's side of that
+Brokers of the previous release hand over through fragments: the owner seals, the leader assigns. The target's side of this
 is kept for one release (`tier.fragments`).
 
 `move_seat` is one broker's part in the move of one topic.
@@ -47,9 +48,9 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
 from pydanube_broker.cluster.move_record import ChainRange, MoveFailure, MoveRecord, Stage
 
-# How long the leader sees no progress of a move before it takes the next step itself.
+# Time without progress of a move after which the leader takes the next step itself.
 PATIENCE_MS: Final = 60_000
-# Rounds of copying after which the owner stops however much came meanwhile.
+# Rounds of copying after which the owner stops, however much the last round copied.
 MAX_ROUNDS: Final = 8
 # Maximum length in characters of the reason that a cancelled move leaves in the assignment.
 _WHY_CHARS: Final = 500
@@ -67,7 +68,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A step from an assignment, as it was read at `revision`, to the next."""
+    """A step from the assignment read at `revision` to the next assignment."""
 
     step: Step
     revision: Revision
@@ -82,9 +83,9 @@ def begin(
     at_ms: int,
     ready: Incarnation | None = None,
 ) -> Change:
-    """Begin a move. The steps raise `Conflict` where the assignment is at another stage.
+    """Begin a move. Each step raises `Conflict` if the assignment is at another stage.
 
-    `ready`: the target's incarnation, for a topic with so little to copy that its owner stops at once.
+    `ready`: the target's incarnation, for a topic with so little to copy that its owner stops immediately.
     """
     if now.move is not None:
         raise _conflict(
@@ -98,7 +99,7 @@ def begin(
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The target has nearly all of the topic: the owner is to stop."""
+    """Have the owner stop: the target has nearly all of the topic."""
     move = _check(now, Step.READY, Stage.MOVING)
     return Change(
         step=Step.READY, revision=revision, after=replace(now, move=replace(move, ready=incarnation))
@@ -106,7 +107,7 @@ def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Chan
 
 
 def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
-    """End the move because of `error`; the topic stays with its owner. After this change its `arrive` cannot succeed."""
+    """End the move because of `error`. The topic stays with its owner, and the move's `arrive` cannot succeed any more."""
     move = _check(now, Step.CANCEL, Stage.MOVING)
     failed = MoveFailure(
         target=move.target, begun_at_ms=move.begun_at_ms, code=error.code, why=error.message[:_WHY_CHARS]
@@ -116,7 +117,7 @@ def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
 
 
 def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The target has the whole topic safe in its journal. `settle` gives it its epoch."""
+    """Make the target the owner: it has the whole topic safe in its journal. `settle` sets the epoch."""
     move = _check(now, Step.ARRIVE, Stage.MOVING)
     if move.ready != incarnation:
         raise _conflict(now, f"the owner of {now.topic} did not stop for this life of broker {move.target}")
@@ -136,7 +137,7 @@ def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Cha
 def take_away(
     now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int, chain: ChainRange | None = None
 ) -> Change:
-    """The owner was removed from the cluster (`removal`), or is taken over (`take_over`): the leader seals for it."""
+    """Seal the topic for a lost owner, as the leader. It was removed (`removal`), or is taken over (`take_over`)."""
     _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
     move = MoveRecord(
         source=str(now.broker_id),
@@ -156,7 +157,7 @@ def take_away(
 def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
-    """The leader names the broker that opens the topic, in an epoch above all earlier ones."""
+    """Name the broker that opens the topic, as the leader, in an epoch above all earlier ones."""
     _check(now, Step.ASSIGN, Stage.SEALED, Stage.ASSIGNED)
     if epoch <= now.epoch:
         raise _conflict(now, f"epoch {epoch} of {now.topic} is not above {now.epoch}")
@@ -168,7 +169,7 @@ def assign(
 
 
 def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
-    """The next owner has the whole topic on its disk, and serves it."""
+    """Serve the topic as its next owner, which has the whole topic on its disk."""
     _check(now, Step.OPEN, Stage.ASSIGNED)
     return Change(
         step=Step.OPEN,
@@ -179,14 +180,14 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witnesses:
-    """Values that guard a change beside the assignment: the shell reads them right before.
+    """Values that guard a change beside the assignment. The shell reads them immediately before.
 
-    take away: where the log goes on, of which the store has not all; the revision of the owner's journal record, None
-        where its chain is not used.
-    arrive, take away: the catalog's head, None for a topic without objects, whose objects would lie in `folder`.
+    take away: `start_offset` and `resumes_at` of the log, which is not complete in the store, and the revision of the
+        owner's journal record, None if its chain is not used.
+    arrive, take away: the catalog's head, None for a topic without objects, which would be stored in `folder`.
     arrive: the revision of the target's registration.
     assign: the leader's key.
-    arrive, assign: the topic name's counter of epochs.
+    arrive, assign: the epoch counter of the topic's name.
     """
 
     head: Committed | None = None
@@ -200,7 +201,7 @@ class Witnesses:
 
 
 def settle(change: Change, witnesses: Witnesses) -> Change:
-    """Return the change with its epoch, which the counter gives where the target takes it."""
+    """Return the change with its epoch. For `arrive` the epoch comes from the counter."""
     if change.step is not Step.ARRIVE:
         return change
     assert witnesses.counter is not None
@@ -209,7 +210,7 @@ def settle(change: Change, witnesses: Witnesses) -> Change:
 
 
 def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
-    """The writes of a settled change and what must hold for them."""
+    """Return the writes of a settled change and their guards."""
     after = change.after
     key = keys.assignment_key(after.topic_id)
     writes: list[Write] = [Put(key, after.to_json())]
@@ -217,7 +218,7 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
     match change.step:
         case Step.TAKE_AWAY:
             _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
-            if witnesses.journal is not None:  # a plan: the owner may come back, which ends it
+            if witnesses.journal is not None:  # a plan: it ends if the owner comes back
                 guards += [
                     Absent(keys.member_key(after.broker_id)),
                     ModRevision(keys.journal_key(after.broker_id), witnesses.journal),
@@ -258,7 +259,7 @@ def _raise_head(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """The leader's knowledge. `alive`: brokers that may be given a topic, in the order it prefers them."""
+    """The leader's view. `alive`: brokers that may be given a topic, most preferred first."""
 
     alive: Mapping[BrokerId, Incarnation]
     waited_ms: int  # since the last sign of progress, by the leader's clock
@@ -286,7 +287,7 @@ def leaders_change(now: Assignment, revision: Revision, standing: LeaderView) ->
             if now.stage is Stage.ASSIGNED:
                 if now.broker_id in standing.alive and standing.waited_ms < PATIENCE_MS:
                     return None
-                # Who did not open it in time may be the next again, where there is nobody else.
+                # Prefer another broker to one that did not open the topic in time. If there is no other, nothing changes.
                 choice = [broker for broker in choice if broker != now.broker_id]
             if not choice:
                 return None

@@ -1,4 +1,4 @@
-"""The leader's part in moves: cancel those without progress, assign anew topics that are not opened."""
+"""The leader's part in moves: cancel moves without progress, and reassign topics that are not opened."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger("pydanube.cluster")
 class Brokers:
     """The members as the leader needs them.
 
-    alive: brokers that may be given a topic, those with the least load first.
-    copying: those of them that rebuild a topic from the store, and copy one from its owner; not brokers of the release
-        before.
-    inheriting: those of them that rebuild a topic from the chain of its lost owner.
-    copied: bytes that each has copied since its start, as it told last.
+    alive: brokers that may be given a topic, least loaded first.
+    copying: brokers that can rebuild a topic from the store and copy one from its owner, all but those of the previous
+        release.
+    inheriting: brokers that can rebuild a topic from the chain of its lost owner.
+    copied: bytes that each broker has copied since its start, as last reported.
     progress: by target and topic, a value that changes while the topic is copied. A topic that waits for its turn has
-        none, and progresses with the others that its target copies.
+        none, and `copied` of its target counts instead.
     """
 
     alive: Mapping[BrokerId, Incarnation]
@@ -38,7 +38,7 @@ class Brokers:
 
 
 class MoveLeader:
-    """One for each time in office. `now_ms`: a clock that never goes back."""
+    """One for each term of a leader. `now_ms`: a clock that never goes back."""
 
     def __init__(self, store: MetadataStore, leadership: Leadership, *, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -48,25 +48,25 @@ class MoveLeader:
         self._since: dict[TopicId, tuple[object, int]] = {}
 
     async def look_after(self, places: Iterable[Assignment], brokers: Brokers) -> None:
-        """Take the leader's step for each of these moving topics, where one is due.
+        """Take the leader's step for each of these moving topics for which one is due.
 
         Args:
             places: the assignments that were last seen at another stage than `serving`.
 
         Raises:
             Conflict: the leadership has ended.
-            StoreUnavailable: the others wait for the next look.
+            StoreUnavailable: the remaining topics wait for the next call.
         """
         places = list(places)
         since = {place.topic_id: self._since.get(place.topic_id) for place in places}
         self._since = {topic_id: found for topic_id, found in since.items() if found is not None}
         for place in places:
-            # Judged by the watch first, so that moves which progress cost the store nothing.
+            # The watched assignment is checked first, so that progressing moves cost the store nothing.
             if leaders_change(place, Revision(0), self._view(place, brokers, place.epoch)) is not None:
                 await self.take_step(place.topic_id, brokers)
 
     async def take_step(self, topic_id: TopicId, brokers: Brokers) -> None:
-        """Take the leader's step for one topic that is known to have one due."""
+        """Read one topic's assignment, and take the leader's step for it if one is due."""
         item = await self._store.get(keys.assignment_key(topic_id))
         if item is None:
             return

@@ -1,16 +1,16 @@
-"""The part of one broker in a move of one topic; pure. Records and events go in, effects come out.
+"""The part of one broker in a move of one topic. Pure: records and events go in, effects come out.
 
-A seat has the assignment as it was seen last and the epoch of the topic in the journal. It serves only while the
-assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the effects in
-order and answers each of those that have a `turn`. An answer to an earlier turn is about a record that was replaced, and
-is ignored. `tick` repeats what failed.
+A seat has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the assignment
+names its broker and the journal holds the topic from after the last seal. The shell carries out the effects in order and
+answers each effect that has a `turn`. An answer to an earlier turn concerns a record that was replaced, and is ignored.
+`tick` repeats failed work.
 
-The outcome of a transaction that is unknown is read back. Where the record has not changed, the same transaction is sent
-again: it may still be under way, and the guard lets one of them happen.
+An unknown outcome of a transaction is read back. If the record has not changed, the same transaction is sent again: the
+first may still be in flight, and the guard lets only one of them succeed.
 
-A start goes on where the record stands. The owner does not serve while the record says that the target is ready: an
-earlier life may have stopped, and sent all there was. A target that finds that it was ready in an earlier life cancels
-the move: its copy is gone, and the owner would have to wait for all of it.
+A start continues from the record. The owner does not serve while the record names the target as ready: an earlier life may
+have stopped, and sent everything. A target that was ready in an earlier life cancels the move, because its copy is gone and
+the owner would have to wait for the whole copy.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pydanube_broker.moves.move import Change, Step, arrive, cancel, open_topic,
 
 class Phase(StrEnum):
     AWAY = "away"
-    RELEASING = "releasing"  # the topic is another broker's: that is noted in the journal
+    RELEASING = "releasing"  # another broker owns the topic, which is being noted in the journal
     SERVING = "serving"
     LEAVING = "leaving"  # serves, and is copied
-    STOPPED = "stopped"  # serves no more; the rest is copied
-    COPYING_AHEAD = "copying ahead"  # is the target; the owner serves
-    COPYING = "copying"  # is the target; the owner has stopped
+    STOPPED = "stopped"  # does not serve, the rest is copied
+    COPYING_AHEAD = "copying ahead"  # is the target, the owner serves
+    COPYING = "copying"  # is the target, the owner has stopped
     ARRIVING = "arriving"  # the whole copy is safe
     REBUILDING = (
         "rebuilding"  # was assigned the topic of a removed owner, or one that was handed over in fragments
     )
     OPENING = "opening"  # the rebuilt topic is safe
-    LOST = "lost"  # the journal does not hold what the metadata says this broker has
+    LOST = "lost"  # the metadata names this broker as the owner, but its journal does not hold the topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Take nothing, and hold callers; finish what was accepted. May be repeated."""
+    """Accept nothing, hold callers, and finish accepted work. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class CopyAhead:
-    """Copy what the owner has, round by round, until a round is little; the topic does not belong to this broker yet."""
+    """Copy the topic from its owner, round by round, until a round is small. This broker does not own the topic yet."""
 
     turn: int
 
@@ -88,12 +88,12 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Forget what was copied: the topic does not come here."""
+    """Drop the copy: the topic does not move here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Carry out a change, with its witnesses; answer `committed`, `refused` by a guard, or `unknown`."""
+    """Carry out a change, with its witnesses. Answer `committed`, `refused` (by a guard) or `unknown`."""
 
     turn: int
     change: Change
@@ -101,14 +101,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the assignment, as it is now."""
+    """Read the current assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """Note in the journal that the topic, up to this epoch, belongs to another broker, and forget it.
 
-    Comes again where the assignment changes meanwhile: what was noted need not be noted twice.
+    It is repeated if the assignment changes before it is answered. A release that is noted already need not be noted again.
     """
 
     turn: int
@@ -124,7 +124,7 @@ class Seat:
     """See the module.
 
     Args:
-        held: the epoch of the topic in the journal; 0 for nothing, or a copy that is not the topic.
+        held: the epoch of the topic in the journal. 0 if the journal has nothing, or a copy that is not the topic yet.
     """
 
     __slots__ = (
@@ -153,15 +153,15 @@ class Seat:
         self.serving = False
         self.turn = 0
         self._pending: Change | None = None
-        self._looking = False  # its outcome is not known
-        self._failed = False  # the work of this turn
-        self._copying = Epoch(0)  # the epoch of the record by which a copy was begun; 0: none
-        self._adopted = Revision(0)  # the move that the safe copy awaits; 0: none
+        self._looking = False  # the outcome of `_pending` is unknown
+        self._failed = False  # the work of this turn has failed
+        self._copying = Epoch(0)  # the epoch of the record by which a copy was begun, or 0
+        self._adopted = Revision(0)  # the move that the safe copy awaits, or 0
 
     # -- the record ------------------------------------------------------------------------------------------
 
     def see(self, record: Assignment | None, revision: Revision) -> list[Effect]:
-        """Take in the assignment as read or watched; None: the topic is gone. Older ones are ignored."""
+        """Take in the assignment as read or watched, None if the topic is gone. Older ones are ignored."""
         if revision < self.revision:
             return []
         if revision == self.revision:
@@ -218,16 +218,14 @@ class Seat:
             return self._hold(Phase.LOST)
         is_back = self.phase is Phase.LEAVING
         self.phase = Phase.SERVING
-        # A move that is off: to be copied a deleted topic was made ready to be read alone, and it may be back by now
+        # The move was cancelled. A deleted topic was made readable only, to be copied, and may have been restored since.
         return self._take_calls(record) or ([Serve(record.epoch)] if is_back else [])
 
     def _take_calls(self, record: Assignment) -> list[Effect]:
         if self.serving:
             return []
         self.serving = True
-        self.held = (
-            self.held or record.epoch
-        )  # of a topic that was never moved: what the journal has is all there is
+        self.held = self.held or record.epoch  # 0 for a topic that was never moved: the journal has all of it
         return [Serve(record.epoch)]
 
     def _leave(self, record: Assignment) -> list[Effect]:
@@ -239,14 +237,14 @@ class Seat:
         if record.sealed_epoch and not self.held:
             return self._hold(Phase.LOST)
         self.held = self.held or record.epoch
-        # Held also where this life has not served it yet: the copy is read from there.
+        # Hold also if this life has not served the topic yet: the copy is read from the held topic.
         return [*(self._hold(Phase.STOPPED) or [Hold()]), Stopped(self.turn)]
 
     def _come(self, record: Assignment) -> list[Effect]:
         assert record.move is not None
         if (
             record.move.parts
-        ):  # an owner of the release before: it stops, and seals what it wrote into the store
+        ):  # an owner of the previous release: it stops, and seals the fragments that it wrote to the store
             effects = self._hold(Phase.AWAY)
             return effects if record.move.ready is not None else [*effects, *self._get_ready(record)]
         if record.move.ready is None:
@@ -287,9 +285,9 @@ class Seat:
     # -- questions -------------------------------------------------------------------------------------------
 
     def may_copy(self, to: BrokerId, revision: Revision, *, last: bool) -> bool | None:
-        """Return whether another broker may copy the topic from here; None: the record it read is not seen here yet.
+        """Return whether another broker may copy the topic from here, or None if this seat has not seen its record yet.
 
-        `last`: the end, which takes that the owner has stopped for the move of exactly that record.
+        `last`: for the end of the copy, the owner must have stopped for the move of exactly that record.
         """
         if self.revision < revision:
             return None
@@ -304,7 +302,7 @@ class Seat:
     # -- what was done ---------------------------------------------------------------------------------------
 
     def copied_ahead(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
-        """The target has nearly all, or could not copy it: then the owner continues with the topic."""
+        """Handle that the target has nearly all of the topic, or that it failed: then the owner keeps the topic."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
@@ -313,7 +311,7 @@ class Seat:
         return self._get_ready(record)
 
     def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
-        """The whole copy is safe in the journal, awaiting this move; or it could not be copied, and the move is off."""
+        """Handle that the whole copy is safe in the journal, awaiting this move, or that copying failed: then cancel it."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING or self._pending:
             return []
@@ -323,53 +321,53 @@ class Seat:
         return self._commit(arrive(record, self.revision, self.incarnation))
 
     def rebuilt(self, turn: int, epoch: Epoch) -> list[Effect]:
-        """The journal holds the topic in the epoch of its assignment, synced."""
+        """Handle that the journal holds the topic in the epoch of its assignment, synced."""
         if turn != self.turn or self.record is None or self.phase is not Phase.REBUILDING:
             return []
         self.held, self._copying = epoch, Epoch(0)
         return self._open(self.record)
 
     def give_up(self, error: ClusterError) -> list[Effect]:
-        """End a move of this broker's topic before it has stopped for it, because the target cannot copy."""
+        """End a move of this broker's topic before the broker has stopped for it, because the target cannot copy."""
         record = self.record
         if record is None or self.phase is not Phase.LEAVING or self._pending:
             return []
         return self._commit(cancel(record, self.revision, error))
 
     def released(self, turn: int) -> list[Effect]:
-        """The journal says that it holds nothing of the topic, synced."""
+        """Handle that the release is noted in the journal, synced."""
         if self.phase is not Phase.RELEASING:
             return []
         self.held = Epoch(0)
         return self._decide() if turn == self.turn else []
 
     def failed(self, turn: int) -> list[Effect]:
-        """A rebuild or release failed for now; `tick` repeats it."""
+        """Handle that a rebuild or release failed. `tick` repeats it."""
         self._failed = self._failed or turn == self.turn
         return []
 
     # -- transactions ----------------------------------------------------------------------------------------
 
     def committed(self, turn: int, after: Assignment, revision: Revision) -> list[Effect]:
-        """The change was carried out, at this revision."""
+        """Handle that the change was carried out, at this revision."""
         if turn != self.turn or self._pending is None:
             return []
         self.record, self.revision = after, revision
         return self._next()
 
     def refused(self, turn: int) -> list[Effect]:
-        """A guard of the change did not hold: the assignment, or a witness, is another."""
+        """Handle that a guard of the change failed: the assignment or a witness has changed."""
         return self.unknown(turn)
 
     def unknown(self, turn: int) -> list[Effect]:
-        """The outcome of the change is not known: it may still be carried out."""
+        """Handle an unknown outcome of the change, which may still be carried out."""
         if turn != self.turn or self._pending is None:
             return []
         self._looking = True
         return [Read()]
 
     def tick(self) -> list[Effect]:
-        """Repeat what failed; called every second or so."""
+        """Repeat failed work. Called about once a second."""
         if self._looking:
             return [Read()]
         if self._failed:

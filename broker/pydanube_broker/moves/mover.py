@@ -1,9 +1,9 @@
 """Carry out this broker's part in moves: seats (`moves.move_seat`) decide, this module acts.
 
-A seat is there for every topic that is on its way to or from this broker, and for those that were moved away and stand in
-its journal. Its effects are carried out one after the other; an effect that a newer record has overtaken is given up. At
-most `_AT_ONCE` topics are copied ahead at a time. Topics whose clients wait, since the owner has stopped, do not queue
-behind those.
+There is a seat for each topic that is moving to or from this broker, and for each that was moved away and is still in its
+journal. Its effects are carried out one after the other. An effect that a newer record has overtaken is cancelled. At most
+`_AT_ONCE` topics are copied ahead concurrently. Topics whose owner has stopped do not queue behind those, because their
+clients wait.
 """
 
 from __future__ import annotations
@@ -65,52 +65,52 @@ _AT_ONCE: Final = 32
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
-_SEEN_S: Final = 5.0  # until the owner has seen the record by which the target copies
-# The owner has stopped, and clients wait: after so long without the copy it serves again.
+_SEEN_S: Final = 5.0  # time for the owner to see the record by which the target copies
+# Time without progress of the end of a copy after which the owner serves again: clients wait.
 _COPY_END_S: Final = 20.0
 
 
 class TopicSwitch(Protocol):
-    """How topics are taken into service here, held, and released."""
+    """Takes topics into service here, holds and releases them."""
 
     async def serve(self, assignment: Assignment) -> None:
-        """Serve a topic from what the journal has of it; one that is served already stays so.
+        """Serve a topic from its state in the journal. Does nothing if it is served already.
 
-        Raises `StoreUnavailable`: to be called again.
+        Raises `StoreUnavailable`: call again.
         """
 
     async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
-        """Take nothing more for a topic; return when everything accepted is committed, cursors too.
+        """Accept nothing more for a topic. Return when everything accepted is committed, cursors too.
 
-        One that is not served is only made ready to be read.
+        A topic that is not served is only made readable.
         """
 
     async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
         """Return a topic that is served, or was until `hold`, or is deleted and restorable.
 
-        Raises `TopicNotFound`: it is gone for good.
+        Raises `TopicNotFound`: it is deleted and not restorable.
         """
 
     async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
-        """Make the topic of a removed owner, or one that was handed over in fragments, safe in the journal."""
+        """Make the topic of a removed owner, or one handed over in fragments, safe in the journal."""
 
     async def keep_rest(self, topic_id: TopicId) -> None:
-        """Write to lost+found what only this journal has of a topic that was taken over; nothing of one that was moved.
+        """Write the messages of a taken-over topic that only this journal has to lost+found. A moved topic has none.
 
-        Raises `StoreUnavailable`, `DiskFull`, `Unavailable`: it is to be called again.
+        Raises `StoreUnavailable`, `DiskFull`, `Unavailable`: call again.
         """
 
     def gone(self, topic_id: TopicId) -> None:
-        """The topic is another broker's now, and the journal has forgotten it."""
+        """Note that another broker owns the topic, and that the journal has forgotten it."""
 
     def folder(self, topic_id: TopicId, name: TopicName) -> str:
         """Return the folder of the topic's objects, whether or not there are any."""
 
     def copies(self, broker_id: BrokerId) -> bool:
-        """Return whether a broker moves topics by copies; one of the release before does not."""
+        """Return whether a broker moves topics by copies. A broker of the previous release does not."""
 
     def check_room(self, size: int) -> None:
-        """Raise the error for which this broker cannot take so many bytes more."""
+        """Raise the error for which this broker cannot store so many more bytes."""
 
     def stopped_at(self, broker_id: BrokerId) -> int:
         """Return how many topics of a broker are stopped because they move."""
@@ -118,7 +118,7 @@ class TopicSwitch(Protocol):
 
 @dataclass(slots=True)
 class _Drive:
-    """The work on one topic: what is due, and what is under way."""
+    """The work on one topic: the effects that are due, and the scope of the current one."""
 
     effects: list[Effect] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -126,13 +126,13 @@ class _Drive:
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """The copy of one topic that is not the topic yet. `total` is what was to be copied when the newest round began."""
+    """The unfinished copy of one topic, in bytes. `total`: `done` plus the rest when the newest round began."""
 
     arrival: Arrival
     owner: BrokerId
     done: int = 0
     total: int = 0
-    waits: bool = False  # for its owner, which has stopped for many others
+    waits: bool = False  # until its owner has stopped for fewer other topics
     may_stop: bool = False  # its owner may stop for it
 
     async def take(self, piece: Piece) -> None:
@@ -172,12 +172,12 @@ class Mover:
         )
         self._drives: dict[TopicId, _Drive] = {}
         self._coming: dict[TopicId, _Coming] = {}
-        self._stopped: dict[TopicId, int] = {}  # topics that were held, and in which turn of their seat
+        self._stopped: dict[TopicId, int] = {}  # held topic → the turn of its seat in which it was held
         self._changed = anyio.Event()  # a seat has seen another record, or has stopped
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Carry out the work that assignments call for, until cancelled."""
+        """Carry out the effects of the seats, until cancelled."""
         try:
             async with anyio.create_task_group() as self._group:
                 task_status.started()
@@ -190,7 +190,7 @@ class Mover:
             self._copies.close()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
-        """Take in an assignment as read or watched at a revision, while `run` runs; None: it was deleted."""
+        """Take in an assignment as read or watched at a revision, None if it was deleted. Ignored unless `run` runs."""
         if self._group is None:
             return
         seat = self.seats.get(topic_id)
@@ -251,7 +251,7 @@ class Mover:
 
     @staticmethod
     def _is_over(seat: Seat) -> bool:
-        """Return whether nothing is left to do: the topic is served for good, here or elsewhere."""
+        """Return whether no work is left: the topic is deleted, or is served without a move, here or elsewhere."""
         record = seat.record
         if record is None or record.stage is not Stage.SERVING:
             return record is None and seat.phase is Phase.AWAY
@@ -262,7 +262,7 @@ class Mover:
             while drive.effects:
                 effect = drive.effects.pop(0)
                 if getattr(effect, "turn", seat.turn) != seat.turn:
-                    continue  # overtaken before it was begun
+                    continue  # overtaken before it began
                 drive.scope = anyio.CancelScope()
                 with drive.scope:
                     await self._perform(topic_id, seat, effect)
@@ -273,10 +273,10 @@ class Mover:
     async def _perform(self, topic_id: TopicId, seat: Seat, effect: Effect) -> None:
         match effect:
             case Serve():
-                with anyio.CancelScope(shield=True):  # it comes once: what follows stands on it
+                with anyio.CancelScope(shield=True):  # not repeated, and later effects rely on it
                     await self._serve(topic_id, seat)
             case Hold():
-                if seat.record is not None:  # else it was deleted for good: no caller is at it
+                if seat.record is not None:  # else the topic was deleted for good, and has no callers
                     with anyio.CancelScope(shield=True):
                         await self._hold(topic_id, seat.record.epoch)
             case Stopped(turn):
@@ -315,7 +315,7 @@ class Mover:
     async def _hold(self, topic_id: TopicId, epoch: Epoch) -> None:
         try:
             await self._doors.hold(topic_id, epoch)
-        except ClusterError as error:  # reading the end will say so, and end the move
+        except ClusterError as error:  # reading the end fails too, which ends the move
             self._failed("topic_not_settled", topic_id, error)
 
     # -- as owner --------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class Mover:
     async def permit(self, request: Round, to: BrokerId) -> Topic:
         """Return a topic that another broker may copy now.
 
-        Raises `Conflict`: it is not moving there, or has not stopped yet. What making it readable raises.
+        Raises `Conflict`: it is not moving there, or has not stopped yet. Also the errors of `TopicSwitch.topic`.
         """
         topic_id, revision = TopicId(request.topic_id), Revision(request.revision)
         with anyio.move_on_after(_SEEN_S):
@@ -346,10 +346,10 @@ class Mover:
 
     async def _release(self, topic_id: TopicId, turn: int) -> None:
         try:
-            await check_not_removed(self._store, self._me)  # what it has alone stays in its journal then
+            await check_not_removed(self._store, self._me)  # a removed broker keeps its topics in the journal
             await self._doors.keep_rest(topic_id)
             await self._hub.journal.until_durable(release(self._hub, topic_id))
-        except JournalReadOnly:  # the next start sees by the assignment that it was moved away
+        except JournalReadOnly:  # the next start sees in the assignment that it was moved away
             self._hub.forget(topic_id)
         except ClusterError as error:
             self._failed("release_not_noted", topic_id, error)
@@ -361,7 +361,7 @@ class Mover:
     # -- as target -------------------------------------------------------------------------------------------
 
     def progress(self) -> dict[TopicId, Progress]:
-        """Return how far the copies of topics have come that move to this broker, unless they wait for their turn."""
+        """Return the progress of the copies to this broker, except those that wait for their turn."""
         return {
             topic_id: Progress(done=coming.done, total=max(coming.done, coming.total))
             for topic_id, coming in self._coming.items()
@@ -369,11 +369,11 @@ class Mover:
         }
 
     async def _copy_ahead(self, topic_id: TopicId, seat: Seat) -> ClusterError | None:
-        """Copy round by round until a round is little. Return the error that ends the move."""
+        """Copy round by round until a round is small. Return the error that ends the move."""
         record = seat.record
         assert record is not None
         while not self._doors.copies(record.broker_id):
-            await anyio.sleep_forever()  # an owner of the release before hands over through fragments
+            await anyio.sleep_forever()  # an owner of the previous release hands over through fragments
         try:
             async with self._ahead:
                 for _ in range(MAX_ROUNDS):
@@ -389,7 +389,7 @@ class Mover:
         return None
 
     async def _until_it_may_stop(self, topic_id: TopicId) -> bool:
-        """Wait until the owner has stopped for fewer than `STOPPED_AT_ONCE` others. Return whether that took any time."""
+        """Wait until the owner has stopped for fewer than `STOPPED_AT_ONCE` others. Return whether it had to wait."""
         mine, waited = self._coming[topic_id], False
         while self._doors.stopped_at(mine.owner) + self._about_to_stop(mine.owner) >= STOPPED_AT_ONCE:
             mine.waits = waited = True
@@ -399,7 +399,7 @@ class Mover:
         return waited
 
     def _about_to_stop(self, owner: BrokerId) -> int:
-        """Return how many topics copied here may have their owner stop, which it does not yet."""
+        """Return how many topics copied here may stop at their owner and have not stopped yet."""
         return sum(
             coming.owner == owner
             and coming.may_stop

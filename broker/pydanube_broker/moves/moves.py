@@ -1,4 +1,4 @@
-"""Moves at a broker among several: what its topics do during a hand-over, and the leader's look at moves that hang."""
+"""Moves at a broker among several: the hand-over of its topics, and the leader's handling of moves that hang."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.cluster")
 
-LOOK_S: Final = 1.0  # between two looks at all that is under way
-SAY_S: Final = 60.0  # between two times that this broker says where its topics stand
-TOPICS_AT_ONCE: Final = 10  # in one transaction
-_NEXT_S: Final = 0.05  # until a drain looks again, at the latest, while topics are left
-_WELL_LOOKS: Final = 5  # in a row at which a broker can store, before it is given topics again
-_PROGRESS_S: Final = 10.0  # between two times that this broker publishes how much it has copied
-_MOST_TOLD: Final = 100  # topics of which it publishes that
+LOOK_S: Final = 1.0  # between two checks of all moves in progress
+SAY_S: Final = 60.0  # between two reports of this broker's load and of the states of its topics
+TOPICS_AT_ONCE: Final = 10  # topics in one transaction
+_NEXT_S: Final = 0.05  # maximum between two steps of a drain while topics are left
+_WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before it is given topics again
+_PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
+_MOST_TOLD: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
 _RETRY_MS: Final = (
-    10  # for who calls while a topic is handed over: where it is looked up, they wait until it has arrived
+    10  # for callers while a topic is handed over: their lookup of the topic waits until it has arrived
 )
 
 
@@ -97,7 +97,7 @@ class Moves:
         self.taking: RemovedBrokers
         self._mover: Mover | None = None
         self._draining = anyio.Event()
-        self._sealed: set[TopicId] = set()  # for the leader, who gives them to somebody
+        self._sealed: set[TopicId] = set()  # for the leader, which assigns them
         self._any_sealed = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
 
@@ -118,10 +118,10 @@ class Moves:
         health: Health,
         open_wire: OpenWire,
     ) -> None:
-        """Carry out moves, until cancelled; a lone broker has none.
+        """Carry out moves, until cancelled. A lone broker has none.
 
         Args:
-            load: returns how busy this broker is (`cluster.owner_choice`), for the choice of owners; None while unknown.
+            load: returns the load of this broker (`cluster.owner_choice`), for the choice of owners. None if not yet measured.
             open_wire: opens a stream of copies to another broker.
         """
         office = self._registry.ownership.office
@@ -184,7 +184,7 @@ class Moves:
             copying = {str(topic_id): each for topic_id, each in list(mover.progress().items())[:_MOST_TOLD]}
             try:
                 await office.membership.tell_copied(copies.copied_bytes, copying)
-            except ClusterError as error:  # the next time is near
+            except ClusterError as error:  # the next report follows soon
                 log.warning("progress_not_told", extra={"code": error.code})
 
     async def _tell_load(self, office: Office, load: Callable[[], Mapping[str, float] | None]) -> None:
@@ -193,16 +193,19 @@ class Moves:
             if (found := load()) is not None:
                 try:
                     await office.membership.tell_load(told_load(found))
-                except ClusterError as error:  # the next minute is near
+                except ClusterError as error:  # the next report follows in a minute
                     log.warning("load_not_told", extra={"code": error.code})
 
     async def _tell_whether_it_stores(self, office: Office, health: Health) -> None:
-        """A broker that can store nothing is given no topics: their producers would wait for its disk."""
-        well = 0  # looks in a row: a disk that is full every other second does not write to etcd as often
+        """Publish whether this broker can store, until cancelled.
+
+        A broker that cannot is given no topics, because their producers would wait for its disk.
+        """
+        well = 0  # consecutive checks: a disk that is full every other second does not cause as many writes to etcd
         while True:
             error = health.storing_error
             well = 0 if error is not None else well + 1
-            with suppress(ClusterError):  # the next look is near
+            with suppress(ClusterError):  # the next check follows soon
                 if error is not None and office.membership.state is BrokerState.ACTIVE:
                     await self._show(BrokerState.READ_ONLY, error.code)
                 elif well >= _WELL_LOOKS and office.membership.state is BrokerState.READ_ONLY:
@@ -214,13 +217,13 @@ class Moves:
             await anyio.sleep(SAY_S)
             try:
                 await self.keep_states()
-            except ClusterError as error:  # the next minute is near
+            except ClusterError as error:  # the next attempt follows in a minute
                 log.warning("states_not_kept", extra={"code": error.code})
 
     async def keep_states(self) -> None:
-        """Write to the store where topics and cursors stand, for their next owners if this broker is removed.
+        """Write the states of topics and cursors to the store, for their next owners if this broker is removed.
 
-        Raises `StoreUnavailable`, `DiskFull`: what was said before holds.
+        Raises `StoreUnavailable`, `DiskFull`: the previous report remains.
         """
         ownership, slices = self._registry.ownership, Slices()
         for topic in list(self._hub.topics.values()):
@@ -288,7 +291,7 @@ class Moves:
         return sealed
 
     def takers(self) -> list[BrokerId]:
-        """Return the brokers that take topics, those with the fewest first; none for a lone broker."""
+        """Return the brokers that take topics, those with the fewest first. Empty for a lone broker."""
         ownership = self._registry.ownership
         return list(ownership.office.alive()) if ownership.several else []
 
@@ -306,15 +309,16 @@ class Moves:
         """Begin to move topics, owned by any broker, to the named broker, or each to the one with the fewest topics.
 
         Args:
-            at_once: those with so little to copy that their owner stops before anything is copied.
+            at_once: topics with so little to copy that their owner stops before anything is copied.
 
         Returns:
-            Where each goes, by name, once that is noted: it goes there by itself. Those that are there are left out.
+            The target of each topic, by name, once the moves are recorded. They continue in the background. Topics that
+            are at the target already are left out.
 
         Raises:
             LastBroker: no other broker takes topics.
             InvalidArgument: that broker does not, or one of the topics cannot be moved.
-            Conflict: one is moving already, or all are there; none has begun unless that changed in this moment.
+            Conflict: one is moving already, or all are there. No move has begun, unless an assignment changed concurrently.
         """
         office = self._registry.ownership.office
         moves = self.destinations(records, target)
@@ -341,7 +345,7 @@ class Moves:
             except GuardFailed:
                 if len(steps) == 1:
                     raise
-                for writes, guards in steps:  # one of them has changed: the others do not wait for it
+                for writes, guards in steps:  # one assignment has changed: begin the other moves on their own
                     await self._store.transact(writes, guards=guards)
         return {record.name: to for record, to in moves}
 
@@ -375,7 +379,7 @@ class Moves:
     def destinations(
         self, records: Sequence[TopicRecord], target: BrokerId | None
     ) -> list[tuple[TopicRecord, BrokerId]]:
-        """Which of them `begin` would send where, as things stand now. Raises as it does."""
+        """Return the topics that `begin` would move now, each with its target. Raises as `begin`."""
         office = self._registry.ownership.office
         for record in records:
             if record.topic.is_audit:
@@ -422,7 +426,7 @@ class Moves:
     async def drain(self) -> None:
         """Take no new topics, and hand over all that can leave, until `activate`.
 
-        Raises `LastBroker`: no other broker takes topics; nothing has changed.
+        Raises `LastBroker`: no other broker takes topics. Nothing has changed.
         """
         if not self.targets():
             raise self._last_broker(f"broker {self._registry.ownership.me.broker_id}")
@@ -430,7 +434,7 @@ class Moves:
         self._draining.set()
 
     async def activate(self) -> str:
-        """Take topics again; return the broker's state."""
+        """Take topics again. Return the broker's state."""
         self._draining = anyio.Event()
         if self._registry.ownership.several:
             await self._show(BrokerState.ACTIVE, "activate")
@@ -452,7 +456,7 @@ class Moves:
             for to, records in groups.items():
                 try:
                     await self.begin(records, to, at_once=quiet)
-                except ClusterError as error:  # the next look tries it again
+                except ClusterError as error:  # retried in the next step
                     log.warning("drain_held_up", extra={"code": error.code, "error": error.message})
             is_empty = leaving.is_empty and not ownership.held
             if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
@@ -465,7 +469,7 @@ class Moves:
         await self._registry.ownership.office.membership.set_state(state, reason=reason)
 
     def _stored(self, records: Sequence[TopicRecord]) -> list[TopicRecord]:
-        """Return the topics of which a lost broker has something. Raises `LastBroker` for a lone broker, `Conflict`."""
+        """Return the topics that store messages. Raises `LastBroker` for a lone broker, `Conflict` if none does."""
         self.removals()
         found = [each for each in records if each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
         if not found:
@@ -477,7 +481,7 @@ class Moves:
         return found
 
     async def journals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the records of journals say, by broker; none for a lone broker. Raises `StoreUnavailable`."""
+        """Return the journal records, by broker. Empty for a lone broker. Raises `StoreUnavailable`."""
         items, _ = await read_all(self._store, keys.JOURNALS) if self._registry.ownership.several else ((), 0)
         found = {}
         for item in items:
@@ -492,11 +496,11 @@ class Moves:
         return found
 
     async def take_over(self, records: Sequence[TopicRecord]) -> None:
-        """Have topics of lost brokers taken over from their chains. Raises `Conflict`, `LastBroker`, `StoreUnavailable`."""
+        """Plan the take-over of lost brokers' topics from their chains. Raises `Conflict`, `LastBroker`, `StoreUnavailable`."""
         await self.taking.take_overs.ask(self._registry.ownership.office, self._stored(records))
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
-        """Return what others would take over of topics. Nothing is changed. Raises as `take_over`, and `CorruptObject`."""
+        """Return the result that a take-over would have, without a change. Raises as `take_over`, and `CorruptObject`."""
         stored = self._stored(records)
         owners = self.taking.take_overs.owners(self._registry.ownership.office, stored)
         found = []
@@ -532,7 +536,7 @@ class Moves:
             state.tiered_offset = max(state.tiered_offset, head.tiered_offset)
             state.start_offset = max(state.start_offset, head.start_offset)
         if record is None:
-            return  # deleted: kept here while it may come back
+            return  # deleted: kept here while it is restorable
         topic = ownership.adopt(record, assignment.epoch)
         if take_in_clients is not None:
             take_in_clients(topic)
@@ -541,14 +545,14 @@ class Moves:
         assert assignment.move is not None
         await copy_parts(self._tier.child.call, assignment.move.parts, arrival)
         state = None
-        if not arrival.has_end:  # also where a leader of the release before has dropped `from_store`
+        if not arrival.has_end:  # also if a leader of the previous release has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
             inherited = await self._inherit(assignment, arrival)
             state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
 
     async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
-        """Copy what the chain of a lost owner has behind the objects. Return the topic's state there, None without any."""
+        """Copy the messages that the chain of a lost owner has behind the objects. Return the topic's state there, or None."""
         chain = None if assignment.move is None else assignment.move.chain
         catalog, topic_id = self._registry.catalog, assignment.topic_id
         record = catalog.index.topic_by_id(topic_id) or catalog.restorable.record(topic_id)

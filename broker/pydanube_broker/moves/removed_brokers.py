@@ -1,10 +1,10 @@
 """The leader's part in a removal or take-over: take topics away from a lost broker, and have others open them.
 
-Of a removed broker these are all topics, of one that may come back those that a plan names (`take_over`).
+A removed broker loses all of its topics, a broker that may come back loses those that a plan names (`take_over`).
 
-The leader decides at which offset a topic goes on, and seals it; its next owner rebuilds it from the store
-(`topics.rebuilt_state`). Every topic is one guarded transaction: two leaders, or one that is killed in between, do each
-of them once.
+The leader decides the offset at which a topic continues, and seals it. The next owner rebuilds it from the store
+(`topics.rebuilt_state`). Each topic is one guarded transaction, so two leaders, or a leader that is killed in between, do
+each of them exactly once.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ log = logging.getLogger("pydanube.cluster")
 
 # The durability of topics that are taken over without a plan
 TAKEN_AT_ONCE: Final = Durability.STORED
-_AT_ONCE: Final = 200  # topics of a broker between two looks
+_AT_ONCE: Final = 200  # maximum topics of a broker in one `look`
 
 
 class RemovedBrokers:
-    """Reassigns topics of lost brokers; `look` does a part of it while this broker leads."""
+    """Reassigns topics of lost brokers. Each `look` reassigns some of them while this broker leads."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class RemovedBrokers:
         self._kept = kept
         self._cluster = cluster
         self._objects = ObjectCatalog(store, wall_ms=now_ms)
-        # Of brokers whose topics are being taken away
+        # The last reports of brokers whose topics are being taken away
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
     async def look(self, office: Office, due: Collection[BrokerId] = ()) -> None:
-        """Reassign some topics of lost brokers; the next call continues with the rest.
+        """Reassign some topics of lost brokers. The next call continues with the rest.
 
         Args:
             due: lost brokers whose stored topics are taken over without a plan (`loss_watch`).
@@ -86,7 +86,7 @@ class RemovedBrokers:
             await self._ask_for_stored(office, broker_id)
         self._said = {broker: said for broker, said in self._said.items() if broker in lost}
         lives = {broker: member.incarnation for broker, member in office.members.items()}
-        if lives != self._lives:  # one may have come back to a record that names its topics
+        if lives != self._lives:  # a broker may have returned whose record still names its topics
             self._lives, self.unsettled = lives, True
         if not lost and not self.unsettled:
             office.taken_over = {}
@@ -131,7 +131,7 @@ class RemovedBrokers:
             await self.take_overs.ask(office, records)
         except MetadataUnavailable:
             raise
-        except ClusterError as error:  # it is back, or has no chain: the next look shows it
+        except ClusterError as error:  # the broker is back or has no chain, which the next look shows
             facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
             log.warning("stored_topics_not_taken_over", extra=facts)
 
@@ -140,7 +140,7 @@ class RemovedBrokers:
         return self._catalog.index.topic_by_id(topic_id) or self._catalog.restorable.record(topic_id)
 
     def _waiting(self, office: Office, broker_id: BrokerId, asked: Collection[str] | None) -> int:
-        """Return how many topics of a lost broker wait for their next owner: of those asked for, or of all."""
+        """Return how many topics of a lost broker wait for their next owner, of those in `asked`, or of all if None."""
         waiting = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
         waiting += [
             each
@@ -152,7 +152,7 @@ class RemovedBrokers:
     async def _take_some(
         self, office: Office, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
     ) -> None:
-        """Take away some topics of a lost broker: of a removed one, or those that a plan names."""
+        """Take away some topics of a lost broker: any of a removed broker, else those that a plan names."""
         asked = () if journal is None else journal.record.topics
         places = [
             each
@@ -177,12 +177,15 @@ class RemovedBrokers:
                     )
 
     async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
-        """Return the time of the broker's last report about its topics; None if it never made one."""
+        """Return the time of the broker's last report about its topics, or None if it never made one."""
         _, reported_ms = await self._kept.read(broker_id)
         return reported_ms
 
     async def forecast(self, office: Office, broker_id: BrokerId) -> RemovalFacts:
-        """Return what a removal of the broker would affect. Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`."""
+        """Return the effect that a removal of the broker would have.
+
+        Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`.
+        """
         if broker_id in office.members:
             raise is_registered(broker_id)
         if await self._store.get(keys.incarnation_key(broker_id)) is None:
@@ -210,7 +213,10 @@ class RemovedBrokers:
     async def forecast_take_over(
         self, broker_id: BrokerId, topics: Iterable[TopicId], chain: ChainRange, inherited: Inherited
     ) -> list[TakeOverFacts]:
-        """Return what a take-over of a lost broker's topics would find. Raises `StoreUnavailable`, `MetadataUnavailable`."""
+        """Return the result that a take-over of a lost broker's topics would have.
+
+        Raises `StoreUnavailable`, `MetadataUnavailable`.
+        """
         reports, reported_ms = await self._kept.read(broker_id)
         found = []
         for topic_id in topics:
@@ -243,7 +249,7 @@ class RemovedBrokers:
         return found
 
     async def remove(self, broker_id: BrokerId) -> None:
-        """Remove a broker: the leader gives its topics to others. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
+        """Remove a broker, so that the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
         if await remove(self._store, broker_id, at_ms=now_ms()):
             log.warning("broker_removed", extra={"broker_id": str(broker_id)})
 
@@ -259,9 +265,9 @@ class RemovedBrokers:
         )
 
     def _is_to_go(self, place: Assignment) -> bool:
-        """Whether a removed broker's topic has to be taken over here.
+        """Return whether a lost broker's topic has to be taken over here.
 
-        Sealed or assigned topics are not: the leader gives them to others, as in any move. Nor are non-reliable ones.
+        Sealed and assigned topics do not: the leader reassigns them, as in any move. Neither do non-reliable ones.
         """
         if place.stage not in (Stage.SERVING, Stage.MOVING):
             return False
@@ -302,7 +308,7 @@ class RemovedBrokers:
             writes, guards = transaction(change, witnesses)
             await self._store.transact(writes, guards=guards)
         except GuardFailed:
-            return  # another was quicker, or the topic was deleted: the next look shows it
+            return  # another leader was faster, or the topic was deleted, which the next look shows
         except ClusterError as error:
             log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
         else:
@@ -323,10 +329,10 @@ class RemovedBrokers:
         return found.head
 
     async def rebuild(self, now: Assignment, copied_to: int, inherited: LogState | None = None) -> LogState:
-        """Return the state with which this broker begins a topic of a lost owner, assigned to it.
+        """Return the state with which this broker opens a topic of a lost owner that is assigned to it.
 
         Args:
-            copied_to: the end of what the chain, or fragments, had behind the objects.
+            copied_to: the end of the messages that the chain, or fragments, had behind the objects.
             inherited: the topic's state at the end of the chain, newer than the owner's last report.
 
         Raises `StoreUnavailable`, `MetadataUnavailable`.
@@ -338,7 +344,7 @@ class RemovedBrokers:
             said = states.get(now.topic_id)
         head = await self.head(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
-        end = head.resumes_at  # as the leader has decided: another owner that rebuilds it has the same
+        end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
         if begin > end:
             raise CorruptObject(
                 f"{now.topic} goes on at {end}, and its lost owner's messages reach to {begin}", cause="chain"

@@ -1,9 +1,9 @@
 """Take over topics of a lost broker from the chain of its journal: the plan, and the leader's part.
 
 A plan names topics in the record of the owner's journal (`cluster.journal_record`), which raises its term. The leader
-fences the chain, records where it ends, and seals the topics for their heirs, as it does for a removed broker
-(`removed_brokers`). An heir rebuilds its topics from the object store and the chain (`inheritance`). A topic goes on
-`rebuilt_state.JUMP` above everything that is known, because messages may be missing behind the end of the chain.
+fences the chain, records its end, and seals the topics for their heirs, as it does for a removed broker
+(`removed_brokers`). An heir rebuilds its topics from the object store and the chain (`inheritance`). A topic continues
+`rebuilt_state.JUMP` above its highest recorded offset, because messages may be missing behind the end of the chain.
 
 If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence.
 """
@@ -32,14 +32,14 @@ log = logging.getLogger("pydanube.cluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A journal record as it was read."""
+    """A journal record and the revision at which it was read."""
 
     record: JournalRecord
     revision: Revision
 
     @property
     def chain(self) -> ChainRange | None:
-        """Return the part of the chain that heirs read; None if there is none, or it is not fenced."""
+        """Return the part of the chain that heirs read, or None if there is no chain, or it is not fenced."""
         if not self.record.copies or not self.record.is_fenced:
             return None
         return ChainRange(
@@ -69,10 +69,10 @@ class TakeOvers:
         return found
 
     async def ask(self, office: Office, topics: Sequence[TopicRecord]) -> None:
-        """Have topics of lost brokers taken over: all of them, or none. Idempotent.
+        """Plan the take-over of topics of lost brokers: all of them, or none. Idempotent.
 
         Raises:
-            Conflict: why not. StoreUnavailable.
+            Conflict: with the reason for which a topic cannot be taken over. StoreUnavailable.
         """
         owners = self.owners(office, topics)
 
@@ -108,7 +108,7 @@ class TakeOvers:
         return found
 
     async def until_now(self, broker_id: BrokerId) -> ChainRange:
-        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict`: there is none."""
+        """Return the chain of a lost broker's journal up to its present end. Raises `Conflict` if there is none."""
         key = keys.journal_key(broker_id)
         item = await self._store.get(key)
         record = None if item is None else JournalRecord.from_json(item.value, key=key)
@@ -124,10 +124,10 @@ class TakeOvers:
     async def fence(
         self, office: Office, broker_id: BrokerId, found: Found, topics: Sequence[TopicId]
     ) -> Found:
-        """Fence a lost broker's chain under a raised term, and record its end. Returns the record as it is then.
+        """Fence a lost broker's chain under a raised term, and record its end. Returns the record after that.
 
         Raises:
-            Conflict: this broker leads no more, or the record has changed. StoreUnavailable, Fenced, CorruptObject.
+            Conflict: this broker no longer leads, or the record has changed. StoreUnavailable, Fenced, CorruptObject.
         """
         if found.record.state is not JournalState.CLOSING:
             found = await self._write(office, broker_id, found, taken_over(found.record, topics))
@@ -144,7 +144,7 @@ class TakeOvers:
         return after
 
     async def settle(self, office: Office, broker_id: BrokerId, found: Found) -> None:
-        """Open a closing record if its broker is back, or close it if no topic is left; nothing while heirs are at work.
+        """Open a closing record if its broker is back, or close it if no topic is left. Do nothing while heirs are at work.
 
         Raises as `fence`.
         """
@@ -155,8 +155,8 @@ class TakeOvers:
             log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})
 
     async def _places(self, broker_id: BrokerId) -> tuple[list[TopicId], Mapping[TopicId, bool]]:
-        """Return the topics of a broker that have no new owner yet, and those that it has: whether they are its audit."""
-        items, _ = await read_all(self._store, keys.ASSIGNMENTS)  # the store's: the watch may be late
+        """Return the topics of a broker that have no new owner yet, and for each that it still owns, whether it is its audit."""
+        items, _ = await read_all(self._store, keys.ASSIGNMENTS)  # from the store, because the watch may lag
         places = [Assignment.of(item.key, item.value) for item in items]
         under_way = [
             each.topic_id
