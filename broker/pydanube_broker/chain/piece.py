@@ -2,8 +2,8 @@
 
 A chain consists of the sent records of a broker's journal, as pieces with the numbers 1, 2, 3 … below
 `<cluster>/journals/<journal>/`, each created only if its name is free (docs/data-formats.md#piece-of-a-chain). A piece
-names the piece before it by digest. A piece that does not continue the chain is a stray: its writer was fenced while the
-piece was in flight. The first missing number ends the chain.
+names the piece before it by digest. A piece that does not continue the chain is a stray: its writer was fenced while
+the piece was in flight. The first missing number ends the chain.
 
 Little-endian. The digest of a piece covers its header, and the header has the digest of the body: headers alone show
 which pieces belong together.

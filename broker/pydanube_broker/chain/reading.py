@@ -1,8 +1,8 @@
 """Read a chain from a recorded number on, and fence it.
 
-A fence is an ordinary piece, of the successor's term, created under the next free name. A piece that the predecessor sends
-afterwards does not get its name or does not continue the chain. A predecessor may have `MOST_IN_FLIGHT` pieces in flight,
-so a fence takes as many names in a row: no late piece can take a name that the successor uses.
+A fence is an ordinary piece, of the successor's term, created under the next free name. A piece that the predecessor
+sends afterwards does not get its name or does not continue the chain. A predecessor may have `MOST_IN_FLIGHT` pieces
+in flight, so a fence takes as many names in a row: no late piece can take a name that the successor uses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rebuild a journal folder from a chain, for ordinary recovery to read.
 
 Groups are written at their original positions. A head that had its own file gets one. Segments that were dropped are
-left out, and so are segments whose first pieces were deleted. The folder is synced at the end. An interrupted replay is
-repeated from the start, and removes the files of the first attempt.
+left out, and so are segments whose first pieces were deleted. The folder is synced at the end. An interrupted replay
+is repeated from the start, and removes the files of the first attempt.
 """
 
 from __future__ import annotations

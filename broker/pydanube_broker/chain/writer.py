@@ -4,8 +4,8 @@ Pieces are read back from the journal's files, so an unavailable store costs no 
 chain ends. A piece is closed `linger_s` after the first record that is in no piece, or at `PIECE_BYTES`. At most
 `MOST_IN_FLIGHT` pieces are in flight, and they count in order. Nothing is sent while nothing is written.
 
-If a name is taken by a piece of another writer, a successor has fenced this one: it sends nothing more, and the outcome of
-pieces without an answer is unknown.
+If a name is taken by a piece of another writer, a successor has fenced this one: it sends nothing more, and the
+outcome of pieces without an answer is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read topics of a lost broker from the chain of its journal (`chain`), for the heirs that rebuild them.
 
-The chain is replayed into a separate folder, which ordinary recovery reads. Topics of one broker share the replay. It is
-deleted once no topic was read from it for `IDLE_S`, and at a start.
+The chain is replayed into a separate folder, which ordinary recovery reads. Topics of one broker share the replay. It
+is deleted once no topic was read from it for `IDLE_S`, and at a start.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Inherited:
         self._worker_threads = worker_threads
 
     def state(self, now: Assignment, chain: ChainRange) -> LogState | None:
-        """Return a topic's state at the end of the chain, or None if the chain has nothing of this stay at the broker."""
+        """Return a topic's state at the end of the chain. None if the chain has nothing of this stay at the broker."""
         state = self._hub.states.get(now.topic_id)
         if state is None or not state.opened:
             return None
@@ -118,7 +118,7 @@ class Inheritances:
             found.used_s = time.monotonic()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete replays that no topic was read from for `IDLE_S`, until cancelled. Deletes all of them before and after."""
+        """Delete replays that were not read for `IDLE_S`, until cancelled. Deletes all of them before and after."""
         try:
             await self._remove(self._folder)  # of an earlier process
             task_status.started()

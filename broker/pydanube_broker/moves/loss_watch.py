@@ -2,11 +2,11 @@
 
 A broker whose registration ended is lost, but its topics are taken over only if the leader has a calm view:
 
-* A leader reports no broker as lost during its first lease. Brokers that lost their leases in the outage that made it the
-  leader may be registering again.
+* A leader reports no broker as lost during its first lease. Brokers that lost their leases in the outage that made it
+  the leader may be registering again.
 * It reports none within a lease after its own connection to the metadata store was broken.
-* If more than half of the members disappear between two looks, the network or the store has more likely failed than all of
-  them. The leader waits for another lease.
+* If more than half of the members disappear between two looks, the network or the store has more likely failed than
+  all of them. The leader waits for another lease.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
         ------- take away, of A that was removed ----> sealed (A, e) --assign--> assigned (B, e') --open--> serving (B, e')
 ```
 
-Each step is one transaction guarded by the revision at which the assignment was read, so of two concurrent steps from one
-assignment exactly one succeeds. The properties of a move:
+Each step is one transaction guarded by the revision at which the assignment was read, so of two concurrent steps from
+one assignment exactly one succeeds. The properties of a move:
 
 - *The pause does not grow with the log.* The target copies the topic from its owner, round by round, while the owner
   serves. After a small round it commits `ready`, and the owner stops. The target copies the rest with the state.
@@ -24,8 +24,8 @@ assignment exactly one succeeds. The properties of a move:
   anything, so the leader may assign the topic to any.
 - *A move ends.* The leader cancels a move without progress, and assigns a topic again that is not opened.
 
-Brokers of the previous release hand over through fragments: the owner seals, the leader assigns. The target's side of this
-is kept for one release (`tier.fragments`).
+Brokers of the previous release hand over through fragments: the owner seals, the leader assigns. The target's side of
+this is kept for one release (`tier.fragments`).
 
 `move_seat` is one broker's part in the move of one topic.
 """
@@ -107,7 +107,7 @@ def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Chan
 
 
 def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
-    """End the move because of `error`. The topic stays with its owner, and the move's `arrive` cannot succeed any more."""
+    """End the move because of `error`. The topic stays with its owner. The move's `arrive` cannot succeed any more."""
     move = _check(now, Step.CANCEL, Stage.MOVING)
     failed = MoveFailure(
         target=move.target, begun_at_ms=move.begun_at_ms, code=error.code, why=error.message[:_WHY_CHARS]
@@ -287,7 +287,7 @@ def leaders_change(now: Assignment, revision: Revision, standing: LeaderView) ->
             if now.stage is Stage.ASSIGNED:
                 if now.broker_id in standing.alive and standing.waited_ms < PATIENCE_MS:
                     return None
-                # Prefer another broker to one that did not open the topic in time. If there is no other, nothing changes.
+                # Choose another broker than the one that did not open the topic in time. Without another, do nothing.
                 choice = [broker for broker in choice if broker != now.broker_id]
             if not choice:
                 return None

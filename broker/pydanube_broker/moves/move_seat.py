@@ -1,16 +1,16 @@
 """The part of one broker in a move of one topic. Pure: records and events go in, effects come out.
 
-A seat has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the assignment
-names its broker and the journal holds the topic from after the last seal. The shell carries out the effects in order and
-answers each effect that has a `turn`. An answer to an earlier turn concerns a record that was replaced, and is ignored.
-`tick` repeats failed work.
+A seat has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the
+assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the effects
+in order and answers each effect that has a `turn`. An answer to an earlier turn concerns a record that was replaced,
+and is ignored. `tick` repeats failed work.
 
-An unknown outcome of a transaction is read back. If the record has not changed, the same transaction is sent again: the
-first may still be in flight, and the guard lets only one of them succeed.
+An unknown outcome of a transaction is read back. If the record has not changed, the same transaction is sent again:
+the first may still be in flight, and the guard lets only one of them succeed.
 
-A start continues from the record. The owner does not serve while the record names the target as ready: an earlier life may
-have stopped, and sent everything. A target that was ready in an earlier life cancels the move, because its copy is gone and
-the owner would have to wait for the whole copy.
+A start continues from the record. The owner does not serve while the record names the target as ready: an earlier life
+may have stopped, and sent everything. A target that was ready in an earlier life cancels the move, because its copy is
+gone and the owner would have to wait for the whole copy.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class CopyAhead:
-    """Copy the topic from its owner, round by round, until a round is small. This broker does not own the topic yet."""
+    """Copy the topic from its owner, round by round, until a round is small. This broker does not own it yet."""
 
     turn: int
 
@@ -108,7 +108,8 @@ class Read:
 class Release:
     """Note in the journal that the topic, up to this epoch, belongs to another broker, and forget it.
 
-    It is repeated if the assignment changes before it is answered. A release that is noted already need not be noted again.
+    It is repeated if the assignment changes before it is answered. A release that is noted already need not be noted
+    again.
     """
 
     turn: int
@@ -218,7 +219,7 @@ class Seat:
             return self._hold(Phase.LOST)
         is_back = self.phase is Phase.LEAVING
         self.phase = Phase.SERVING
-        # The move was cancelled. A deleted topic was made readable only, to be copied, and may have been restored since.
+        # The move was cancelled. A deleted topic was made only readable for it, and may have been restored since.
         return self._take_calls(record) or ([Serve(record.epoch)] if is_back else [])
 
     def _take_calls(self, record: Assignment) -> list[Effect]:
@@ -285,7 +286,7 @@ class Seat:
     # -- questions -------------------------------------------------------------------------------------------
 
     def may_copy(self, to: BrokerId, revision: Revision, *, last: bool) -> bool | None:
-        """Return whether another broker may copy the topic from here, or None if this seat has not seen its record yet.
+        """Return whether another broker may copy the topic from here. None if this seat has not seen its record yet.
 
         `last`: for the end of the copy, the owner must have stopped for the move of exactly that record.
         """
@@ -311,7 +312,7 @@ class Seat:
         return self._get_ready(record)
 
     def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
-        """Handle that the whole copy is safe in the journal, awaiting this move, or that copying failed: then cancel it."""
+        """Handle that the whole copy is safe in the journal, awaiting this move, or that it failed: then cancel."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING or self._pending:
             return []

@@ -1,9 +1,9 @@
 """Carry out this broker's part in moves: seats (`moves.move_seat`) decide, this module acts.
 
-There is a seat for each topic that is moving to or from this broker, and for each that was moved away and is still in its
-journal. Its effects are carried out one after the other. An effect that a newer record has overtaken is cancelled. At most
-`_AT_ONCE` topics are copied ahead concurrently. Topics whose owner has stopped do not queue behind those, because their
-clients wait.
+There is a seat for each topic that is moving to or from this broker, and for each that was moved away and is still in
+its journal. Its effects are carried out one after the other. An effect that a newer record has overtaken is cancelled.
+At most `_AT_ONCE` topics are copied ahead concurrently. Topics whose owner has stopped do not queue behind those,
+because their clients wait.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Mover:
             self._copies.close()
 
     def see(self, topic_id: TopicId, record: Assignment | None, revision: Revision) -> None:
-        """Take in an assignment as read or watched at a revision, None if it was deleted. Ignored unless `run` runs."""
+        """Take in an assignment as read or watched, None if it was deleted. Ignored unless `run` runs."""
         if self._group is None:
             return
         seat = self.seats.get(topic_id)

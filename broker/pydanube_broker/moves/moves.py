@@ -121,7 +121,8 @@ class Moves:
         """Carry out moves, until cancelled. A lone broker has none.
 
         Args:
-            load: returns the load of this broker (`cluster.owner_choice`), for the choice of owners. None if not yet measured.
+            load: returns the load of this broker (`cluster.owner_choice`), for the choice of owners. None if not yet
+                measured.
             open_wire: opens a stream of copies to another broker.
         """
         office = self._registry.ownership.office
@@ -312,13 +313,14 @@ class Moves:
             at_once: topics with so little to copy that their owner stops before anything is copied.
 
         Returns:
-            The target of each topic, by name, once the moves are recorded. They continue in the background. Topics that
-            are at the target already are left out.
+            The target of each topic, by name, once the moves are recorded. They continue in the background. Topics
+            that are at the target already are left out.
 
         Raises:
             LastBroker: no other broker takes topics.
             InvalidArgument: that broker does not, or one of the topics cannot be moved.
-            Conflict: one is moving already, or all are there. No move has begun, unless an assignment changed concurrently.
+            Conflict: one is moving already, or all are there. No move has begun, unless an assignment changed
+                concurrently.
         """
         office = self._registry.ownership.office
         moves = self.destinations(records, target)
@@ -496,11 +498,14 @@ class Moves:
         return found
 
     async def take_over(self, records: Sequence[TopicRecord]) -> None:
-        """Plan the take-over of lost brokers' topics from their chains. Raises `Conflict`, `LastBroker`, `StoreUnavailable`."""
+        """Plan the take-over of lost brokers' topics from their chains.
+
+        Raises `Conflict`, `LastBroker`, `StoreUnavailable`.
+        """
         await self.taking.take_overs.ask(self._registry.ownership.office, self._stored(records))
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
-        """Return the result that a take-over would have, without a change. Raises as `take_over`, and `CorruptObject`."""
+        """Return the result that `take_over` would have, without a change. Raises as it does, and `CorruptObject`."""
         stored = self._stored(records)
         owners = self.taking.take_overs.owners(self._registry.ownership.office, stored)
         found = []
@@ -552,7 +557,7 @@ class Moves:
         await arrival.finish(assignment.epoch, state)
 
     async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
-        """Copy the messages that the chain of a lost owner has behind the objects. Return the topic's state there, or None."""
+        """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
         chain = None if assignment.move is None else assignment.move.chain
         catalog, topic_id = self._registry.catalog, assignment.topic_id
         record = catalog.index.topic_by_id(topic_id) or catalog.restorable.record(topic_id)

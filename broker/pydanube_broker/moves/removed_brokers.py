@@ -3,8 +3,8 @@
 A removed broker loses all of its topics, a broker that may come back loses those that a plan names (`take_over`).
 
 The leader decides the offset at which a topic continues, and seals it. The next owner rebuilds it from the store
-(`topics.rebuilt_state`). Each topic is one guarded transaction, so two leaders, or a leader that is killed in between, do
-each of them exactly once.
+(`topics.rebuilt_state`). Each topic is one guarded transaction, so two leaders, or a leader that is killed in between,
+do each of them exactly once.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RemovedBrokers:
         return self._catalog.index.topic_by_id(topic_id) or self._catalog.restorable.record(topic_id)
 
     def _waiting(self, office: Office, broker_id: BrokerId, asked: Collection[str] | None) -> int:
-        """Return how many topics of a lost broker wait for their next owner, of those in `asked`, or of all if None."""
+        """Return how many topics of a lost broker wait for their next owner. `asked`: count only these, or all if None."""
         waiting = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
         waiting += [
             each
@@ -249,7 +249,7 @@ class RemovedBrokers:
         return found
 
     async def remove(self, broker_id: BrokerId) -> None:
-        """Remove a broker, so that the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
+        """Remove a broker: the leader reassigns its topics. Idempotent. Raises `Conflict`, `StoreUnavailable`."""
         if await remove(self._store, broker_id, at_ms=now_ms()):
             log.warning("broker_removed", extra={"broker_id": str(broker_id)})
 

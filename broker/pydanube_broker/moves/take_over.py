@@ -144,9 +144,9 @@ class TakeOvers:
         return after
 
     async def settle(self, office: Office, broker_id: BrokerId, found: Found) -> None:
-        """Open a closing record if its broker is back, or close it if no topic is left. Do nothing while heirs are at work.
+        """Open a closing record if its broker is back, or close it if no topic is left.
 
-        Raises as `fence`.
+        Does nothing while heirs are at work. Raises as `fence`.
         """
         under_way, left = await self._places(broker_id)
         after = settled(found.record, is_back=broker_id in office.members, under_way=under_way, left=left)
@@ -155,7 +155,7 @@ class TakeOvers:
             log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})
 
     async def _places(self, broker_id: BrokerId) -> tuple[list[TopicId], Mapping[TopicId, bool]]:
-        """Return the topics of a broker that have no new owner yet, and for each that it still owns, whether it is its audit."""
+        """Return the topics of a broker without a new owner yet, and for each that it owns, whether it is its audit."""
         items, _ = await read_all(self._store, keys.ASSIGNMENTS)  # from the store, because the watch may lag
         places = [Assignment.of(item.key, item.value) for item in items]
         under_way = [

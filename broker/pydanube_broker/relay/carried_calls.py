@@ -1,7 +1,7 @@
 """Administrative calls that another broker relays here (`danube.relay.Administration/Call`) for a caller.
 
-The permissions of the caller decide, never those of the relaying broker (`membership.Seals`). Roles, bindings and tokens
-are reloaded first, so that a grant or revocation made at the other broker a moment ago applies here too.
+The permissions of the caller decide, never those of the relaying broker (`membership.Seals`). Roles, bindings and
+tokens are reloaded first, so that a grant or revocation made at the other broker a moment ago applies here too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class CarriedCalls:
         """
         Raises:
             PermissionDenied: no broker of this cluster sealed it.
-            Unauthenticated: the relaying broker did not authenticate the caller, or the caller's credential is no longer valid.
+            Unauthenticated: the relaying broker did not authenticate the caller, or the caller's credential is no
+                longer valid.
         """
         if self._relay is None or self._relay.membership is None:
             raise not_a_member()

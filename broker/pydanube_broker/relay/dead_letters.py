@@ -1,9 +1,10 @@
-"""Copies of messages for topics that other brokers own: dead letters and replays are sent to the owner, which stores them.
+"""Copies of messages for topics that other brokers own: the owner receives and stores dead letters and replays.
 
-`danube.relay.Letters/Append`, from broker to broker. The request is the length of a JSON object (four bytes, big-endian), the
-object in UTF-8 (`topic`, and `subscription_id`, `generation`, `ranges` that identify the originals), and the batch, as
-producers send it. The answer is sent once the batch is on stable storage. A dead letter whose answer was lost is sent again,
-and not stored again (`LocalTarget.take`). The request of a replay has `topic` alone, and its answer is the first copy's offset.
+`danube.relay.Letters/Append`, from broker to broker. The request is the length of a JSON object (four bytes,
+big-endian), the object in UTF-8 (`topic`, and `subscription_id`, `generation`, `ranges` that identify the originals),
+and the batch, as producers send it. The answer is sent once the batch is on stable storage. A dead letter whose answer
+was lost is sent again, and not stored again (`LocalTarget.take`). The request of a replay has `topic` alone, and its
+answer is the first copy's offset.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class RelayedDeadLetters:
         self._relay = relay
 
     async def targets(self, name: TopicName) -> Sequence[Target]:
-        """Return the concrete topics of a name, in order. Creates the topic here if needed, regardless of `topics.auto_create`.
+        """Return the concrete topics of a name, in order.
 
+        Creates the topic here if needed, regardless of `topics.auto_create`.
         Raises `ClusterError`: the topic could not be created.
         """
         registry = self._registry
@@ -122,11 +124,12 @@ class RelayedDeadLetters:
     async def begin_copies(self, name: TopicName, batch: bytes) -> asyncio.Future[int]:
         """Append copies to a concrete topic. The future gives the first copy's offset once they are on stable storage.
 
-        If another broker owns the topic, they are stored on return, so that batches stay in order. A topic that is moving is
-        waited for, up to `_ON_ITS_WAY_S`.
+        If another broker owns the topic, they are stored on return, so that batches stay in order. A topic that is
+        moving is waited for, up to `_ON_ITS_WAY_S`.
 
         Raises:
-            NotOwner, NoOwner: the topic is still moving, and nothing was appended. Unavailable, and the errors of appending.
+            NotOwner, NoOwner: the topic is still moving, and nothing was appended. Unavailable, and the errors of
+                appending.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ON_ITS_WAY_S

@@ -1,7 +1,7 @@
 """Connections to other brokers: each carries calls of many clients, each call a stream.
 
-The windows of its streams bound the data in flight for a client that does not read. The connection's window is given back
-as soon as data has arrived, so that no stream blocks another.
+The windows of its streams bound the data in flight for a client that does not read. The connection's window is given
+back as soon as data has arrived, so that no stream blocks another.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Links:
         self._waiting: dict[str, list[Callable[[Link | str], None]]] = {}
 
     def reach(self, url: str, then: Callable[[Link | str], None]) -> None:
-        """Call `then` with a usable link that has room, or with the reason for having none. Immediate if such a link is open."""
+        """Call `then` with a usable link that has room, immediately if one is open, or with the reason for having none."""
         links = self._links.get(url)
         if links is not None:
             for link in links:

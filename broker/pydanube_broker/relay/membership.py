@@ -1,7 +1,7 @@
 """Proofs between brokers that they belong to one cluster, by a secret kept in its metadata.
 
-A relayed call carries its sender, and a keyed digest of sender and receiver, which only a broker that reads the cluster's
-metadata can compute. An administrative call is sent in an envelope (`Seals`).
+A relayed call carries its sender, and a keyed digest of sender and receiver, which only a broker that reads the
+cluster's metadata can compute. An administrative call is sent in an envelope (`Seals`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Envelope:
 
 
 class Seals:
-    """Makes and opens the seals of one broker, for administrative calls to other brokers. Pure except for random nonces.
+    """Makes and opens the seals of one broker, for administrative calls between brokers. Pure except for nonces.
 
-    The receiver checks the permissions of the caller named by the sender, not those of the sender, so an attacker who could
-    forge a seal could impersonate any caller. The key is the cluster's secret. A seal is valid for one receiver, for its
-    content, for a minute by the receiver's clock, and once: replaying an intercepted seal fails. A receiver whose clock
-    differs returns the difference with a digest, and the sender seals the call again (`differs`). Layout: digest (32 bytes),
-    length of the head (4, big-endian), head (JSON), the request as its client sent it.
+    The receiver checks the permissions of the caller named by the sender, not those of the sender, so an attacker who
+    could forge a seal could impersonate any caller. The key is the cluster's secret. A seal is valid for one receiver,
+    for its content, for a minute by the receiver's clock, and once: replaying an intercepted seal fails. A receiver
+    whose clock differs returns the difference with a digest, and the sender seals the call again (`differs`). Layout:
+    digest (32 bytes), length of the head (4, big-endian), head (JSON), the request as its client sent it.
 
     Args:
         secret: the cluster's.
@@ -82,7 +82,8 @@ class Seals:
     def open(self, sealed: bytes, now_ms: int) -> Envelope:
         """
         Raises:
-            PermissionDenied: no member sealed it, it is for another broker, it is not valid now, or it was opened before.
+            PermissionDenied: no member sealed it, it is for another broker, it is not valid now, or it was opened
+                before.
             Overloaded: too many were opened lately to detect repeated ones.
         """
         digest, body = sealed[:_DIGEST], sealed[_DIGEST:]
@@ -111,8 +112,8 @@ class Seals:
     def differs(self, receiver: str, sealed: bytes, details: Mapping[str, Any]) -> int | None:
         """Return how far a receiver's clock is ahead of ours, in milliseconds, if it refused a seal for that reason.
 
-        The next seal is made for its clock. An answer without a proof is not from the receiver: believing it would make seals
-        for a later time, which an attacker could intercept and use then.
+        The next seal is made for its clock. An answer without a proof is not from the receiver: believing it would
+        make seals for a later time, which an attacker could intercept and use then.
         """
         apart_ms, proof = details.get("apart_ms"), details.get("apart_proof")
         if not isinstance(apart_ms, int) or not isinstance(proof, str):

@@ -1,12 +1,14 @@
 """The relay: takes over calls that would end with `NOT_OWNER` or `NO_OWNER`, and holds or carries them (`decision`).
 
 Handlers do not depend on it. A call that fails because its topic is not here reaches the relay before an error is sent
-(`takes`): the call is held while the topic moves, then carried to the owner, or handed back to this broker's handler if the
-topic came back. So a move refuses no call of the official clients, and a client that reaches one broker reaches all topics.
+(`takes`): the call is held while the topic moves, then carried to the owner, or handed back to this broker's handler
+if the topic came back. So a move refuses no call of the official clients, and a client that reaches one broker reaches
+all topics.
 
-One hop: a call that another broker relayed is held or served here, or else answered with `NOT_OWNER`, upon which the sender
-looks for the owner again. Our SDK follows topics without the relay. Its streams are carried only where it cannot, that is
-where `server.connect_url` stands for all brokers. A held call counts against the maximum that its connection may hold.
+One hop: a call that another broker relayed is held or served here, or else answered with `NOT_OWNER`, upon which the
+sender looks for the owner again. Our SDK follows topics without the relay. Its streams are carried only where it
+cannot, that is where `server.connect_url` stands for all brokers. A held call counts against the maximum that its
+connection may hold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One call that another broker carries out: its requests are sent there, its answers come back.
 
-Messages are passed on unchanged. A stream is paused while its client does not read (`Link` has the windows), and its client
-is paused while the other broker does not read. If the other broker does not have the topic either, the call goes on: the
-relay looks for the owner again. If the client of a call is gone, the call to the other broker is cancelled immediately.
+Messages are passed on unchanged. A stream is paused while its client does not read (`Link` has the windows), and its
+client is paused while the other broker does not read. If the other broker does not have the topic either, the call
+goes on: the relay looks for the owner again. If the client of a call is gone, the call to the other broker is
+cancelled immediately.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class RelayedCall(Leg):
         self.seen_at = now
 
     def hold(self) -> None:
-        """Hold the call here, counted against the client's connection. Raises `WireError`: the connection holds too much."""
+        """Hold the call here, counted against the client's connection. Raises `WireError`: that holds too much."""
         if not self.held_bytes:
             count = HELD_BYTES + len(self.call.first or b"")
             self.held_bytes = count
