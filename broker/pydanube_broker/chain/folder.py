@@ -1,4 +1,4 @@
-"""The chain file of a journal's folder, and the restoring of records that the disk has lost from the chain."""
+"""The chain file of a journal's folder, and the restoration from the chain of records that the disk has lost."""
 
 from __future__ import annotations
 

@@ -40,9 +40,7 @@ RANDOM_BYTES: Final = 16
 _CRC_BYTES: Final = 4
 _ITEM: Final = struct.Struct("<B3xI")  # kind, bytes behind these eight
 _START: Final = struct.Struct("<Q")  # life
-_GROUP: Final = struct.Struct(
-    "<QQQ"
-)  # base of the segment, its bytes, lsn, followed by the records as written
+_GROUP: Final = struct.Struct("<QQQ")  # base of the segment, its bytes, lsn, before the records as written
 _HEAD: Final = struct.Struct(
     "<QQQQ"
 )  # base of the segment, number of the head, its bytes, position, followed by a part of the head

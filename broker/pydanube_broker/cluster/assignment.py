@@ -1,12 +1,12 @@
-"""Who owns a topic, and in which epoch.
+"""The owner of a topic, and the epoch in which it owns it.
 
-`/assignments/<topic id>` names the one owner; `/epochs/<name>` counts the assignments of a topic name and outlives
-the topic. Every assignment raises the counter in the same guarded transaction, so of two assignments one is the
-later, and no epoch of a name is ever given twice, not even after deletion. The transaction guards the topic's key
-too: a topic deleted meanwhile is not assigned.
+`/assignments/<topic id>` names the only owner. `/epochs/<name>` counts the assignments of a topic name and outlives
+the topic. Each assignment raises the counter in the same guarded transaction, so assignments are ordered, and no epoch
+of a name is used twice, not even after deletion. The transaction guards the topic's key too: a topic that was deleted
+concurrently is not assigned.
 
-A topic with one replica is not given to another broker by itself (docs/design.md#8-metadata-and-the-cluster): only
-the broker that had it, or sealed (`sealed_at_ms`), or taken over on purpose.
+A topic with one replica is assigned to another broker (docs/design.md#8-metadata-and-the-cluster) only if the owner
+has sealed it (`sealed_at_ms`), or if it is taken over on purpose.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FIRST_A_TRANSACTION: Final = (MAX_OPERATIONS - 1) // (_OPERATIONS_A_TOPIC + 1) 
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
-_OF_THE_KEY: Final = TopicId(0)  # an id that the key says, and the value does not
+_OF_THE_KEY: Final = TopicId(0)  # placeholder for an id that is in the key and not in the value
 _NONE_BEFORE: Final[Mapping[TopicId, Assignment]] = MappingProxyType({})
 
 
@@ -60,10 +60,10 @@ class EpochRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment(JsonRecord):
-    """An owner's claim; `epoch` fences everything that it writes for the topic.
+    """An owner's claim. `epoch` fences everything that it writes for the topic.
 
-    `sealed_epoch`: the last one that was handed over, 0 for none. `moved`: the revision of the last step before the move
-    that brought the topic to this broker ended; the broker keeps the copy that awaits it. `stage`, `move`, `failed`: see
+    `sealed_epoch`: the last epoch that was handed over, 0 for none. `moved`: the revision of the record from which the
+    move to this broker ended. The broker keeps the copy that awaits this revision. `stage`, `move`, `failed`: see
     `move_record`.
     """
 
@@ -81,19 +81,19 @@ class Assignment(JsonRecord):
 
     @property
     def is_served(self) -> bool:
-        """Whether the assigned broker may take calls for the topic. Once the target is ready only the move's steps decide."""
+        """Return whether the assigned broker may take calls for the topic: not once the target of a move is ready."""
         return self.stage is Stage.SERVING or (
             self.stage is Stage.MOVING and self.move is not None and self.move.ready is None
         )
 
     @property
     def offered(self) -> tuple[HandOverPart, ...]:
-        """Return the parts that an owner of the release before has put into the store in a move under way."""
+        """Return the parts that an owner of the previous release has stored in the current move."""
         return () if self.move is None else self.move.parts
 
     @property
     def next_owner(self) -> BrokerId:
-        """Return the broker that owns the topic after a move under way, or owns it now."""
+        """Return the broker that owns the topic after the current move, or now if it does not move."""
         if self.move is None or self.stage is Stage.ASSIGNED:
             return self.broker_id
         return BrokerId(int(self.move.target))
@@ -106,7 +106,7 @@ class Assignment(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCounter:
-    """The last epoch of a topic name and the guard for the next; a name that never had one: 0, absent."""
+    """The last epoch of a topic name and the guard for the next. For a name without one: 0, and a guard of absence."""
 
     epoch: Epoch
     guard: Guard
@@ -133,7 +133,7 @@ def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: boo
 
 
 class Assigner:
-    """Makes assignments in one store. `leadership`: a guard of each of them; `aside`: takes records that cannot be read."""
+    """Makes assignments in one store. `leadership`: guards each of them. `aside`: collects unreadable records."""
 
     def __init__(
         self, store: MetadataStore, *, leadership: Leadership | None = None, aside: Aside | None = None
@@ -143,7 +143,7 @@ class Assigner:
         self._leadership = leadership
 
     async def assignments(self) -> dict[TopicId, Assignment]:
-        """Every assignment in the store."""
+        """Read all assignments in the store."""
         items, _ = await read_all(self._store, keys.ASSIGNMENTS)
         found = {}
         for item in items:
@@ -160,10 +160,10 @@ class Assigner:
         incarnation: Incarnation,
         take_over: bool = False,
     ) -> Assignment:
-        """Give a topic to a broker in a new epoch, also if it has it already.
+        """Assign a topic to a broker in a new epoch, even if it owns the topic already.
 
         Raises:
-            Conflict: another owner has not sealed it; the leadership has ended; or the topic was deleted or changed
+            Conflict: another owner has not sealed it, the leadership has ended, or the topic was deleted or changed
                 since `topic` was read.
         """
         epoch_key, assignment_key = keys.epoch_key(topic.topic), keys.assignment_key(topic.topic_id)
@@ -186,9 +186,9 @@ class Assigner:
     async def assign_first(
         self, topics: Sequence[TopicRecord], broker_id: BrokerId, *, incarnation: Incarnation
     ) -> list[Assignment]:
-        """Assign topics that nobody owns to a broker; return the assignments in effect, which another broker may have made.
+        """Assign topics without an owner to a broker. Return the assignments in effect.
 
-        Topics that were deleted meanwhile are left out.
+        Another broker may have made some of them. Topics that were deleted concurrently are left out.
         """
         made: list[Assignment] = []
         failures: list[ClusterError] = []
@@ -226,7 +226,7 @@ class Assigner:
                 return await self._transact(counted, broker_id, incarnation, first=True)
             except GuardFailed as error:
                 if error.guard.key == topic.key:
-                    return []  # deleted, or changed: whoever asks for it next assigns it
+                    return []  # deleted, or changed: the next access assigns it
                 item = await self._store.get(key)
                 if item is not None:
                     return [Assignment.of(item.key, item.value)]
@@ -241,10 +241,10 @@ class Assigner:
         current: Mapping[TopicId, Assignment],
         take_over: bool = False,
     ) -> dict[TopicId, Assignment]:
-        """Give many topics to one broker, each in a new epoch: 24 a transaction, 8 transactions under way.
+        """Assign many topics to one broker, each in a new epoch: 24 per transaction, 8 concurrent transactions.
 
-        `current` is what `assignments` showed, for the check of owners. Topics that were deleted meanwhile are left
-        out, and without `take_over` those that were given to another. Raises as `assign`.
+        `current` is the result of `assignments`, for the check of owners. Topics that were deleted concurrently are
+        left out, and without `take_over` those that were assigned to another broker. Raises as `assign`.
         """
         for topic in topics:
             check_may_assign(current.get(topic.topic_id), broker_id, take_over=take_over)
@@ -264,7 +264,7 @@ class Assigner:
                     failures.append(error)
 
         async def assign_singly(batch: list[TopicRecord]) -> None:
-            # One of the batch was changed meanwhile; the others must not suffer for it.
+            # One topic of the batch was changed concurrently. Assign the others regardless.
             for topic in batch:
                 try:
                     made[topic.topic_id] = await self.assign(
@@ -289,7 +289,7 @@ class Assigner:
 
     async def _counters(self, topics: Sequence[TopicRecord]) -> list[tuple[TopicRecord, EpochCounter]]:
         found: dict[str, KeyValue] = {}
-        if len(topics) > _FEW_TOPICS:  # the counters of every name there ever was: only where most are wanted
+        if len(topics) > _FEW_TOPICS:  # read the counters of all names: worth it if most are needed
             items, _ = await read_all(self._store, keys.EPOCHS)
             found = {item.key: item for item in items}
         else:
@@ -328,7 +328,7 @@ class Assigner:
                 moved=0 if before is None else before.moved,
             )
             guards.append(counter.guard)
-            if not topic.is_named_by_parent:  # an assignment of a partition that is gone is swept
+            if not topic.is_named_by_parent:  # the assignment of a deleted partition is swept
                 guards.append(topic.guard)
             if first:
                 guards.append(Absent(keys.assignment_key(topic.topic_id)))
@@ -342,7 +342,7 @@ class Assigner:
 
 
 async def epoch_counter(store: MetadataStore, topic: TopicName) -> EpochCounter:
-    """The last epoch of a topic's name, as it is now."""
+    """Read the epoch counter of a topic's name."""
     key = keys.epoch_key(topic)
     return _counter(key, await store.get(key))
 

@@ -1,4 +1,4 @@
-"""Many writes to a metadata store at once, and revisions that it is never to give out."""
+"""Write in bulk to a metadata store, and raise its revision above ids that are in use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import anyio
 from pydanube_storage.metadata import MAX_OPERATIONS, MAX_TRANSACTION_BYTES, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdStore
 
-_AT_ONCE: Final = 64  # empty changes under way
+_AT_ONCE: Final = 64  # concurrent empty changes
 _BETWEEN_COMPACTIONS: Final = 20_000
 
-#: gets a line at each step of a command, before it begins
+#: called with a line before each step of a command
 Say = Callable[[str], None]
 
 
@@ -32,7 +32,7 @@ def parts(writes: Iterable[Put]) -> Iterator[list[Put]]:
 
 
 async def raise_revision(etcd: EtcdStore, above: Revision, change: Put, say: Say) -> None:
-    """Repeat `change`, which has no effect, until etcd's revision is above `above`: no id up to there is given out any more."""
+    """Repeat `change`, which has no effect, until etcd's revision is above `above`: no id up to it is issued again."""
 
     async def repeat(times: int) -> None:
         for _ in range(times):

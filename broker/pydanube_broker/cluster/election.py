@@ -1,12 +1,12 @@
 """A task leased to one member at a time, by the store's guards alone. The cluster's leadership is such a task.
 
-A candidate writes the task's key if it is absent: the store lets one of several through. The key hangs on the candidate's
-registration, so it goes when that does. Its create revision is the fencing token: each write of a leader is guarded by
-`Leadership.guard`, which a leader that was replaced cannot pass any more, however late it notices. Only `LEADING` may act;
-`NO_LEADER` may not. A task of its own has a key of its own (`Election(…, key=…)`).
+A candidate writes the task's key if it is absent: the store accepts one of several. The key is bound to the
+candidate's registration, and is deleted with it. Its create revision is the fencing token: each write of a leader is
+guarded by `Leadership.guard`, which fails for a replaced leader, however late it notices. Only a member in state
+`LEADING` may act. Each task has its own key (`Election(…, key=…)`).
 
-On a store without leases (a lone broker's) a dead leader's key stays. There only the process that holds the
-directory lock can look at it, so a key of another life is of a dead one, and is deleted under guard first.
+On a store without leases (a lone broker's) a dead leader's key stays. Only the process that holds the directory lock
+can read it, so a key of another life belongs to a dead process, and is deleted under guard first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LeaderRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """The leader as one record of the store: who leads, and the token that guards its writes."""
+    """The leader according to one record of the store, with the token that guards its writes."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -66,7 +66,7 @@ class Leadership:
 
     @property
     def guard(self) -> ModRevision:
-        """Holds while this leadership lasts: the key is written once, so its revisions are one."""
+        """The guard that holds while this leadership lasts: the key is written once, so its revision never changes."""
         return ModRevision(self.key, Revision(self.token))
 
 
@@ -74,20 +74,20 @@ class Move(StrEnum):
     """The next step of a candidate."""
 
     CAMPAIGN = "campaign"  # there is no leader
-    LEAD = "lead"  # we do
-    FOLLOW = "follow"  # another member does
-    CLEAR = "clear"  # a key of the dead is in the way
+    LEAD = "lead"  # this broker leads
+    FOLLOW = "follow"  # another member leads
+    CLEAR = "clear"  # the key of a dead process is in the way
 
 
 def decide(found: LeaderRecord | None, own: Registration) -> Move:
-    """Return the next move for the leader's key and the own registration. Pure."""
+    """Return the next move, by the leader's key and this broker's registration. Pure."""
     if found is None:
         return Move.CAMPAIGN
     if found.broker_id != str(own.broker_id):
         return Move.CLEAR if own.lease_id is None else Move.FOLLOW
     if found.incarnation == own.incarnation:
         return Move.LEAD
-    # A former life of ours was replaced when we registered, whatever its lease says; a later one has replaced us.
+    # Our registration has replaced any former life of ours, regardless of its lease. A later life has replaced us.
     return Move.CLEAR if found.incarnation < own.incarnation else Move.FOLLOW
 
 
@@ -95,7 +95,7 @@ class Election:
     """A registration's candidature: `async with Election(store, registration) as election`.
 
     Inside, a task campaigns whenever the key changes. On leaving it steps down. `state` and `leader` are the last seen
-    ones; both end with the registration.
+    ones. Both end with the registration.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Election:
         self._store = store
         self._key = key
         self._news = anyio.Event()
-        self._gave_up: Revision | None = None  # of the lead that was given up, until its key is gone
+        self._gave_up: Revision | None = None  # of the lead that was given up, until its key is deleted
         self._table = Table(KeyRange.only(key), lambda item: item)  # `campaign` parses
         self._records = Records(store, [self._table], changed=lambda keys: self._news.set())
         self._own = registration
@@ -125,7 +125,7 @@ class Election:
 
     @property
     def leader(self) -> Leadership | None:
-        """Who leads, as last seen."""
+        """The leader that was last seen."""
         return self._leader
 
     @property
@@ -142,12 +142,12 @@ class Election:
         return self.state
 
     async def campaign(self) -> ElectionState:
-        """Take the lead if the task has no leader, else note who leads. One attempt or more; never waits for others."""
+        """Take the lead if the task has no leader, else note the leader. Retries conflicts, but never waits."""
         while True:
             try:
                 found = await change(self._store, self._step)
             except GuardFailed:
-                continue  # another candidate was faster: look again
+                continue  # another candidate was faster: read the key again
             if found.revision is None:
                 return self.state
 
@@ -160,7 +160,7 @@ class Election:
         except ClusterError:
             if self._own.lease_id is not None:
                 raise  # another member may lead
-            found, move = None, Move.CLEAR  # a lone broker's: the member that it named is dead
+            found, move = None, Move.CLEAR  # a lone broker's store: the member that the key named is dead
         match move:
             case Move.LEAD | Move.FOLLOW:
                 assert item is not None
@@ -169,7 +169,7 @@ class Election:
                 change.delete(self._key)
             case Move.CAMPAIGN:
                 self._set(ElectionState.NO_LEADER, None)
-                # The registration counted its incarnation: that key at that revision proves that no later life came
+                # The registration raised the incarnation counter: its key at that revision excludes a later life
                 own = self._own
                 change.require(
                     ModRevision(keys.incarnation_key(own.broker_id), own.revision),
@@ -185,7 +185,7 @@ class Election:
                 assert_never(move)
 
     async def step_down(self) -> None:
-        """Give up the lead, if this broker has it, and leave it to another candidate. It may lead when this returns."""
+        """Give up the lead, if this broker has it. Another candidate may lead when this returns."""
         leader, self._leader = self._leader, None
         was_leading = self._state is ElectionState.LEADING
         self._set(ElectionState.NO_LEADER, None)
@@ -194,7 +194,7 @@ class Election:
             try:
                 await self._store.transact([Delete(self._key)], guards=[leader.guard])
             except GuardFailed:
-                return  # it was gone already
+                return  # the key was deleted already
 
     async def __aenter__(self) -> Self:
         await self._records.load()
@@ -227,14 +227,14 @@ class Election:
             try:
                 await self.campaign()
             except (LeaseLost, Conflict):
-                return  # the registration is gone or replaced; `Membership` deals with that
+                return  # the registration is lost or replaced, which `Membership` handles
             except Retryable as error:
                 log.warning("election_waits", extra={"code": error.code})
                 self._news.set()
                 await self._clock.wait_until(self._clock.now_ms() + _RETRY_MS)
 
     def _leaves_it_to_others(self) -> bool:
-        """Return whether the news is of the key that this candidate is deleting, or has deleted."""
+        """Return whether the change is of the key that this candidate is deleting, or has deleted."""
         gave_up, revision = self._gave_up, self._table.revision(self._key)
         if revision != gave_up:
             self._gave_up = None

@@ -1,4 +1,4 @@
-"""Numbers that must not be mixed. All of them fit 63 bits and are never used twice in a cluster."""
+"""Typed ids and counters that must not be mixed up. All fit 63 bits and are never used twice in a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NewType
 from pydanube_core.errors import InvalidArgument
 
 TopicId = NewType("TopicId", int)
-"""Create revision of the topic's key. A topic deleted and made anew has another."""
+"""Create revision of the topic's key. A topic that is deleted and created again gets another one."""
 
 SubscriptionId = NewType("SubscriptionId", int)
 """Create revision of the subscription's key."""
@@ -28,11 +28,11 @@ FencingToken = NewType("FencingToken", int)
 """Create revision of the leader's key: a later leader has a greater one."""
 
 _MOST_DIGITS: Final = 20
-_BITS: Final = 40  # ids of one generation; 2^23 of those fit a signed number
+_BITS: Final = 40  # bits for the ids of one generation: 2^23 generations fit a signed number
 
 
 def broker_number(text: str, *, field: str = "to_broker") -> BrokerId:
-    """A broker's id as faces write it; raises `InvalidArgument`."""
+    """Parse a broker's id as the interfaces write it. Raises `InvalidArgument`."""
     if not text.isascii() or not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise InvalidArgument(
             f"{text[:40]!r} is no broker id: a decimal number, as brokers.list shows it",
@@ -43,9 +43,9 @@ def broker_number(text: str, *, field: str = "to_broker") -> BrokerId:
 
 
 def numbers_of(generation: Epoch | Incarnation) -> Iterator[int]:
-    """Count ids that are above those of every earlier generation, whatever any clock says.
+    """Count ids above those of every earlier generation, independently of any clock.
 
-    They begin somewhere in its lower half: two brokers in their third incarnation, or an epoch that a restored backup
-    brings again, do not give out the same ones.
+    They begin at a random place in the generation's lower half, so that two brokers in their third incarnation, or an
+    epoch that is repeated after a restored backup, do not give out the same ids.
     """
     return itertools.count((generation << _BITS) + secrets.randbits(_BITS - 1))

@@ -41,7 +41,7 @@ class JournalRecord(JsonRecord):
 
     journal: random id, made with an empty journal folder.
     from_piece: number of the first piece that a reader needs. It is raised before older pieces are deleted.
-    until: number of the fence in this term; 0: the chain is not fenced yet.
+    until: number of the fence in this term, 0 if the chain is not fenced yet.
     heirs: brokers that were chosen for topics, as decimal numbers.
     topics: ids of the topics that are to be taken over, as decimal numbers.
     copies: whether the broker copies its journal into a chain.
@@ -63,27 +63,27 @@ class JournalRecord(JsonRecord):
 
     @property
     def is_fenced(self) -> bool:
-        """Whether its chain may be read: the predecessor is refused, and the end is known."""
+        """Whether the chain may be read: the predecessor is fenced, and the end is recorded."""
         return self.until > 0
 
 
 def registered(found: JournalRecord | None, journal: int, *, is_start: bool) -> JournalRecord:
-    """Return the record of a broker that registers with this journal; the found one where nothing is to change.
+    """Return the record of a broker that registers with this journal, the found one if nothing changes.
 
     While topics are taken over the record stays, because their heirs still read the chain. The leader opens it
-    afterwards. A process that starts has no chain until it says so (`copies`): it may not copy any more. One that
-    registers again after its lease has ended goes on with its chain.
+    afterwards. A process that starts has no chain until it sets `copies`, because it may not copy any more. A process
+    that registers again after its lease has ended continues its chain.
     """
     if found is not None and found.state is JournalState.CLOSING:
         return found
     if found is None or found.journal != journal:
-        # A term is never used twice under a broker's id, whichever journal it had
+        # A term is never used twice under a broker's id, even with another journal
         return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
     return replace(found, state=JournalState.OPEN, until=0, heirs=(), copies=found.copies and not is_start)
 
 
 def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:
-    """Return the record after a plan to take over topics. The first raises the term; a later one adds its topics."""
+    """Return the record after a plan to take over topics. The first plan raises the term, later ones add topics."""
     assert found.copies, "without a chain there is nothing to take over from"
     names = tuple(sorted({*found.topics, *map(str, topics)}, key=int))
     if found.state is JournalState.CLOSING:
@@ -101,17 +101,17 @@ def fenced(found: JournalRecord, until: int, heirs: Collection[BrokerId]) -> Jou
 def settled(
     found: JournalRecord, *, is_back: bool, under_way: Collection[TopicId], left: Mapping[TopicId, bool]
 ) -> JournalRecord:
-    """Return the record once topics were taken over; the found one where nothing is to change.
+    """Return the record once topics were taken over, the found one if nothing changes.
 
     Args:
-        is_back: whether the broker is registered again. Topics that were not given away by then stay with it.
+        is_back: whether the broker is registered again. Topics that were not reassigned by then stay with it.
         under_way: topics of the broker that an heir has not opened yet.
         left: topics whose assignment names the broker → whether that is its audit, which stays with it for good.
     """
     if found.state is not JournalState.CLOSING or under_way:
         return found
     if is_back:
-        # A broker does not copy while its record is closing. It says so when it begins again.
+        # A broker does not copy while its record is closing. It sets `copies` when it begins again.
         return replace(found, state=JournalState.OPEN, until=0, heirs=(), topics=(), copies=False)
     waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
     if not waiting and all(left.values()):

@@ -7,26 +7,26 @@
 | watched | `/assignments/<topic id>` | `Assignment` | with the topic, and its tombstone |
 | watched | `/registry/format` | `FormatRecord` | for ever, once it is written |
 | watched | `/registry/namespaces/<ns>` | `NamespaceSpec` | until deleted |
-| watched | `/registry/topics/<ns>/<name>` | `TopicSpec`; create revision = topic id; in format 1 also partitions | until deleted |
+| watched | `/registry/topics/<ns>/<name>` | `TopicSpec`, create revision = topic id, in format 1 also partitions | until deleted |
 | watched | `/registry/partitioned/<ns>/<base>` | `PartitionedSpec` with the partitions' ids | until deleted |
-| watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`; create revision = its id | with the topic |
-| watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that may come back | until its grace ends |
+| watched | `/registry/subscriptions/<topic id>/<name>` | `SubscriptionSpec`, create revision = its id | with the topic |
+| watched | `/tombstones/topics/<topic id>` | `TopicTombstone`: a deleted topic that can be restored | until its grace ends |
 | watched | `/tombstones/partitioned/<parent id>` | `ParentTombstone` with the partitions' ids | until its grace ends |
 | watched | `/tombstones/subscriptions/<topic id>/<subscription id>` | `SubscriptionTombstone` | until its grace ends |
-| watched | `/tombstones/verdicts/<call id>` | `Verdict`: all that this deletion took comes back, or goes | while it does |
-| quiet | `/admin/…` | the admin core's: plans, changes, tasks, the head of the audit chain | the admin core says |
-| quiet | `/relay/secret` | by which brokers prove that they are of this cluster | for ever |
-| quiet | `/journals/<broker>` | `JournalRecord`: its journal's id and term, and who takes topics over | for ever |
+| watched | `/tombstones/verdicts/<call id>` | `Verdict`: this deletion is being restored, or made final | until that is done |
+| quiet | `/admin/…` | the admin core's plans, changes, tasks, head of the audit chain | up to the admin core |
+| quiet | `/relay/secret` | secret by which brokers prove their membership of this cluster | for ever |
+| quiet | `/journals/<broker>` | `JournalRecord`: its journal's id and term, and the heirs of its topics | for ever |
 | quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
-| quiet | `/ids/blocks` | `IdBlocksRecord`: which ids of topics, subscriptions and schemas are leased | for ever |
+| quiet | `/ids/blocks` | `IdBlocksRecord`: leased ids of topics, subscriptions and schemas | for ever |
 | quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
-| quiet | `/clients/<topic id>/p/<producer id>` | who an official producer's id is | with the topic |
-| quiet | `/clients/<topic id>/c/<subscription>/<consumer id>` | who an official consumer's id is | with the subscription |
+| quiet | `/clients/<topic id>/p/<producer id>` | the official producer that has the id | with the topic |
+| quiet | `/clients/<topic id>/c/<subscription>/<consumer id>` | the official consumer that has the id | with the subscription |
 
-Nothing that changes with traffic shares a tree with what is watched. Numbers have 20 digits, so that key order is
-number order. One transaction makes at most one topic or subscription, since its revision becomes their id.
+Keys that change with traffic never share a tree with watched keys. Numbers have 20 digits, so that key order is number
+order. One transaction creates at most one topic or subscription, because its revision becomes their id.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Trees:
         return any(key in tree for tree in self._trees)
 
 
-# What says something to several brokers on one prefix, and nothing to a lone one
+# Keys that matter to several brokers on one prefix, and not to a lone broker
 OF_SEVERAL: Final = Trees(
     MEMBERS, only(LEADER), REMOVED, JOURNALS, KeyRange.prefix("/cluster/"), only(RELAY_SECRET)
 )
@@ -177,7 +177,7 @@ def producer_client_key(topic_id: TopicId, producer_id: int) -> str:
 
 
 def number_in_key(key: str) -> int:
-    """The number that ends a member's, assignment's or incarnation's key."""
+    """Return the number that ends a member's, assignment's or incarnation's key."""
     return int(key.rpartition("/")[2])
 
 
@@ -186,7 +186,7 @@ def namespace_of_key(key: str) -> str:
 
 
 def topic_of_key(key: str) -> TopicName:
-    """The name in a key of a topic, a partitioned topic or an epoch."""
+    """Return the name in a key of a topic, a partitioned topic or an epoch."""
     namespace, name = key.split("/")[-2:]
     return TopicName(namespace, name)
 

@@ -1,13 +1,13 @@
-"""A broker's place in the cluster: registered under a lease, renewed at a third of it, given up before it can end.
+"""A broker's registration: held under a lease, renewed after a third of it, given up before the store can end it.
 
-Each registration has an incarnation, counted in a key that outlives it, so that what an earlier life of the same
-broker id wrote can be told apart and fenced. Clocks never decide safety; the lease only bounds how long
-others wait. It is counted from *sending* the last renewal that was answered, so we stop before the store does.
+Each registration has an incarnation, counted in a key that outlives it, so that writes of an earlier life of the same
+broker id are distinguished and fenced. Clocks never decide safety: the lease only bounds how long others wait. It is
+counted from *sending* the last answered renewal, so the broker gives up before the store does.
 
 A lone broker on the embedded store has no ttl: its directory lock is the lease, and the key stays when it dies.
 
-States of a registration: held → lost, for good; then the broker registers anew, with a new lease and incarnation,
-and must treat all its topics as gone (they may have been given away meanwhile).
+A registration is held until it is lost, for good. Then the broker registers again, with a new lease and incarnation,
+and must treat all its topics as gone, because they may have been reassigned.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from pydanube_broker.records.set_aside import counted_at_most
 log = logging.getLogger("pydanube.cluster")
 
 _BOOT: Final = "boot"  # the reason of the first registration of a process
-_RETRY_MS: Final = 1_000  # pause after the store did not answer; doubled up to 5 s
+_RETRY_MS: Final = 1_000  # pause after the store did not answer, doubled up to 5 s
 _RETRY_MAX_MS: Final = 5_000
-_LEAVE_S: Final = 2.0  # leaving tidily is a courtesy: the lease would end anyway
+_LEAVE_S: Final = 2.0  # maximum for deregistering: without it the lease expires
 
 
 class BrokerState(StrEnum):
-    STARTING = "starting"  # it takes no topic from others yet
+    STARTING = "starting"  # takes no topic from others yet
     ACTIVE = "active"
     READ_ONLY = (
-        "read_only"  # its disk is full, or its journal failed: it keeps what it has, and is given nothing
+        "read_only"  # its disk is full, or its journal failed: it keeps its topics, and is given no others
     )
     DRAINING = "draining"
     DRAINED = "drained"
@@ -64,7 +64,7 @@ class BrokerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(JsonRecord):
-    """Bytes of a topic that its next owner has copied, and of all that it had to copy when that was last known."""
+    """The bytes of a topic that its next owner has copied, and the last known total."""
 
     done: int
     total: int
@@ -72,28 +72,26 @@ class Progress(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord(JsonRecord):
-    """A registration as the others see it; ids as decimal strings, as on every face."""
+    """A registration as other brokers see it. Ids are decimal strings, as in every interface."""
 
     broker_id: str
     incarnation: int
     broker_url: str
     admin_url: str
-    metrics_url: str | None = None  # never set; builds before this one ask for it
+    metrics_url: str | None = None  # never set, but older builds read it
     state: BrokerState
     reason: str
     registered_at_ms: int
     software: str = ""  # its version
     zone: Annotated[str, UNLESS_DEFAULT] = ""
     load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = (
-        None  # `owner_choice.told_load`; None: it has not told yet
+        None  # `owner_choice.told_load`, None until it has reported
     )
     metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
-    copies: Annotated[bool, UNLESS_DEFAULT] = (
-        False  # topics move to it by copies; builds before this one: not
-    )
-    # It rebuilds topics from the chain of a lost owner's journal; builds before this one do not
+    copies: Annotated[bool, UNLESS_DEFAULT] = False  # topics move to it by copies, which older builds lack
+    # It rebuilds topics from the chain of a lost owner's journal, which older builds do not
     inherits: Annotated[bool, UNLESS_DEFAULT] = False
-    # Bytes copied since its start, and by topic id what it copies now. The leader sees from them that moves progress.
+    # Bytes copied since its start, and progress of current copies by topic id, by which the leader detects hanging moves
     copied_bytes: Annotated[int, UNLESS_DEFAULT] = 0
     copying: Annotated[Mapping[str, Progress] | None, UNLESS_DEFAULT] = None
 
@@ -105,7 +103,7 @@ class IncarnationRecord(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerm:
-    """A lease as its holder may count on it; pure. `sent_ms`: when the last answered renewal was sent."""
+    """A lease from its holder's view. Pure. `sent_ms`: when the last answered renewal was sent."""
 
     ttl_ms: int
     sent_ms: int
@@ -116,17 +114,17 @@ class LeaseTerm:
 
     @property
     def deadline_ms(self) -> int:
-        """From here on the store may have ended the lease."""
+        """The time from which on the store may have ended the lease."""
         return self.sent_ms + self.ttl_ms
 
     def pause_ms(self, failures: int) -> int:
-        """How long to wait after so many renewals without an answer: 1 s doubling to 5 s, at most ttl / 6."""
+        """Return the pause after so many renewals without an answer: 1 s doubling to 5 s, at most ttl / 6."""
         return min(_RETRY_MS << min(failures, 8), _RETRY_MAX_MS, max(1, self.ttl_ms // 6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Registration:
-    """One registration; `lost` is set once, when it can no longer be relied on."""
+    """One registration. `lost` is set once, when it is no longer valid."""
 
     broker_id: BrokerId
     incarnation: Incarnation
@@ -143,13 +141,13 @@ class Membership:
     """`async with Membership(store, me, ttl_ms=…) as membership`: registered inside, deregistered after.
 
     Args:
-        ttl_ms: how long others wait for us; None on a store that only this process can open.
+        ttl_ms: duration of the lease, None on a store that only this process can open.
         wall_ms: milliseconds since 1970, shown as `registered_at_ms`.
-        state: of the first registration; later ones have the one that was set last.
-        journal: the id of this broker's journal, for its record; None on a store that only this process can open.
+        state: state of the first registration. Later ones have the state that was set last.
+        journal: the id of this broker's journal, for its record, None on a store that only this process can open.
 
-    `registration` is the present one. When it is lost the task of this object registers anew as soon as the store
-    answers; whoever relied on the old one waits for its `lost` and then takes the new `registration`.
+    `registration` is the current one. When it is lost this object's task registers again as soon as the store answers.
+    Users of the old registration wait for its `lost` and then take the new `registration`.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ class Membership:
 
     @property
     def state(self) -> BrokerState:
-        """Return what the others were shown last."""
+        """Return the state that was published last."""
         return self._state
 
     async def __aenter__(self) -> Self:
@@ -203,18 +201,18 @@ class Membership:
             await self._leave()
 
     async def set_state(self, state: BrokerState, *, reason: str) -> None:
-        """Show another state. Raises `Conflict` if another life of this broker has registered, or it is gone."""
+        """Publish another state. Raises `Conflict` if the registration is gone or belongs to another life."""
         await self._show(lambda record: replace(record, state=state, reason=reason))
         self._state = state
 
     async def tell_load(self, load: Mapping[str, float]) -> None:
-        """Publish how busy this broker is, unless that is unchanged. Raises as `set_state`."""
+        """Publish the load of this broker, unless it is unchanged. Raises as `set_state`."""
         if load != self._load:
             await self._show(lambda record: replace(record, load=load))
             self._load = load
 
     async def tell_copied(self, copied_bytes: int, copying: Mapping[str, Progress]) -> None:
-        """Publish what this broker has copied and copies, unless that is unchanged. Raises as `set_state`."""
+        """Publish the copied bytes and the current copies of this broker, unless unchanged. Raises as `set_state`."""
         told = copied_bytes, copying or None
         if told != self._copied:
             await self._show(lambda record: replace(record, copied_bytes=told[0], copying=told[1]))
@@ -237,12 +235,12 @@ class Membership:
         await change(self._store, decide)
 
     async def renewed_after(self, former: Registration) -> None:
-        """Wait for a registration that follows one that was lost."""
+        """Wait for the registration that replaces a lost one."""
         while self.registration is former:
             await self._renewed.wait()
 
     async def _register(self, reason: str) -> None:
-        """Take a lease and the next incarnation; a former life's key is overwritten: the newer life counts."""
+        """Take a lease and the next incarnation. The newer life counts, so it overwrites the key of a former one."""
         sent_ms = self._clock.now_ms()
         lease_id = None if self._ttl_ms is None else await self._store.grant_lease(self._ttl_ms)
         broker_id = self._broker_id
@@ -288,7 +286,7 @@ class Membership:
                     await self._register("registration_expired")
                 except Fenced as error:
                     log.error("not_registered", extra={"why": error.message})
-                    return  # it never will be: whoever serves is told by whoever watches the removal
+                    return  # the broker was removed and never registers again: the watch of the removal stops it
                 except Retryable:
                     assert self._term is not None
                     await self._clock.wait_until(self._clock.now_ms() + self._term.pause_ms(failures))
@@ -301,7 +299,7 @@ class Membership:
         renewing.cancel()
 
     async def _renew_until_lost(self) -> None:
-        """Renew in time. Returns when the store says that the lease is gone; cancelled at its deadline."""
+        """Renew in time. Returns when the store reports that the lease is gone. Cancelled at its deadline."""
         lease_id = self.registration.lease_id
         assert lease_id is not None
         assert self._term is not None
@@ -323,7 +321,7 @@ class Membership:
                 failures = 0
 
     async def _leave(self) -> None:
-        """Deregister, so that others need not wait for the lease; only our own life's key."""
+        """Deregister, so that others need not wait for the lease. Deletes only the key of this life."""
         mine = self.registration
         was_held = mine.is_held
         mine.lost.set()
@@ -369,7 +367,7 @@ _ONCE_MORE: Final = "Started once more it writes what only its journal has to lo
 
 
 def was_removed(broker_id: BrokerId, tail: str = _ONCE_MORE) -> Fenced:
-    """Return the error for a broker that was removed from the cluster (`removal`); `tail`: where its remaining data is."""
+    """Return the error for a broker that was removed (`removal`). `tail`: a sentence on its remaining data."""
     return Fenced(
         f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. {tail}. "
         "Give a new broker an empty --data-dir",
@@ -388,7 +386,7 @@ def _next_incarnation(counter: KeyValue | None) -> Incarnation:
 
 
 async def check_nobody_registered(store: MetadataStore, url: str) -> None:
-    """Raise `Conflict` where brokers run, or were killed a moment ago."""
+    """Raise `Conflict` if brokers are registered on the store: they run, or were killed a moment ago."""
     members, _ = await read_all(store, keys.MEMBERS)
     if members:
         names = ", ".join(str(keys.number_in_key(item.key)) for item in members)

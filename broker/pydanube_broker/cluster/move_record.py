@@ -1,14 +1,14 @@
-"""How a move looks in the metadata: the stage of an assignment, and the move under way.
+"""The metadata of a move: the stage of an assignment, and the current move.
 
-| stage | `broker_id`, `epoch` | who may change it |
+| stage | `broker_id`, `epoch` | may be changed by |
 |---|---|---|
 | `serving` | the owner | the broker that begins a move |
 | `moving` | the owner, which serves until the target is ready | the target, the owner, the leader |
 | `sealed` | the last owner, which was removed | the leader |
-| `assigned` | the next owner, which does not serve yet | it, by opening; the leader, in a higher epoch |
+| `assigned` | the next owner, which does not serve yet | that owner (by opening), the leader (in a higher epoch) |
 
-The end of a move makes it `serving` again. `sealed_epoch` stays: a broker that comes back knows by it that its data of
-that epoch, or an older one, was handed over.
+The end of a move makes it `serving` again. `sealed_epoch` stays, so that a broker that comes back can see that its
+data of that epoch, or an older one, was handed over.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverPart(JsonRecord):
-    """A piece in a fragment of a broker of the release before: bytes `[start, end)` of an object, their SHA-256 in hex."""
+    """A piece in a fragment of the previous release: bytes `[start, end)` of an object, and their SHA-256 in hex."""
 
     key: str
     start: int
@@ -42,7 +42,7 @@ class HandOverPart(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveFailure(JsonRecord):
-    """The move that was cancelled last, until the topic moves again. `begun_at_ms` is that of its `MoveRecord`."""
+    """The last cancelled move, until the topic moves again. `begun_at_ms` comes from its `MoveRecord`."""
 
     target: str
     begun_at_ms: int
@@ -54,7 +54,7 @@ class MoveFailure(JsonRecord):
 class ChainRange(JsonRecord):
     """The pieces `[from_piece, until)` of the chain of a lost broker's journal, from which its topic is rebuilt.
 
-    above_epoch: what the chain has of the topic in this epoch or an earlier one is of a former stay there.
+    above_epoch: the chain's records of the topic in this epoch or an earlier one are from a former stay there.
     """
 
     journal: Journal
@@ -65,12 +65,12 @@ class ChainRange(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord(JsonRecord):
-    """A move under way.
+    """The current move of a topic.
 
     ready: the target's incarnation, once it has nearly all: from then on the owner does not serve. None until then.
-    from_store: the owner is lost; the next one rebuilds the topic from the object store.
-    chain: the part of the owner's chain that has the rest of the topic; None: there is no chain.
-    parts, copied, offers: of owners of the release before, which hand over through fragments. Remove with
+    from_store: the owner is lost, and the next one rebuilds the topic from the object store.
+    chain: the part of the owner's chain that has the rest of the topic, None without a chain.
+    parts, copied, offers: set by owners of the previous release, which hand over through fragments. Remove with
         `tier.fragments`.
     """
 

@@ -1,17 +1,16 @@
-"""A broker's place in its cluster: registered, and informed of all members and of who owns which topic.
+"""A broker's place in its cluster: its registration, and its view of all members and of each topic's owner.
 
-One of several on a store is registered under a lease, and told of changes by watch. Whoever makes a topic assigns it, to
-a member that is chosen by zone and load (`owner_choice`); the first assignment is guarded by absence, so of two who make
-one at once one decides. An assignment of a reliable topic never ends by itself: a lease only says who is alive. Without
-it this broker goes on with what it owns, and gives the lead up. The leader finishes what a crash left half-made, assigns
-what nobody has assigned, and gives non-reliable topics of members that are gone to others: those hold nothing that can
-be missing.
+One of several brokers on a store is registered under a lease, and follows changes by watch. The broker that creates a
+topic assigns it, to a member chosen by zone and load (`owner_choice`). The first assignment is guarded by absence: if
+two brokers assign a topic concurrently, exactly one succeeds. The assignment of a reliable topic does not expire: a
+lease only shows that a broker is alive. Without its lease this broker continues to serve its topics, and gives up the
+lead. The leader finishes operations that a crash interrupted, assigns topics without an assignment, and reassigns
+non-reliable topics of members that are gone, because these topics store no messages.
 
-A broker alone goes by the same protocol, without watches: its directory lock is its lease, and whoever holds it is the
-only one who can open the store. So what other lives and other ids left there belongs to nobody and is taken over.
+A lone broker follows the same protocol, without watches: its directory lock is its lease, and only the holder of the
+lock can open the store. So it takes over all topics of other lives and other ids.
 
-Either raises the epoch of each of its topics with every start, so that nothing written by an earlier life can pass for
-the present owner's.
+Each start raises the epoch of each owned topic, so that no write of an earlier life can pass for the current owner's.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ from pydanube_broker.records import Records, Table
 log = logging.getLogger("pydanube.cluster")
 
 LEASE_MS: Final = 10_000
-SWEEP_S: Final = 2.0  # between two looks of the leader; what it acts on stood like that in two of them
+SWEEP_S: Final = 2.0  # between two sweeps of the leader, which acts on topics that lack an owner in both
 _AGAIN_S: Final = 1.0  # after the store did not answer
-_ASSIGNMENTS_AT_ONCE: Final = 500  # of one sweep
+_ASSIGNMENTS_AT_ONCE: Final = 500  # maximum in one sweep
 
 
-#: told each assignment as it is read or watched, and at which revision; None: it is gone
+#: called with each assignment that is read or watched, None if it was deleted, and its revision
 Seen = Callable[[TopicId, Assignment | None, Revision], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """A lost broker whose topics others take over. `topics`: not served yet; `why`: what the leader meets, None: nothing."""
+    """A lost broker whose topics others take over. `topics`: not served yet. `why`: the leader's error, or None."""
 
     topics: int
     why: str | None
@@ -75,15 +74,15 @@ class TakenOver:
 class Office:
     """`async with Office(store, me, catalog=…, several=…, …) as office`.
 
-    Entering registers, loads the catalog, shows `check` the topics that are this broker's and whose they were, and takes
-    those in a new epoch, but for those that are moving. A broker alone takes all there are, after what a crash left
-    half-made is finished. No topic is assigned to this broker by others before `open`.
+    Entering registers, loads the catalog, passes this broker's topics and their former assignments to `check`, and
+    takes these topics in a new epoch, except moving ones. A lone broker takes all topics, after finishing operations
+    that a crash interrupted. Others assign no topic to this broker before `open`.
 
     Args:
         several: whether other brokers may be on the same store.
         journal: the id of this broker's journal.
-        changed: called with the key of each assignment that changes afterwards; never for a broker alone.
-        seen: called with each assignment that is read or watched; never for a broker alone.
+        changed: called with the key of each assignment that changes afterwards. Never called for a lone broker.
+        seen: called with each assignment that is read or watched. Never called for a lone broker.
     """
 
     def __init__(
@@ -121,16 +120,16 @@ class Office:
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
         self._changes = 0  # of assignments and members, as they are watched
-        self.moving: set[TopicId] = set()  # those whose owner is about to be another
-        self.failed: set[TopicId] = set()  # those whose last move was cancelled
+        self.moving: set[TopicId] = set()  # topics with a move in progress
+        self.failed: set[TopicId] = set()  # topics whose last move was cancelled
         # While this broker leads: lost brokers whose topics are taken over
         self.taken_over: Mapping[BrokerId, TakenOver] = {}
         self._load: Counter[BrokerId] = Counter()
-        # As `_load`, with what is on its way counted where it goes
+        # As `_load`, with moving topics counted at their next owner
         self._heading: Counter[BrokerId] = Counter()
         self._members: dict[BrokerId, MemberRecord] = {}
-        self._topics_then: dict[BrokerId, int] = {}  # when each told its load last
-        self._gone: dict[BrokerId, MemberRecord] = {}  # where those were last that are not registered now
+        self._topics_then: dict[BrokerId, int] = {}  # number of topics at each broker's last load report
+        self._gone: dict[BrokerId, MemberRecord] = {}  # the last records of brokers no longer registered
         aside = catalog.aside
         self._place_table = Table(keys.ASSIGNMENTS, _assignment_of)
         self._place_records = Records(store, [self._place_table], changed=self._take_places, aside=aside)
@@ -138,7 +137,7 @@ class Office:
         self._member_records = Records(store, [self._member_table], aside=aside)
         self._stack = AsyncExitStack()
 
-    # -- what is known ---------------------------------------------------------------------------------------
+    # -- the view --------------------------------------------------------------------------------------------
 
     @property
     def assignments(self) -> Mapping[TopicId, Assignment]:
@@ -151,12 +150,12 @@ class Office:
         return self._members
 
     def leads(self) -> bool:
-        """Whether this broker leads the cluster at present."""
+        """Return whether this broker leads the cluster now."""
         return self._election is not None and self._election.state is ElectionState.LEADING
 
     @property
     def leadership(self) -> Leadership:
-        """Return this broker's leadership. Raises `Conflict` where it does not lead."""
+        """Return this broker's leadership. Raises `Conflict` if it does not lead."""
         if self._election is None:
             raise Conflict("this broker is not a candidate now", broker_id=str(self._me))
         return self._election.leadership
@@ -169,9 +168,9 @@ class Office:
     def spread(
         self, topics: Sequence[TopicId], *, avoid: Mapping[TopicId, BrokerId] = MappingProxyType({})
     ) -> dict[TopicId, BrokerId]:
-        """Choose a broker for each topic as if all moved: the one with the fewest topics, those already chosen counted.
+        """Choose a broker for each topic as if all moved: the one with the fewest topics, including those just chosen.
 
-        Those that no other broker could take are left out. `avoid`: brokers to choose only if there is no other.
+        Topics that no other broker could take are left out. `avoid`: brokers to choose only if there is no other.
         """
         load, active = self._heading.copy(), self._active()
         found: dict[TopicId, BrokerId] = {}
@@ -186,25 +185,25 @@ class Office:
         return found
 
     async def give(self, topic: TopicRecord, to: BrokerId) -> None:
-        """Assign a topic that stores nothing to another broker; its present owner releases it when it sees that.
+        """Assign a non-reliable topic to another broker. Its current owner releases it when it sees the assignment.
 
         Raises:
-            Conflict: it was deleted meanwhile, or assigned by somebody else. StoreUnavailable.
+            Conflict: it was deleted, or assigned by another broker, concurrently. StoreUnavailable.
         """
         incarnation = Incarnation(self._members[to].incarnation)
         self._note(await self._assigner.assign(topic, to, incarnation=incarnation, take_over=True))
 
     def leader(self) -> BrokerAddress | None:
-        """Who leads, as last seen; None while nobody does."""
+        """Return the last seen leader, or None if there is none."""
         leader = None if self._election is None else self._election.leader
         return None if leader is None else self.address(leader.broker_id)
 
     def epoch(self, topic_id: TopicId) -> Epoch:
-        """The epoch in which this broker owns the topic. `KeyError` if it does not."""
+        """Return the epoch in which this broker owns the topic. Raises `KeyError` if it does not own it."""
         return self._mine[topic_id].epoch
 
     def place(self, topic_id: TopicId) -> Assignment | None:
-        """Who owns a topic; None while nobody does."""
+        """Return the assignment of a topic, or None if it has no owner."""
         return self._places.get(topic_id)
 
     def moving_places(self) -> list[Assignment]:
@@ -212,7 +211,7 @@ class Office:
         return [place for topic_id in self.moving if (place := self._places.get(topic_id)) is not None]
 
     def address(self, broker_id: BrokerId) -> BrokerAddress | None:
-        """Return a broker's address, the last known if it is not registered; None for one that was never seen."""
+        """Return a broker's address, its last one if it is not registered, or None if it was never seen."""
         record = self._members.get(broker_id) or self._gone.get(broker_id)
         if record is None:
             return None
@@ -224,7 +223,7 @@ class Office:
         )
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
-        """Return the number of topics that wait, by owner that is not registered now."""
+        """Return the number of waiting topics of each owner that is not registered now."""
         restorable = Counter(
             place.broker_id
             for topic_id in self.catalog.restorable.topics
@@ -247,12 +246,12 @@ class Office:
     # -- changes ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Announce that this broker takes topics: from now on others, if there may be any, assign some to it."""
+        """Announce that this broker takes topics: from now on other brokers may assign topics to it."""
         if self._several:
             await self.membership.set_state(BrokerState.ACTIVE, reason="ready")
 
     async def assign(self, topics: Sequence[TopicRecord], *, here: bool = False) -> list[Assignment]:
-        """Assign the topics that have no owner yet; return those that this broker owns.
+        """Assign the topics that have no owner yet. Return those that this broker owns.
 
         Args:
             here: choose this broker.
@@ -261,12 +260,12 @@ class Office:
         if missing and self._several:
             await self._assign_first(missing, self._assigner, here=here)
         elif missing:
-            # One that is back from a deletion has an assignment in the store, and gets a new epoch, too.
+            # A restored topic has an assignment in the store, and gets a new epoch too.
             await self._raise_epochs(missing, {})
         return [self._mine[topic.topic_id] for topic in topics if topic.topic_id in self._mine]
 
     def forget(self, topic_id: TopicId) -> None:
-        """Forget a deleted topic; the catalog deletes its assignment in the store."""
+        """Forget a deleted topic. The catalog deletes its assignment in the store."""
         self._set(topic_id, None)
 
     async def _assign_first(
@@ -299,7 +298,7 @@ class Office:
         return [broker for broker, member in self._members.items() if member.state is BrokerState.ACTIVE]
 
     def _candidates(self) -> dict[BrokerId, Candidate]:
-        """Return the brokers that take topics, with load and number of topics as known here."""
+        """Return the brokers that take topics, with their load and number of topics in this broker's view."""
         return {
             broker: Candidate(
                 topics=self._heading[broker],
@@ -317,7 +316,7 @@ class Office:
         return Counter(self._members[owner].zone for owner in owners if owner in self._members)
 
     def _note(self, made: Assignment) -> None:
-        """Take in an assignment, unless a later epoch is known."""
+        """Take in an assignment, unless a later epoch was seen."""
         known = self._places.get(made.topic_id)
         if known is None or known.epoch <= made.epoch:
             self._set(made.topic_id, made)
@@ -363,7 +362,7 @@ class Office:
         return self
 
     async def _join(self, stack: AsyncExitStack) -> None:
-        """Go on with the topics that this broker owned, and watch the others."""
+        """Continue with the topics that this broker owns, and watch members and assignments."""
         for records in (self._member_records, self._place_records):
             stack.push_async_callback(records.aclose)
             await records.load()
@@ -377,7 +376,7 @@ class Office:
         group.start_soon(self._campaign)
 
     async def _take_over(self, stack: AsyncExitStack) -> None:
-        """Take all topics, and delete what other brokers left: their registrations, and assignments of deleted topics."""
+        """Take all topics. Delete the registrations of other brokers, and the assignments of deleted topics."""
         self._election = await stack.enter_async_context(Election(self._store, self.membership.registration))
         assert self.leads(), "nobody else can open the store"
         await self.catalog.resume()
@@ -403,7 +402,7 @@ class Office:
     async def _raise_epochs(
         self, topics: Sequence[TopicRecord], former: Mapping[TopicId, Assignment]
     ) -> None:
-        """Assign topics to this broker in a new epoch. A broker alone takes them whoever had them."""
+        """Assign topics to this broker in a new epoch. A lone broker takes them from any owner."""
         taken = await self._assigner.assign_all(
             topics,
             self._me,
@@ -420,7 +419,7 @@ class Office:
     # -- leading ---------------------------------------------------------------------------------------------
 
     async def _campaign(self) -> None:
-        """Campaign with each registration in turn, and do the leader's work while elected."""
+        """Campaign with one registration after the other, and do the leader's work while elected."""
         while True:
             registration = self.membership.registration
             try:
@@ -443,7 +442,7 @@ class Office:
             await election.wait_until(ElectionState.LEADING)
             log.info("leading", extra={"broker_id": str(self._me)})
             before: set[TopicId] = set()
-            swept = -1  # how much had changed at the last look
+            swept = -1  # the number of changes at the last sweep
             while election.state is ElectionState.LEADING:
                 try:
                     if swept < 0:
@@ -453,28 +452,28 @@ class Office:
                     if not self._format_raised:
                         await self._raise_format()
                     changed = self._changes + self.catalog.index.changes
-                    # Else all have owners still: a look at ten thousand topics would find nothing
+                    # Without a change all topics still have owners: skip the check of ten thousand topics
                     if before or changed != swept:
                         before, swept = await self._sweep(election, before), changed
-                except ClusterError as error:  # the next look is near
+                except ClusterError as error:  # the next sweep follows soon
                     log.warning("sweep_failed", extra={"code": error.code})
                 await anyio.sleep(SWEEP_S)
 
     async def _raise_format(self) -> None:
-        """Raise the metadata to this build's format, once every broker that may read them announces it."""
+        """Raise the metadata to this build's format, once each broker that may read the metadata announces it."""
         if await self._holding_up():
             return
         await refuse_older_builds(self._store)
-        if await self._holding_up():  # one that started before that
+        if await self._holding_up():  # an older build may have started before the refusal
             return
         await FormatStep(self.catalog, self.leadership.guard).take()
         self._format_raised = True
 
     async def _holding_up(self) -> set[BrokerId]:
-        """Return the brokers of older builds, as the store has them now."""
+        """Read the brokers of older builds from the store."""
         if not self._several:
             return set()
-        # Before the members: a broker that registers meanwhile is among one or the other.
+        # Read before the members: a broker that registers in between is in one of the two.
         residents, _ = await read_all(self._store, keys.RESIDENTS)
         incarnations, _ = await read_all(self._store, keys.INCARNATIONS)
         items, _ = await read_all(self._store, keys.MEMBERS)
@@ -492,7 +491,7 @@ class Office:
         return found
 
     async def _sweep(self, election: Election, before: set[TopicId]) -> set[TopicId]:
-        """Assign topics that had no serving owner in this look and the last one; return those without one now."""
+        """Assign topics that had no serving owner in this sweep and the last one. Return those without one now."""
         lacking = {topic.topic_id: topic for topic in self.catalog.index.topics() if self._is_lacking(topic)}
         due = [topic for topic_id, topic in lacking.items() if topic_id in before][:_ASSIGNMENTS_AT_ONCE]
         orphans = [topic for topic in due if topic.topic_id in self._places]

@@ -1,8 +1,9 @@
-"""Which broker gets a topic that has no owner; pure but for the draw.
+"""Choose the broker for a topic without an owner. Pure except for the random draw.
 
-Partitions of one topic spread over zones first. Among the brokers of those zones two are picked at random, and the one that is less busy
-gets it: by what both told last of their load, where one is clearly busier, else by the number of topics. A load counts as grown by
-the topics that came since it was told, so that of a thousand topics made in one moment not all go to the same broker.
+Partitions of one topic spread over zones first. Of the brokers in the zones with the fewest partitions two are picked
+at random, and the less busy one gets the topic: by their last reported loads if one is clearly busier, else by the
+number of topics. A load is scaled up by the topics that arrived since its report, so that of a thousand topics created
+in one moment not all go to the same broker.
 
 Power of two choices: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 2001.
 """
@@ -18,43 +19,43 @@ from pydanube_core.balance import Resource
 
 from pydanube_broker.cluster.ids import BrokerId
 
-#: below it nobody is busy: a share of the broker's processors, bytes a second; as the load manager has it
+#: loads below these floors count as none: share of the broker's processors, bytes per second, as in the load manager
 FLOORS: Final[Mapping[str, float]] = {
     Resource.CPU: 0.05,
     Resource.NETWORK_IN: 1 << 20,
     Resource.NETWORK_OUT: 1 << 20,
 }
-CLEARLY: Final = 1.2  # times as busy: less is as even as the load manager leaves it
+CLEARLY: Final = 1.2  # ratio of loads: the load manager does not balance smaller differences either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A broker that takes topics, as the others know it."""
+    """A broker that takes topics, in the view of another broker."""
 
-    topics: int  # that it has, or is about to have
+    topics: int  # number that it has, or is about to have
     zone: str = ""
-    load: Mapping[str, float] | None = None  # as it told last; None: it never did
-    topics_then: int = 0  # when it told
+    load: Mapping[str, float] | None = None  # last reported, None if never
+    topics_then: int = 0  # number at the time of the report
 
     def expected(self, resource: str) -> float:
-        """Return its load now, in multiples of the floor, if topics that arrived since its report are as busy as the others."""
+        """Return its load in multiples of the floor, if topics that arrived since its report are as busy as the others."""
         told = 0.0 if self.load is None else self.load.get(resource, 0.0)
         return told / FLOORS[resource] * (self.topics + 1) / (self.topics_then + 1)
 
 
 def told_load(load: Mapping[str, float]) -> dict[str, float]:
-    """Return the load that a broker reports to the others: two digits, without loads below the floors, so it seldom changes."""
+    """Return the load that a broker reports: two digits, without loads below the floors, so that it seldom changes."""
     return {name: float(f"{value:.2g}") for name, value in load.items() if value >= FLOORS[name]}
 
 
 def choose_owner(
     standings: Mapping[BrokerId, Candidate], beside: Mapping[str, int], draw: random.Random
 ) -> BrokerId:
-    """The broker that gets a topic.
+    """Choose the broker that gets a topic.
 
     Args:
-        standings: who takes topics; not empty.
-        beside: zone → how many partitions of the same topic it has.
+        standings: the brokers that take topics, at least one.
+        beside: zone → number of partitions of the same topic in it.
     """
     fewest = min(beside.get(each.zone, 0) for each in standings.values())
     members = [broker for broker, each in standings.items() if beside.get(each.zone, 0) == fewest]
@@ -64,7 +65,7 @@ def choose_owner(
 
 
 def _quieter(one: BrokerId, other: BrokerId, standings: Mapping[BrokerId, Candidate]) -> BrokerId | None:
-    """Return the one of two brokers that is clearly less busy; None if neither is, or one has not reported."""
+    """Return the clearly less busy one of two brokers, or None if neither is, or one has not reported."""
     pair = [standings[one], standings[other]]
     if any(each.load is None for each in pair):
         return None

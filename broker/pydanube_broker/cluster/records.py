@@ -1,7 +1,7 @@
 """Records of the registry: namespaces, topics, partitioned topics, subscriptions.
 
-A `…Spec` is the JSON in the store. A `…Record` is a spec as it was read: with the identity that the store gave it
-(create revision) and the revision of its last change, which guards the next.
+A `…Spec` is the JSON in the store. A `…Record` is a spec as read, with its identity from the store (create revision)
+and the revision of its last change, which guards the next change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 
-MAX_PARTITIONS: Final = 1000  # each is a transaction at creation and a topic afterwards
+MAX_PARTITIONS: Final = 1000  # per topic: each takes a transaction at creation and is a topic afterwards
 SUBSCRIPTION_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -43,15 +43,15 @@ class Stage(StrEnum):
     CREATING = "creating"
     READY = "ready"
     DELETING = "deleting"
-    RESTORING = "restoring"  # a deleted partitioned topic comes back, partition by partition
+    RESTORING = "restoring"  # a deleted partitioned topic is being restored, partition by partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings(JsonRecord):
-    """The settings asked for a topic; the same for all its partitions.
+    """The requested settings of a topic, the same for all its partitions.
 
-    `policies`: only those set for the topic; its namespace's hold otherwise. `schema`: subject and how it is
-    enforced, None for none. `options`: compaction, typed columns.
+    `policies`: only those set for the topic. The namespace's policies apply otherwise. `schema`: subject and
+    enforcement, or None. `options`: compaction, typed columns.
     """
 
     dispatch_strategy: DispatchStrategy = DispatchStrategy.RELIABLE
@@ -75,7 +75,8 @@ class TopicSettings(JsonRecord):
 class TopicSpec(JsonRecord):
     """A topic with a log of its own: a plain one or one partition. `partition` is None for a plain one.
 
-    `identity` is the id of a topic that was deleted and came back, or came from a lone broker's metadata; else its key's create revision is.
+    `identity` is the id of a topic that was restored, or came from a lone broker's metadata. If None, the create
+    revision of its key is the id.
     """
 
     name: str
@@ -87,13 +88,13 @@ class TopicSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedSpec(JsonRecord):
-    """The parent of partitions; it has no log. It exists before its first partition and after its last.
+    """The parent of partitions, without a log. It exists before its first partition and after its last.
 
-    `partitions` is one past the highest index. `declared` is False where official clients made the partitions one
-    by one, without ever naming their number. `identity` as in `TopicSpec`.
+    `partitions` is one past the highest index. `declared` is False if official clients created the partitions one by
+    one, without ever naming their number. `identity` as in `TopicSpec`.
 
     `ids` are the topic ids of the partitions by index, None for a gap: this record is the whole topic (metadata format
-    2). In format 1 it is absent, and each partition has a record of its own.
+    2). In format 1 `ids` is absent, and each partition has its own record.
     """
 
     name: str
@@ -133,7 +134,7 @@ class NamespaceSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionSpec(JsonRecord):
-    """A subscription. `start_offset`: where it begins without a cursor; fixed by the transaction that creates it.
+    """A subscription. `start_offset`: its start without a cursor, fixed by the transaction that creates it.
 
     `identity` as in `TopicSpec`.
     """
@@ -163,7 +164,7 @@ class SubscriptionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """A topic with a log. `key` holds it: its own, or that of the partitioned topic which names it."""
+    """A topic with a log. `key`: the key of its own record, or of the partitioned topic that names it."""
 
     topic_id: TopicId
     revision: Revision
@@ -189,7 +190,7 @@ class TopicRecord:
 
     @property
     def is_named_by_parent(self) -> bool:
-        """Return whether the partitioned topic's record names it, so that it has none of its own."""
+        """Return whether the partitioned topic's record names it, so that it has no record of its own."""
         return self.key in keys.PARTITIONED
 
     @property
@@ -219,13 +220,13 @@ class TopicRecord:
 
     @property
     def parent(self) -> TopicName | None:
-        """The partitioned topic it is a part of."""
+        """The partitioned topic of this partition, None for a plain topic."""
         return None if self.spec.partition is None else self.topic.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedRecord:
-    parent_id: TopicId  # create revision of the parent's key; it has no log
+    parent_id: TopicId  # `identity`, or create revision of the parent's key. The parent has no log.
     revision: Revision
     topic: TopicName
     spec: PartitionedSpec
@@ -261,7 +262,7 @@ class PartitionedRecord:
         )
 
     def parts(self) -> list[TopicRecord]:
-        """Return the partitions that the record names, by index; none in format 1."""
+        """Return the partitions that the record names, by index. Empty in format 1."""
         return [
             self.part(index, topic_id)
             for index, topic_id in enumerate(self.spec.ids or ())

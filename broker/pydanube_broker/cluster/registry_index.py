@@ -1,8 +1,8 @@
-"""The registry as one broker knows it, in memory, as tables of the metadata store.
+"""A broker's view of the registry, in memory, as tables of the metadata store.
 
-Subscriptions of a topic that is not there any more stay until their keys go: it may come back. Look-ups are by exact
-name; partitions are found by their parsed suffix, never by a prefix of text, so `/default/orders` and
-`/default/orders-eu` do not meet.
+Subscriptions of a deleted topic stay until their keys are deleted, because the topic may be restored. Look-ups are by
+exact name. Partitions are found by their parsed suffix, never by a text prefix, so `/default/orders` and
+`/default/orders-eu` are not confused.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _NOTHING: Final[Mapping[str, SubscriptionRecord]] = {}
 class RegistryIndex:
     """Namespaces, topics, partitioned topics and subscriptions by name and by id.
 
-    `tables` are filled by `Records`. What is derived from them follows each change.
+    `Records` fills `tables`. Derived structures are updated with each change.
     """
 
     def __init__(self) -> None:
-        # A topic's partitions are read before their own records, which may be left of a conversion.
+        # Records of whole topics are read before those of partitions, which may be left of a conversion.
         self.format_table = Table(KeyRange.only(keys.FORMAT), _format_of, changed=self._counted)
         self.namespace_table = Table(keys.NAMESPACES, NamespaceRecord.of, changed=self._counted)
         self.partitioned_table = Table(keys.PARTITIONED, PartitionedRecord.of, changed=self._put_partitioned)
@@ -67,14 +67,14 @@ class RegistryIndex:
         )
         self.changes = 0  # number of applied changes
         self.dropped: set[TopicId] = set()  # partitions that a whole topic's record named, for the sweep
-        self.changed_parts: set[TopicName] = set()  # by records of whole topics, until they are passed on
-        self.spelled = TopicNames()  # topics as users know them: of a partitioned one its own name
+        self.changed_parts: set[TopicName] = set()  # changed by records of whole topics, until passed on
+        self.spelled = TopicNames()  # topic names for users: a partitioned topic's own, not its partitions'
         self._topics: dict[TopicName, TopicRecord] = {}
         self._names: dict[TopicId, TopicName] = {}
         self._partitioned: dict[TopicName, PartitionedRecord] = {}
         self._parts: dict[TopicName, dict[int, TopicName]] = {}
         self._subscriptions: dict[TopicId, dict[str, SubscriptionRecord]] = {}
-        # Those of topics that are there, in the order of lists: a page of them is found without a look at the others
+        # Subscriptions of existing topics in list order, so that a page is found without reading the others
         self._lag: list[tuple[tuple[str, str, int], LagKey]] = []
 
     @property
@@ -130,17 +130,17 @@ class RegistryIndex:
                     self._drop_named(part)
 
     def is_left_over(self, part: TopicName) -> bool:
-        """Return whether a record of a partition is left of a topic that was converted to format 2, and counts no more."""
+        """Return whether a partition's record is left of a conversion of its topic to format 2. Then it is ignored."""
         parent = self._partitioned.get(part.base)
         return parent.is_whole if parent is not None else self.format.metadata_format > 1
 
     def _add(self, topic: TopicRecord) -> None:
         former = self._topics.get(topic.topic)
         is_new = former is None or former.topic_id != topic.topic_id
-        if former is not None and is_new:  # deleted and made anew while we looked away
+        if former is not None and is_new:  # deleted and created again between two reads
             self._names.pop(former.topic_id, None)
             self._unlist(former, self._subscriptions.get(former.topic_id, _NOTHING))
-        if former is None and not topic.partition:  # the first stands for all
+        if former is None and not topic.partition:  # the first partition represents its topic
             self.spelled.add(str(topic.topic.base))
         self._topics[topic.topic] = topic
         self._names[topic.topic_id] = topic.topic
@@ -163,7 +163,7 @@ class RegistryIndex:
                 del self._parts[topic.topic.base]
 
     def _set_parts(self, parent: PartitionedRecord) -> None:
-        """Replace the partitions of a topic by those that its record names; unchanged ones keep their records."""
+        """Replace the partitions of a topic by those that its record names. Unchanged ones keep their records."""
         known = self._parts.get(parent.topic, {})
         for index in [each for each in known if each >= len(parent.spec.ids or ())]:
             self._drop_named(known[index])
@@ -204,7 +204,7 @@ class RegistryIndex:
     # -- looking up ----------------------------------------------------------------------------------------------
 
     def topic(self, name: TopicName) -> TopicRecord:
-        """Return a topic that has a log. Raises `TopicNotFound`; for a partitioned parent the message says so."""
+        """Return a topic that has a log. Raises `TopicNotFound`, with a hint for a partitioned parent."""
         found = self._topics.get(name)
         if found is None:
             hint = f"; it has partitions: use {name.part(0)}" if name in self._partitioned else ""
@@ -219,11 +219,11 @@ class RegistryIndex:
         return None if name is None else self._topics[name]
 
     def topics(self) -> list[TopicRecord]:
-        """Every topic with a log, by name. O(topics)."""
+        """Return all topics with a log, by name. O(topics)."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def count_topics(self, namespace: str) -> int:
-        """How many topics with a log a namespace has. O(topics)."""
+        """Return the number of topics with a log in a namespace. O(topics)."""
         return sum(name.namespace == namespace for name in self._topics)
 
     def count_of_users(self) -> int:
@@ -242,11 +242,11 @@ class RegistryIndex:
         return self._partitioned.get(name)
 
     def all_partitioned(self) -> list[PartitionedRecord]:
-        """Every partitioned parent, by name."""
+        """Return all partitioned parents, by name."""
         return [self._partitioned[name] for name in sorted(self._partitioned)]
 
     def partitions(self, base: TopicName) -> list[TopicRecord]:
-        """The partitions of a topic that exist, by index; empty for a plain or unknown one."""
+        """Return the existing partitions of a topic, by index. Empty for a plain or unknown topic."""
         parts = self._parts.get(base, {})
         return [self._topics[parts[index]] for index in sorted(parts)]
 
@@ -277,7 +277,7 @@ class RegistryIndex:
         return sorted(self.namespace_table, key=lambda namespace: namespace.name)
 
     def is_empty(self, namespace: str) -> bool:
-        """Whether no topic and no partitioned parent lies in the namespace."""
+        """Return whether the namespace has no topic and no partitioned parent."""
         names: Iterable[TopicName] = (*self._topics, *self._partitioned)
         return all(name.namespace != namespace for name in names)
 
@@ -287,7 +287,7 @@ class RegistryIndex:
         return [found[name] for name in sorted(found)]
 
     def lag_keys(self, topic: TopicName | None = None) -> list[LagKey]:
-        """Every subscription of each log, or of a topic's logs, in the order of `LagKey.place`."""
+        """Return all subscriptions of all logs, or of a topic's logs, in the order of `LagKey.place`."""
         if topic is None:
             return [key for _, key in self._lag]
         record = self._topics.get(topic)
@@ -307,16 +307,17 @@ class RegistryIndex:
             )
         return found
 
-    # What may be made (docs/research/behaviours.md#81-creation)
+    # Checks before creation (docs/research/behaviours.md#81-creation)
 
     def check_topic_is_free(self, name: TopicName, *, partitions: int, settings: TopicSettings) -> None:
         """Check that a topic may be created: plain or one partition (`partitions=0`), or partitioned.
 
-        A half-made partitioned topic of the same number and settings is free: creating it again finishes it.
+        A partitioned topic whose creation was interrupted is free for the same number and settings: creating it again
+        finishes it.
 
         Raises:
             NamespaceNotFound, InvalidName, InvalidArgument, AlreadyExists: with the names in `details`.
-            Conflict: the namespace or the partitioned topic is being deleted, or the topic is coming back.
+            Conflict: the namespace or the partitioned topic is being deleted, or the topic is being restored.
         """
         if self.namespace(name.namespace).spec.stage is not Stage.READY:
             raise Conflict(f"namespace {name.namespace} is being deleted", namespace=name.namespace)
@@ -353,7 +354,7 @@ class RegistryIndex:
             return
         if parent.spec.stage is Stage.DELETING:
             raise Conflict(f"partitioned topic {parent.name} is being deleted", topic=parent.name)
-        if parent.spec.stage is Stage.RESTORING:  # each name is that of a partition which is still to come
+        if parent.spec.stage is Stage.RESTORING:  # the name belongs to a partition that is yet to be restored
             raise Conflict(f"topic {parent.name} is coming back: try again", topic=parent.name)
         if name.partition is not None:
             return

@@ -1,8 +1,8 @@
 """Remove a broker for good: it cannot register again, and others take its topics over from the object store.
 
-One transaction says so, and raises the broker's incarnation: from then on its earlier lives are over. What follows is
-the leader's, who takes its assignments away one by one (`moves.removed_brokers`); however often that is interrupted, it is
-gone on with. A broker that is registered is not removed: it is stopped, or its lease runs out, first.
+One transaction records the removal and raises the broker's incarnation, which ends its earlier lives. The leader then
+takes its assignments away one by one (`moves.removed_brokers`), and continues after each interruption. A registered
+broker is not removed: it must be stopped, or its lease must expire, first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RemovedRecord(JsonRecord):
 
 
 async def remove(store: MetadataStore, broker_id: BrokerId, *, at_ms: int) -> bool:
-    """Remove a broker; return False if it was removed before.
+    """Remove a broker. Return False if it was removed before.
 
     Raises:
         Conflict: it is registered now.
@@ -61,7 +61,7 @@ def is_registered(broker_id: BrokerId) -> Conflict:
 
 
 async def removed_among(store: MetadataStore, brokers: Iterable[BrokerId]) -> set[BrokerId]:
-    """Return those of the brokers that were removed. Raises `StoreUnavailable`."""
+    """Return which of the brokers were removed. Raises `StoreUnavailable`."""
     items, _ = await read_all(store, keys.REMOVED)
     return {BrokerId(keys.number_in_key(item.key)) for item in items} & set(brokers)
 

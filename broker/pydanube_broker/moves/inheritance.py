@@ -84,7 +84,7 @@ class Inheritances:
     """The replayed chains of this broker. Single user: the loop.
 
     Args:
-        folder: of the broker's data. Replays lie in a folder of it.
+        folder: the broker's data folder. Replays are stored in a folder inside.
         cluster: the folder of the cluster's objects.
     """
 
@@ -98,7 +98,7 @@ class Inheritances:
 
     @asynccontextmanager
     async def of(self, chain: ChainRange) -> AsyncIterator[Inherited]:
-        """Context for reading from a chain, which is replayed unless another topic had it replayed.
+        """Context for reading from a chain, which is replayed unless that was done for another topic.
 
         Raises:
             CorruptObject, StoreUnavailable: as `chain.replay`.

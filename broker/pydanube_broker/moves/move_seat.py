@@ -303,7 +303,7 @@ class Seat:
     # -- what was done ---------------------------------------------------------------------------------------
 
     def copied_ahead(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
-        """Handle that the target has nearly all of the topic, or that it failed: then the owner keeps the topic."""
+        """Called when the target has nearly all of the topic, or failed to copy it, which cancels the move."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING_AHEAD or self._pending:
             return []
@@ -312,7 +312,7 @@ class Seat:
         return self._get_ready(record)
 
     def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
-        """Handle that the whole copy is safe in the journal, awaiting this move, or that it failed: then cancel."""
+        """Called when the whole copy is safe in the journal, awaiting this move, or failed, which cancels the move."""
         record = self.record
         if turn != self.turn or record is None or self.phase is not Phase.COPYING or self._pending:
             return []
@@ -322,7 +322,7 @@ class Seat:
         return self._commit(arrive(record, self.revision, self.incarnation))
 
     def rebuilt(self, turn: int, epoch: Epoch) -> list[Effect]:
-        """Handle that the journal holds the topic in the epoch of its assignment, synced."""
+        """Called when the journal holds the topic in the epoch of its assignment, synced."""
         if turn != self.turn or self.record is None or self.phase is not Phase.REBUILDING:
             return []
         self.held, self._copying = epoch, Epoch(0)
@@ -336,32 +336,32 @@ class Seat:
         return self._commit(cancel(record, self.revision, error))
 
     def released(self, turn: int) -> list[Effect]:
-        """Handle that the release is noted in the journal, synced."""
+        """Called when the release is noted in the journal, synced."""
         if self.phase is not Phase.RELEASING:
             return []
         self.held = Epoch(0)
         return self._decide() if turn == self.turn else []
 
     def failed(self, turn: int) -> list[Effect]:
-        """Handle that a rebuild or release failed. `tick` repeats it."""
+        """Called when a rebuild or release failed. `tick` repeats it."""
         self._failed = self._failed or turn == self.turn
         return []
 
     # -- transactions ----------------------------------------------------------------------------------------
 
     def committed(self, turn: int, after: Assignment, revision: Revision) -> list[Effect]:
-        """Handle that the change was carried out, at this revision."""
+        """Called when the change was carried out, at this revision."""
         if turn != self.turn or self._pending is None:
             return []
         self.record, self.revision = after, revision
         return self._next()
 
     def refused(self, turn: int) -> list[Effect]:
-        """Handle that a guard of the change failed: the assignment or a witness has changed."""
+        """Called when a guard of the change failed: the assignment or a witness has changed."""
         return self.unknown(turn)
 
     def unknown(self, turn: int) -> list[Effect]:
-        """Handle an unknown outcome of the change, which may still be carried out."""
+        """Called when the outcome of the change is unknown: it may still be carried out."""
         if turn != self.turn or self._pending is None:
             return []
         self._looking = True

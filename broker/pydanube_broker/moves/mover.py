@@ -66,7 +66,7 @@ STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
 _AGAIN_S: Final = 0.2
 _SEEN_S: Final = 5.0  # time for the owner to see the record by which the target copies
-# Time without progress of the end of a copy after which the owner serves again: clients wait.
+# Maximum time without progress in copying the end. Then the owner serves again, because clients wait.
 _COPY_END_S: Final = 20.0
 
 

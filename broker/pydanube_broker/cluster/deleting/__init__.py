@@ -1,1 +1,1 @@
-"""Deletion with a grace period: tombstones, and what an undo restores from them."""
+"""Deletion with a grace period: tombstones, and restoring from them."""

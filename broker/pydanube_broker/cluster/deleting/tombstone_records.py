@@ -34,7 +34,7 @@ class ParentTombstone(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionTombstone(JsonRecord):
-    """A deleted subscription; its cursor stays with its topic's log."""
+    """A deleted subscription. Its cursor stays in its topic's log."""
 
     topic: str
     topic_id: int
@@ -59,7 +59,7 @@ def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
 
 
 def name_reused(name: str, stands: str = "") -> NameReused:
-    """`stands`: which kind of topic has the name."""
+    """Return the error for a name in use. `stands`: the kind of topic that has the name."""
     return NameReused(
         f"{name} is the name of another topic now{stands and f', {stands}'}: delete or rename that one's use first, "
         "then undo again",
