@@ -203,6 +203,12 @@ async def made_for(core: AdminCore, name: str) -> dict[str, Any]:
             arguments |= {"revocation": made["revocation"]} if name == "revocations.delete" else {}
         case "tokens.rotate" | "tokens.revoke":
             arguments["token_id"] = (await result(core, "tokens.create", name="t"))["token_id"]
+        case _ if name.startswith("connectors.") and name != "connectors.create":
+            known = [each["connector"] for each in (await result(core, "connectors.list"))["items"]]
+            if arguments["connector"] not in known:
+                await result(
+                    core, "connectors.create", **OPERATIONS["connectors.create"].examples[0].arguments
+                )
         case _ if "namespace" in arguments:
             arguments["namespace"] = "default"
     return arguments
