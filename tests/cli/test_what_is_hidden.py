@@ -365,3 +365,35 @@ async def test_a_report_of_a_glob_needs_the_right_on_all_that_the_glob_may_match
                 code = await locked.code(who, report, {"topic": glob})
                 assert code not in ("PERMISSION_DENIED", "INVALID_NAME"), (who, glob)
         assert await locked.code("owner", "reports.balance", {"topic": "/shop/orders"}) == "PERMISSION_DENIED"
+
+
+async def test_who_declares_a_connector_needs_the_rights_of_what_it_does(tmp_path: Path) -> None:
+    """Its worker has rights of its own: a sink of a topic of others was as good as reading it."""
+    sink = 'connector = "http-sink"\ntopic = "/shop/%s"'
+    source = 'connector = "mqtt-source"\ntopic = "/shop/orders"%s'
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        await locked.call("admin", "roles.create", role="connecting", permissions="connectors:*")
+        connecting = {"binding": "c", "principal": "mallory", "roles": "connecting", "scope": "cluster"}
+        await locked.call("admin", "bindings.create", **connecting)
+        await give(locked, "mallory", "consumer", "topic", "/shop/orders")
+
+        async def permission(name: str, definition: str, operation: str = "connectors.create") -> str | None:
+            refused = await error_of(locked, "mallory", operation, connector=name, definition=definition)
+            return refused["details"].get("permission")  # type: ignore[no-any-return]
+
+        assert await permission("wages", sink % "wages") == "data:consume"
+        assert (
+            await permission("own", 'connector = "my_sinks:Http"\ntopic = "/shop/orders"') == "data:produce"
+        )
+        assert await permission("any", 'connector = "kafka-source"') == "data:produce"
+        assert await permission("in", source % "") == "data:produce"
+        made = {"connector": "orders", "definition": sink % "orders"}
+        assert await locked.code("mallory", "connectors.create", made) == ""
+        assert await permission("orders", sink % "wages", "connectors.set") == "data:consume"
+        await give(locked, "mallory", "producer", "topic", "/shop/orders")
+        assert (
+            await locked.code("mallory", "connectors.create", {"connector": "in", "definition": source % ""})
+            == ""
+        )
+        assert await permission("spread", source % '\n[shape]\ntopic = "x-{a}"') == "data:produce"

@@ -10,12 +10,13 @@ A call is made on behalf of the credential's principal, where the locks are on, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.connectors import check_definition, topics_of
 from pydanube_core.errors import InvalidArgument, PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
@@ -115,6 +116,9 @@ WRITTEN: Final = {
     "dead_letters.replay": "to",
     "subscriptions.set_failure_policy": "dead_letter_topic",
 }
+
+#: their worker reads or writes the topics of the file, with its own rights
+DECLARES_CONNECTOR: Final = frozenset({"connectors.create", "connectors.set"})
 
 #: whose permission was looked at last in this task: what is being carried out
 call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=None)
@@ -259,6 +263,21 @@ def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resou
     written = arguments.get(WRITTEN.get(name, ""))
     if isinstance(written, str) and written:
         yield PRODUCE, Resource.of(TopicName.parse(written))
+    if name in DECLARES_CONNECTOR:
+        yield from _of_connector(str(arguments.get("definition", "")))
+
+
+def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
+    """Yield what a connector's worker does for whoever declares it. An invalid file is refused by the operation itself."""
+    with suppress(InvalidArgument):
+        tree = check_definition(definition)
+        shape = tree.get("shape")
+        # A record may choose its topic, by the file or by the source.
+        chosen = isinstance(shape, Mapping) and "topic" in shape
+        topics = [] if chosen else [Resource.of(TopicName.parse(each)) for each in topics_of(tree)]
+        of_kind = {"sink": (CONSUME,), "source": (PRODUCE,)}
+        for permission in of_kind.get(tree["connector"].rpartition("-")[2], (CONSUME, PRODUCE)):
+            yield from ((permission, resource) for resource in topics or [CLUSTER])
 
 
 def _of_glob(topic: object) -> Resource:
