@@ -1,8 +1,8 @@
 """Add objects that are newer than the catalog to it instead of deleting them, as after an older backup was restored.
 
-Which objects make up the topic is pure (`chain`): what is listed and there stays; where it is missing, an object that
-nobody lists and that covers it takes its place, as a merge of the lost future did; behind the last one the objects
-follow that begin where the one before ends. Each is opened and summed before it counts.
+`chain` selects the objects of the topic. Listed objects that exist stay. A missing one is replaced by an unlisted
+object that covers it, such as a merge made after the backup. Behind the last listed object follow unlisted ones that
+each begin where the one before ends. Each is opened and hashed before it counts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
     """Return the objects to add, in order of their offsets. Pure.
 
     Args:
-        listed: (start, end, name) of the catalog's, ascending, without gaps.
+        listed: (start, end, name) of the catalog's objects, ascending, without gaps.
         there: names of all objects in the topic's folder.
-        tiered: where the last of the catalog's ends.
+        tiered: the end of the catalog's last object.
     """
     known = {name for _, _, name in listed}
     found = [name for each in there if each not in known and (name := ObjectName.parse(each)) is not None]
@@ -46,7 +46,7 @@ def chain(listed: Sequence[tuple[int, int, str]], there: Collection[str], tiered
     while True:
         following = starts.get(at)
         if following is None:
-            # one that was merged with the last of the catalog's, which are there as well
+            # one that was merged with the catalog's last ones, which are there as well
             over = [
                 starts[start]
                 for start, _, _ in listed

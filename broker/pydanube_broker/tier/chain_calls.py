@@ -1,4 +1,4 @@
-"""A chain's calls of its object store, in a process of their own: neither the loop nor the tier's uploads hold them up."""
+"""A chain's calls of its object store, in a separate process, so that neither the loop nor tier uploads delay them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ChainRecord:
             raise Unavailable("other brokers read the chain of this journal: nothing of it is deleted now")
 
     async def _change(self, change: Callable[[JournalRecord], JournalRecord]) -> JournalRecord:
-        """Change the record while it is open and of this journal; return what is there. Raises `MetadataUnavailable`."""
+        """Change the record while it is open and of this journal; return the result. Raises `MetadataUnavailable`."""
         while True:
             item = await self._metadata.get(self._key)
             if item is None:

@@ -45,7 +45,7 @@ class ChainWork:
 
 
 class TierChains:
-    """A `ChainStore`. `call` asks the tier's process; if that ends, the outcome is unknown and the error retryable."""
+    """A `ChainStore`. `call` calls the tier's process. If that ends, the outcome is unknown and the error retryable."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -1,6 +1,6 @@
 """The broker's side of the tier's process: start it on demand, call it, start it again if it ends.
 
-Its death is a retry for whoever waits: nothing counts before the catalog says so, so nothing is lost with it.
+If it dies, waiting callers retry. Nothing is lost, because an object counts only once the catalog lists it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pydanube_broker.tier.messages import HEAD, encode_message
 
 log = logging.getLogger("pydanube.tier")
 
-_END_S: Final = 0.05  # what the loop waits for a process that was killed
-_PIECE_BYTES: Final = 256 << 10  # what one callback of the loop copies
+_END_S: Final = 0.05  # the loop's wait for a killed process
+_PIECE_BYTES: Final = 256 << 10  # copied by one callback of the loop
 
 
 class ChildDied(Unavailable):
@@ -36,10 +36,10 @@ class TierChild:
 
     def __init__(self, options: StoreOptions, *, work: str = "tier") -> None:
         self._options = options
-        self._work = work  # `chain`: its calls, and none of the tier's
+        self._work = work  # `chain`: serves the chain's calls, not the tier's
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
-        self._asked_s: dict[int, float] = {}  # when each of those was asked
+        self._asked_s: dict[int, float] = {}  # when each of those calls began
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class TierChild:
     ) -> tuple[dict[str, Any], memoryview]:
         """Call `TierWork`. When cancelled, the work continues in the child and its answer is dropped.
 
-        Raises `ChildDied`: the process ended; ask again. Else what the call raised.
+        Raises `ChildDied` if the process ended (retry), else the error of the call.
         """
         await self._started()
         return await self._ask({"call": name, "arguments": arguments}, blob)
@@ -138,7 +138,7 @@ class TierChild:
             try:
                 code: int | None = process.wait(_END_S)
             except subprocess.TimeoutExpired:
-                # The machine is busy, or it waits for a disk that hangs, and nobody can end it: it ends by itself when the
+                # The machine is busy, or the process waits for a hanging disk and cannot be killed: it ends when the
                 # disk is back. Nothing it does then counts.
                 code = None
                 threading.Thread(target=process.wait, name="end of the tier's process", daemon=True).start()
@@ -166,10 +166,10 @@ class TierChild:
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program with a descriptor; a fork would copy a process with threads."""
+    """Start the program with a descriptor, because a fork would copy a process with threads."""
     return subprocess.Popen(
         [sys.executable, "-m", "pydanube_broker.tier.process", str(theirs.fileno())],
         pass_fds=(theirs.fileno(),),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is the broker's alone; the process nices the session
+        start_new_session=True,  # Ctrl-C goes to the broker alone, and the process nices the session
     )

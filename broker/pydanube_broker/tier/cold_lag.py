@@ -1,11 +1,12 @@
 """The lag of a cursor that stands in the cold tier: bytes of objects after it, append time of its message.
 
-Bytes are those of the objects as they are stored, the first in proportion to its offsets. Beyond `_EXACT_OBJECTS` they are
-in proportion to the whole topic's, which costs one look-up whatever the number of objects. A figure is kept while its topic's part of the
-tier has the same bounds, half a minute at most (objects are merged): two look-ups for each of ten thousand cursors take seconds.
+Bytes are the stored bytes of the objects, of the first in proportion to its unread offsets. Beyond `_EXACT_OBJECTS`
+objects, the bytes are the whole topic's in proportion to its unread offsets, which costs one look-up regardless of the
+number of objects. A figure is kept while its topic's part of the tier has the same bounds, for 30 s at most because
+objects are merged: two look-ups for each of ten thousand cursors take seconds.
 
-A cursor that moves is somewhere else at each sample: a look-up also brings the append times of messages behind its own, and
-what lies between two of them that are close is known without another.
+A cursor that moves has another offset at each sample. So a look-up also returns the append times of later messages, and
+times between two close ones are interpolated.
 """
 
 from __future__ import annotations
@@ -24,15 +25,13 @@ from pydanube_broker.tier.child import TierChild
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _EXACT_OBJECTS: Final = 500  # one page of the catalog
-_REMEMBERED: Final = (
-    16_384  # cursors; they are asked for in turn: with fewer places than cursors none would be found
-)
+_REMEMBERED: Final = 16_384  # cursors, looked up in turn: with fewer places than cursors none would be found
 KEPT_S: Final = 30.0
 _POINTS: Final = 64  # append times of one look-up
-_COURSES: Final = 16  # of a topic: look-ups whose points are kept
+_COURSES: Final = 16  # look-ups of a topic whose points are kept
 _TOPICS: Final = 256
 _AHEAD: Final = 8  # look-ups for one cursor that moves fast
-_CLOSE: Final = 0.01  # of the age; a second always is
+_CLOSE: Final = 0.01  # of the age; a second always is close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class ColdLag:
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
         """Return the unread part of the cold tier from `offset` on; None if there is none.
 
-        Raises `StoreUnavailable`: the metadata store.
+        Raises `StoreUnavailable` if the metadata store is away.
         """
         key, bounds = (topic.topic_id, offset), (topic.start_offset, topic.state.tiered_offset)
         now = asyncio.get_running_loop().time()
@@ -95,7 +94,7 @@ class ColdLag:
         return ColdPart(offset=offset, bytes=size, append_time_ms=time_ms)
 
     async def follow(self, topic: Topic, subscription_id: int, offset: int) -> None:
-        """Look up append times ahead of a cursor that moves: of twice as many messages as since the look before."""
+        """Look up append times ahead of a moving cursor, for twice the messages that it passed since the last call."""
         key = (topic.topic_id, subscription_id)
         until = offset + 2 * (offset - self._were.get(key, offset))
         self._were[key] = offset
@@ -112,7 +111,7 @@ class ColdLag:
             offset = course[-1][0] + 1
 
     def known_time_ms(self, topic_id: int, offset: int) -> int | None:
-        """The append time at an offset, by what was asked for before."""
+        """Return the append time at an offset from earlier look-ups; None if they do not cover it."""
         known = self._times.get((topic_id, offset))
         course = None if known is not None else self._course(topic_id, offset)
         if course is None:
@@ -132,7 +131,7 @@ class ColdLag:
         try:
             said, _ = await self._child.call("when", asked)
         except ClusterError:
-            return None  # whoever reads the topic is told; here it is a figure that is not known
+            return None  # readers of the topic get the error. Here only a figure is missing
         course = [(at, time_ms) for at, time_ms in said["points"]]
         if course:
             end = course[-1][0]

@@ -1,8 +1,8 @@
 """Read messages that the journal no longer has: cold tier → journal → tail, by offset, for every kind of reader.
 
-`read` answers from memory or says None; `fill` brings what is missing and says when. Pumps use both as they do for the
-journal's disk, so the hand-over is invisible: it is decided anew at each read by where the journal begins at that moment.
-What an object says is a range: offsets in it without a message are holes, counted as read.
+`read` returns batches from memory, or None. `fill` loads the missing range and calls back. Pumps use both as they do
+for the journal's disk, and do not see the hand-over: each read decides it by where the journal begins at that moment.
+An object covers a range: offsets in it without a message are holes, counted as read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ BATCH_BYTES: Final = 500  # of a batch beside its bytes: a tuple of seven, a vie
 class ColdCache:
     """Ranges that were read and may be needed again, bounded in bytes for the whole broker. Pure.
 
-    A range says everything about its offsets: one without batches says that there is no message. The least recently used
-    range goes first, so that one topic's replay does not throw another's out before it is used; the newest always stays.
+    A range is complete: offsets in it without a batch have no message. The least recently used range is evicted first,
+    so that one topic's replay does not evict another's before it is used. The newest always stays.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -94,13 +94,13 @@ class ColdCache:
             del self._topics[old.topic_id]
 
     def drop(self, topic_id: int) -> None:
-        """Drop all that is cached of a topic."""
+        """Drop a topic's ranges."""
         for old in list(self._topics.get(topic_id, ())):
             self._remove(old)
 
 
 CACHE_BYTES: Final = 64 << 20
-CHUNK_BYTES: Final = 2 << 20  # what one call of the child gives
+CHUNK_BYTES: Final = 2 << 20  # of one call of the child
 _ATTEMPTS: Final = 3
 _REMEMBERED: Final = 1024
 
@@ -165,7 +165,7 @@ class ColdReads:
     def fill(
         self, topic: Topic, offset: int, end: int, max_bytes: int, worker_threads: WorkerThreads, done: Filled
     ) -> None:
-        """Load what `read` missed. `done` is called in the loop: with an error, or with another value: then read again."""
+        """Load the range that `read` missed. The loop calls `done` with an error, or another value: read again."""
         at = offset
         while at < end and not self._in_journal(topic, at):
             known = self.cache.find(topic.topic_id, at)
@@ -226,15 +226,15 @@ class ColdReads:
             if entry is None or entry.start > offset:
                 head = await self._catalog.head(topic.topic_id)
                 begins = max(topic.start_offset, 0 if head is None else head.head.start_offset)
-                if offset < begins:  # retention took it meanwhile
+                if offset < begins:  # retention dropped it since
                     self.cache.add(ColdRange(topic.topic_id, offset, begins, [], 0))
                     return
                 self._entries.pop(topic.topic_id, None)
                 if attempt + 1 < _ATTEMPTS:
-                    continue  # a merge or retention may have come between the two looks
+                    continue  # a merge or retention may have come between the two look-ups
                 end = topic.state.tiered_offset if entry is None else entry.start
                 log.error("tier_gap", extra={"topic": topic.name, "start": offset, "end": end})
-                # Objects cover what was tiered without a gap: this is a loss, and no hole to pass over in silence.
+                # Objects cover the tiered offsets without a gap: this is a loss, and no hole to skip silently.
                 raise ObjectMissing(
                     f"no object of the cold tier holds offsets {offset} to {end} of {topic.name}: see `danube objects "
                     "verify`, and restore the metadata from a backup; to go on behind them, seek there",
@@ -257,7 +257,7 @@ class ColdReads:
                 self._entries.pop(topic.topic_id, None)
                 if attempt + 1 == _ATTEMPTS or (now is not None and now.name == entry.name):
                     raise
-                continue  # it was compacted meanwhile: there is another in its place
+                continue  # it was compacted since: another object replaces it
             except ChildDied:
                 if attempt + 1 == _ATTEMPTS:
                     raise
@@ -278,7 +278,7 @@ class ColdReads:
         return where(self._folders[topic_id], entry)
 
     def forget(self, topic_id: int) -> None:
-        """Drop what is cached of a topic: its objects were replaced or dropped, or it was deleted."""
+        """Drop a topic's cached entry: its objects were replaced or dropped, or it was deleted."""
         self._entries.pop(topic_id, None)
 
     # -- time ------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Delete objects: retired ones after their grace period, orphans, and all of a deleted topic.
 
-Only the topic's owner deletes, while the store is its own (`holding`), and only what no catalog has and what is proven
-to be of no use: this life wrote it, or the catalog had it before, or every offset of it is in objects that are listed
-and there. What is newer than the catalog is none of these, and stays. The catalog comes first where an object leaves the topic,
-and last where the topic itself is gone: a head without a topic says that there is something left to delete, so that a
-crash in between is found at the next start.
+Only the topic's owner deletes, while it holds the store (`holding`), and only objects that are in no catalog and
+provably of no use: this start wrote the object, or the catalog had it before, or listed objects that exist cover all
+its offsets. An object that is newer than the catalog is none of these, and stays. When an object leaves the topic, the
+catalog changes first. When the topic itself is deleted, the catalog changes last: a head without a topic marks objects
+still to delete, which the next start finds after a crash.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _DELETE_AT_ONCE: Final = 100
 
 
 class Collector:
-    """Deletes objects. Methods raise what catalog and child raise; what was done until then stays. Single user: the loop."""
+    """Deletes objects. Methods raise the errors of catalog and child; earlier deletions stay. Single user: the loop."""
 
     def __init__(self, parts: TierParts, flusher: Flusher, *, clock: Clock | None = None) -> None:
         self._parts = parts
         self._flusher = flusher
         self._clock = clock or BootClock()
-        # when objects of other runs of the machine were met: bounded by what rests, and that by the grace time
+        # When orphans, and objects retired in another boot, were first seen. The grace period bounds their number
         self._first_seen: dict[tuple[int, str], int] = {}
         self.young: set[int] = set()  # topics with orphans that are not old enough
         self.deleted = 0
@@ -47,7 +47,7 @@ class Collector:
     async def delete_retired(self, topic: Topic, *, grace_ms: int) -> int:
         """Delete retired objects whose grace period is over; return how many.
 
-        Raises `StoreUnavailable`: some could not be deleted; the others are.
+        Raises `StoreUnavailable` if one could not be deleted, after trying the others.
         """
         deleted, failed = 0, None
         for group in await self._parts.catalog.resting(topic.topic_id):
@@ -66,16 +66,16 @@ class Collector:
         return deleted
 
     def _rested_ms(self, topic_id: int, group: Resting) -> int:
-        """Return how long objects have been retired, at least; not by the wall clock, whose steps would end the grace."""
+        """Return how long objects have been retired, at least. Steps of the wall clock must not end the grace period."""
         now = self._clock.now_ms()
         if group.since.boot and group.since.boot == boot_id():
             return now - group.since.boot_ms
         return self._seen_ms(topic_id, group.group)
 
     async def _delete(self, topic: Topic, names: Sequence[str]) -> tuple[list[str], ClusterError | None]:
-        """Delete objects of a topic's folder; return which are gone, and why others are not.
+        """Delete objects of a topic's folder; return the deleted ones, and the first error.
 
-        In no particular order: a few that cannot be deleted must not stand before the others for ever.
+        The order is random, so that a few that cannot be deleted do not block the others.
         """
         folder = self._parts.folders[topic.topic_id]
         gone: list[str] = []
@@ -99,7 +99,7 @@ class Collector:
         folder = self._parts.folders[topic.topic_id]
         said, _ = await self._parts.child.call("list", {"folder": folder})
         there = {fact["key"].rpartition("/")[2]: fact["bytes"] for fact in said["objects"]}
-        # In this order: what is committed between the listing and here is in the catalog by now.
+        # In this order: an object committed since the listing is in the catalog by now.
         under_way = {*self._flusher.in_flight.values(), *self._flusher.merging}
         entries = [entry async for entry in self._parts.catalog.entries(topic.topic_id)]
         listed = {entry.name for entry in entries}
@@ -152,7 +152,7 @@ class Collector:
                 self._first_seen.pop((topic.topic_id, name), None)
             if work is not None:
                 work.done += len(deleted)
-        # those that are gone already: deleted by hand, here, or by a life that died before it said so
+        # Remove records of objects that are gone: deleted by hand, here, or by a start that died before recording it
         await self.delete_retired(topic, grace_ms=grace_ms)
         if failed is not None:
             raise failed
@@ -171,7 +171,7 @@ class Collector:
         if held is None:
             return 0
         folder = held.head.folder
-        # A folder holds one topic id: whatever is in it was written for this topic.
+        # A folder holds one topic id: all objects in it were written for this topic.
         assert folder.endswith(f"/{topic_id}"), f"{folder} is not the folder of topic {topic_id} alone"
         said, _ = await self._parts.child.call("list", {"folder": folder})
         keys = [fact["key"] for fact in said["objects"]]

@@ -1,7 +1,7 @@
 """Deleted topics that can be restored: their last messages are tiered like any others.
 
-What such a topic has in the journal alone keeps all that follows it there, for the grace of its deletion. It is flushed
-by the same rules as before, so that it holds the journal up for `tier.flush_age` and not for a day.
+Messages of such a topic that only the journal has keep all later records there, for the grace period of the deletion.
+They are flushed by the same rules as before, so that they hold up the journal for `tier.flush_age` and not for a day.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.topic import Topic
 
 _SLICE: Final = 1000
-_AT_ONCE: Final = 50  # looked at for the first time: each asks the catalog
+_AT_ONCE: Final = 50  # new topics per look, each with a read of the catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class DeletedTopics:
                 continue
             state = self._hub.states[tombstone.topic_id]
             epoch = state.epoch
-            if held is not None:  # after a restart nobody else tells the state what is tiered
+            if held is not None:  # after a restart nothing else sets these
                 epoch = max(epoch, held.head.epoch)
                 state.tiered_offset = max(state.tiered_offset, held.head.tiered_offset)
                 state.start_offset = max(state.start_offset, held.head.start_offset)
             if self._waits(tombstone.topic_id):
                 self._known[tombstone.topic_id] = _Deleted(self._hub, tombstone, state, epoch)
-        # They have all that a flush asks of a topic, and nothing of what serving one takes.
+        # `_Deleted` has only the part of a topic that a flush uses.
         return [cast("Topic", each) for each in self._known.values()]
 
     def _waits(self, topic_id: int) -> bool:

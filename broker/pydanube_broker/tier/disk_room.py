@@ -1,8 +1,9 @@
-"""The space that the tier may use on the journal's disk: it must leave what the guard keeps free.
+"""The space that the tier may use on the journal's disk: it must leave the space that the guard keeps free.
 
-An object is written before the journal may forget what is in it, so flushes go on below the guard, in objects that leave
-a quarter of it: they are what makes room. A merge frees nothing before its sources have rested, and telemetry never does:
-they keep to the guard. Where objects and what is on its way to them are on other disks, nothing is held back here.
+The journal may forget messages only once an object with them is written. So flushes continue below the guard, in
+objects that leave a quarter of it, because they make room. A merge frees nothing before the grace period of its sources
+is over, and telemetry never does: they keep to the guard. If objects and files waiting for upload are on other disks,
+there is no limit here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from pydanube_core.errors import DiskFull
 
 FLUSH_SHARE: Final = 4  # flushes leave a quarter of the guard
-LEAST_BYTES: Final = 64 << 10  # an object for less frees nothing worth its write
+LEAST_BYTES: Final = 64 << 10  # a smaller object frees too little for its write
 _MUCH: Final = 1 << 62
 
 Measure = Callable[[], tuple[int | None, int]]
@@ -39,10 +40,10 @@ def _above(path: Path) -> Path:
 
 
 class DiskRoom:
-    """Single user: the loop.
+    """Compares writes of the tier with the free space. Single user: the loop.
 
     Args:
-        measure: bytes that are free, None when nobody knows; bytes that the guard keeps free.
+        measure: returns the free bytes, None if unknown, and the bytes that the guard keeps free.
     """
 
     def __init__(self, folder: Path, measure: Measure) -> None:
@@ -57,7 +58,7 @@ class DiskRoom:
             return _MUCH
         free, guard = self._measure()
         if free is None:
-            return _MUCH  # what is wrong with the disk is said elsewhere
+            return _MUCH  # the disk's error is reported elsewhere
         room = free - self._taken - guard // FLUSH_SHARE
         if not guard:
             return _MUCH

@@ -21,11 +21,11 @@ class Failure:
 
     error: ClusterError
     count: int
-    again_s: float  # of the loop's clock: a step of the wall clock must not make it an hour
+    again_s: float  # of the loop's clock, so that a step of the wall clock does not make it an hour
 
 
 class Failures(dict[int, Failure]):
-    """The failures by topic id. `event`: what is logged of each."""
+    """The failures by topic id. `event`: the log event of each."""
 
     def __init__(self, event: str) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""Flush topics to the cold tier: which one is due, and the steps of an object from the journal to the catalog.
+"""Flush topics to the cold tier: which topic is due, and the steps of an object from the journal to the catalog.
 
-A topic is due by size or by age; the oldest goes first, under a budget of objects a second for the whole broker. One
-object: plan (positions of committed batches behind the tiered offset) → the child encodes, uploads, reads it back →
-the catalog takes it, guarded by the owner's epoch → the topic's tiered offset moves → the journal may forget. Nothing
-before the catalog's change counts, and everything before it may be repeated; a crash leaves an object that nobody
-lists, which its owner collects.
+A topic is due by size or by age. The oldest goes first, under a budget of objects per second for the whole broker.
+The steps of an object: plan (positions of committed batches from the tiered offset on) → the child encodes, uploads,
+reads it back → the catalog takes it, guarded by the owner's epoch → the topic's tiered offset moves → the journal may
+forget. An object counts only with the catalog's change, and all steps before it may be repeated. A crash leaves an
+unlisted object, which its owner collects.
 
 A topic with a long backlog has two objects under way, so that one is encoded while the other is uploaded and read
-back. They are committed in order: the second waits for the first, and is nobody's when that one fails.
+back. They are committed in order: the second waits for the first, and is deleted if the first fails.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _FLIGHTS: Final = 2  # objects of one topic under way
-_URGENT_FLUSHES: Final = 16  # flushes behind which the child stops giving way to producers
+_URGENT_FLUSHES: Final = 16  # backlog in flushes from which the child no longer gives way to producers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A topic with something to flush; `since_ms` is the append time of the oldest message."""
+    """A topic with something to flush. `since_ms` is the append time of the oldest message."""
 
     topic: Topic
     since_ms: int
@@ -47,7 +47,7 @@ class Due:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """An object being written. `committed` is set when it ends; the next object of the topic waits for it."""
+    """An object being written. `committed` is set when it ends, and the next object of the topic waits for it."""
 
     end: int  # one past its last offset
     before: int  # stored bytes of the topic below `end`
@@ -63,7 +63,7 @@ class Flusher:
         self._object_bytes = max(sizes.object_bytes, sizes.flush_bytes)
         self._flush_age_ms = int(sizes.flush_age * 1000)
         self._flushed: dict[int, int] = {}  # topic id → its stored bytes at the last flush
-        # topic id → offset that is next; its age when that was seen first, and when that was (of the loop's clock)
+        # topic id → next offset, its age when first seen, and the loop's time then
         self._waiting_since: dict[int, tuple[int, int, float]] = {}
         self._claimed: dict[int, int] = {}  # topic id → epoch
         self._flights: dict[int, list[_Flight]] = {}  # topic id → in order of their offsets
@@ -88,7 +88,7 @@ class Flusher:
         return state.stored_bytes - flushed
 
     def due(self, topic: Topic, now: int, *, force: bool = False) -> Due | None:
-        """Return whether a topic should be flushed now."""
+        """Return a topic that should be flushed now; None if it should not."""
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
@@ -116,7 +116,7 @@ class Flusher:
         state = topic.state
         if state.tiered_offset >= topic.commit or topic.closed is not None:
             return None
-        if topic.topic_id in self._flights:  # `_age_ms` remembers what follows those
+        if topic.topic_id in self._flights:  # `_age_ms` keeps the age of the message after those
             time_ms = self._parts.hub.journal.time_at_offset(topic.topic_id, state.tiered_offset)
             age_ms = None if time_ms is None else max(0, now - time_ms)
         else:
@@ -156,7 +156,7 @@ class Flusher:
         """Flush the topic's next part; return whether that succeeded. Raises only when cancelled.
 
         Args:
-            urgent: the backlog is long: the child does not give way to everybody else.
+            urgent: the backlog is long, so the child does not give way to consumers and producers.
         """
         topic_id = topic.topic_id
         flights = self._flights.get(topic_id)
@@ -183,7 +183,7 @@ class Flusher:
         self.failures.note(topic.topic_id, topic.name, error, at_once=isinstance(error, ChildDied))
 
     async def claim(self, topic: Topic) -> None:
-        """Reserve the topic's objects for this owner's epoch, and take over what the head says."""
+        """Reserve the topic's objects for this owner's epoch, and take over the head's folder and tiered offset."""
         epoch = topic.assigned_epoch
         if self._claimed.get(topic.topic_id) == epoch:
             return
@@ -269,7 +269,7 @@ class Flusher:
         meta |= {"subscriptions": subscriptions, "schemas": schemas}
         facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
         reached(Step.ANSWERED)
-        # Shielded: cancelling the wait must not cancel what the other flight is to decide.
+        # Shielded: cancelling this wait must not cancel the other flight's result.
         if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):
             await self._parts.child.call("delete", {"keys": [key]})
             return False
@@ -288,7 +288,7 @@ class Flusher:
             self._claimed.pop(topic.topic_id, None)
             raise
         reached(Step.COMMITTED)
-        # From here on the object is the topic: catalog and object are on stable storage, read back and compared.
+        # From here on the object holds the messages: catalog and object are on stable storage, read back and compared.
         topic.adopt_tiered(flight.end)
         self._flushed[topic.topic_id] = flight.before
         self.objects += 1
@@ -299,7 +299,7 @@ class Flusher:
         return True
 
     def forget(self, topic_id: int) -> None:
-        """Forget what is kept of a deleted topic."""
+        """Forget a deleted topic."""
         self._flushed.pop(topic_id, None)
         self._waiting_since.pop(topic_id, None)
         self._claimed.pop(topic_id, None)
@@ -315,7 +315,7 @@ class Flusher:
 
 
 def entry_of(name: ObjectName, facts: dict[str, Any], *, epoch: int) -> CatalogEntry:
-    """Return the catalog's entry for an object, from what the tier's process says of it. `epoch`: of its newest message."""
+    """Return the catalog's entry for an object, from the facts of the tier's process. `epoch`: of its newest message."""
     now = now_ms()
     return CatalogEntry(
         name=str(name),
@@ -323,7 +323,7 @@ def entry_of(name: ObjectName, facts: dict[str, Any], *, epoch: int) -> CatalogE
         end=name.end,
         messages=facts["messages"],
         bytes=facts["bytes"],
-        # no newer than now, whatever a clock that ran ahead has stamped: retention and seeking by time go by these
+        # at most now, because a clock may have run ahead, and retention and seeking by time use these
         min_append_time_ms=min(facts["min_append_time_ms"], now),
         max_append_time_ms=min(facts["max_append_time_ms"], now),
         epoch=epoch,
@@ -336,18 +336,18 @@ def entry_of(name: ObjectName, facts: dict[str, Any], *, epoch: int) -> CatalogE
 
 
 def meta_of(cluster: str, topic: str, topic_id: int, name: ObjectName) -> dict[str, Any]:
-    """Return what an object says of itself."""
+    """Return the metadata in an object's footer."""
     return {"cluster": cluster, "topic": topic, "topic_id": topic_id, "start": name.start, "end": name.end}
 
 
 async def write_object(
     child: TierChild, key: str, meta: dict[str, Any], segments: Sequence[tuple[Path, bytes]], *, urgent: bool
 ) -> dict[str, Any]:
-    """Have the tier's process write batches of the journal as an object; return what it says of it.
+    """Have the tier's process write batches of the journal as an object; return its facts.
 
     Args:
         segments: as `Journal.places` gives them.
-        urgent: it does not give way to everybody else.
+        urgent: it does not give way to consumers and producers.
     """
     runs = [[str(path), len(places) // 8] for path, places in segments]
     facts, _ = await child.call(

@@ -19,7 +19,9 @@ from pydanube_core.errors import CorruptObject
 
 from pydanube_broker.tier.kept_states_work import Answer, Call
 
-if TYPE_CHECKING:  # to read the whole cluster package for one name doubled the start of the tier's process
+if (
+    TYPE_CHECKING
+):  # importing the whole cluster package for one name doubled the start time of the tier's process
     from pydanube_storage.objects import ObjectStore
 
     from pydanube_broker.cluster.move_record import HandOverPart
@@ -43,7 +45,7 @@ class FragmentWork:
 async def copy_parts(call: Call, parts: Sequence[HandOverPart], arrival: Arrival) -> None:
     """Copy the parts into the journal.
 
-    Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`, and what the journal raises: some may be copied.
+    Raises `ObjectMissing`, `CorruptObject`, `StoreUnavailable`, and the errors of the journal: some may be copied.
     """
     from pydanube_broker.copying.piece import decode_piece
 

@@ -1,7 +1,8 @@
 """The broker's ownership of its store: taken at the start, watched, and reported when it is lost.
 
-A local store is asked at once, a remote one through the tier's process, at the start for a bounded time: when it is
-away the broker starts all the same, writes nothing there, and asks again. What is decided is in `ownership`.
+A local store is read directly, a remote one through the tier's process. A start waits for a remote store for a
+bounded time. If it is away, the broker starts anyway, writes nothing there, and tries again. The rules are in
+`ownership`.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class StoreHold:
         self.life = secrets.token_hex(LIFE_DIGITS // 2)
         self.held = False
         self.reason: ClusterError | None = None
-        self.failures = 0  # times the store did not say whose it is
-        self.continuous = False  # whether the store is as this directory's life before left it
-        self.clock_ahead_s: float | None = None  # of the store's, when it was taken; None: it does not say
+        self.failures = 0  # failed attempts to take the store
+        self.continuous = False  # whether the store is as the last start of this directory left it
+        self.clock_ahead_s: float | None = None  # of the store's, when it was taken; None: unknown
         self.url = options.url
         self._options = options
         self._data_dir = data_dir
@@ -121,18 +122,20 @@ class StoreHold:
     async def take(
         self, cluster: str, *, objects_listed: bool, adopt: Callable[[], Awaitable[None]]
     ) -> Verdict | None:
-        """Take the store at the start. None: a remote store is away, and is asked again later.
+        """Take the store at the start. Returns None if a remote store is away: it is tried again later.
 
         Args:
-            adopt: takes what is newer than the catalog into it, before the store is taken: it is done again after a crash.
+            adopt: adds newer objects to the catalog. Runs before the store is taken, so that a crash repeats it.
 
         Raises:
-            StoreOwned: it is somebody else's. TierNotShared, ClusterMismatch: of several brokers, that it is not the
-                others', or not that of these metadata. What `adopt` raises.
+            StoreOwned: another start or directory owns it.
+            TierNotShared: the cluster's other brokers use another store.
+            ClusterMismatch: the store's newest mark was not made from these metadata.
+            Also the errors of `adopt`.
         """
         self._adopt = adopt
         self._cluster, self._objects_listed = cluster, objects_listed
-        if self._scheme == "memory":  # gone with its process, and nobody else's
+        if self._scheme == "memory":  # gone with its process, and not shared
             self.held = self.continuous = True
             return Verdict.CLAIM
         try:
@@ -145,8 +148,8 @@ class StoreHold:
             return await self._take(mark, at_start=True)
         except StoreUnavailable as error:
             if mark is not None:
-                raise  # there may be objects that have to be adopted before the first offset is given out
-            self._away(error)  # it holds nothing of ours and cannot be written to: as if it were away
+                raise  # there may be objects to adopt before the first offset is assigned
+            self._away(error)  # it has no mark of this broker and cannot be written to: as if it were away
             return None
 
     async def ask_again(self) -> None:
@@ -188,7 +191,7 @@ class StoreHold:
                 return "TIER_STORE_UNAVAILABLE"
 
     def check(self) -> None:
-        """Raise the error if this start may not write to the store, or delete there."""
+        """Raise an error if this start may not write to the store, or delete there."""
         if not self.held:
             raise self.reason or StoreUnavailable(
                 "the store was not asked yet whose it is", retry_after_ms=1000
@@ -236,7 +239,7 @@ class StoreHold:
             self._lose(self._empty())
             return verdict
         if verdict is Verdict.ADOPT and not at_start:
-            verdict = Verdict.NEWER  # what is newer can be adopted only before offsets are given out
+            verdict = Verdict.NEWER  # newer objects can be adopted only before offsets are assigned
         if verdict in (Verdict.OTHER, Verdict.NEWER):
             assert mark is not None
             raise refusal(verdict, mark, self._options.url)
@@ -287,8 +290,10 @@ class StoreHold:
             )
 
     async def _name_of_store(self) -> str:
-        """The name of the cluster's store. One broker gives it, and others wait for that: not every store refuses the second
-        of two that would name it at once, and both would take their own for the cluster's.
+        """Return the name of the cluster's store. One broker writes it to the store, and the others wait for that.
+
+        Not every store refuses the second of two concurrent writes, and both brokers would take their own name for the
+        cluster's.
         """
         proposed, began_s = secrets.token_hex(8), self._monotonic()
         while True:
@@ -298,7 +303,7 @@ class StoreHold:
             if name.giver == self._broker_id:
                 found = await self._identity(name.store_id)
                 await note_name(self._metadata, name, found, None)
-            elif self._monotonic() - began_s > NAMING_S:  # whoever was about to is gone
+            elif self._monotonic() - began_s > NAMING_S:  # the broker that was to write the name is gone
                 await note_name(self._metadata, name, name.store_id, self._broker_id)
                 began_s = self._monotonic()
             else:

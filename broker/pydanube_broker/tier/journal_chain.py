@@ -1,8 +1,8 @@
 """The chain of this broker's journal: opened at a start, made when it is first needed, written while the broker runs.
 
-Order of a start: `reopen` before the journal is read (the earlier start is fenced, what the disk has lost comes back),
-`attach` before the journal begins, `run` as a task. A store that is away refuses the start only where topics are stored
-in it. Otherwise the chain is opened as soon as the store answers, and the journal keeps its segments until then.
+Order of a start: `reopen` before the journal is read (it fences the earlier start and restores records that the disk
+has lost), `attach` before the journal begins, `run` as a task. If the store is away, the start fails only if topics are
+stored in it. Otherwise the chain is opened as soon as the store answers, and the journal keeps its segments until then.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class JournalChain:
         self._linger_s = linger_s
         self._child = TierChild(options, work="chain")
         self.store = ChainCalls(self._child.call)
-        self._place: Place | None = None  # where the fence of this start ends
+        self._place: Place | None = None  # the end of this start's fence
         self._writer: ChainWriter | None = None
         self._journal: Journal | None = None
         self._owner: ChainOwner | None = None
         self._wanted = asyncio.Event()
         self._opening = asyncio.Lock()
-        self._heads: tuple[int, int, bytes] | None = None  # the newest that came before the writer
+        self._heads: tuple[int, int, bytes] | None = None  # the newest head from before there was a writer
         self.error: ClusterError | None = None  # why it is not open
         self._record_from: Callable[[int], Awaitable[None]] | None = None
         self._moved = asyncio.Event()
@@ -94,7 +94,7 @@ class JournalChain:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the journal is copied, for whatever reason."""
+        """Whether the journal is copied, for any reason."""
         return self._wanted.is_set()
 
     def statistics(self) -> ChainStatistics | None:
@@ -103,12 +103,12 @@ class JournalChain:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def reopen(self, *, copy: bool, take_over: bool) -> None:
-        """Fence the earlier start of a journal that has a chain, and give its folder back what its disk has lost.
+        """Fence the earlier start of a journal that has a chain, and restore records that its disk has lost.
 
         Raises:
-            StoreUnavailable, StoreUnsuitable: topics are stored there, and the store does not answer or does not keep to it.
+            StoreUnavailable, StoreUnsuitable: topics are stored there, and the store is away or replaces objects.
             Fenced: another broker has taken this journal over.
-            StoreOwned: this is a copy of the folder, and the broker of the other one was not said to be gone.
+            StoreOwned: this is a copy of the folder, and `take_over` is not set.
         """
         if self.file is None or not (copy or self.file.needed):
             return
@@ -165,7 +165,7 @@ class JournalChain:
         self._journal, self._owner, self._record_from = journal, owner, record_from
 
     async def begin_term(self, term: int) -> None:
-        """Continue under a term that the metadata has raised, once what was taken over is settled. Raises `OSError`."""
+        """Continue under a term that the metadata has raised, once the take-over is settled. Raises `OSError`."""
         if self.file is not None and self.file.term < term:
             self.file = replace(self.file, term=term)
             self._place = None
@@ -193,7 +193,7 @@ class JournalChain:
             await self._moved.wait()
 
     async def want(self, cluster: str, *, needed: bool = False) -> None:
-        """Copy the journal from now on; `needed`: because a topic is stored by it, which is durable on return.
+        """Copy the journal from now on. `needed`: a topic is stored by the chain, which is durable on return.
 
         Raises:
             StoreUnavailable: topics are to be stored there, and the store does not answer.

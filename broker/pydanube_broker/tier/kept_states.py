@@ -1,8 +1,8 @@
 """A broker's report of its topics, once a minute, in the object store: `<cluster>/states/<broker>/<incarnation>-<n>.fragment`.
 
 A fragment (`copying.piece`) without messages: the end of each topic, its producer sessions, and its cursors. The next
-owners of a removed broker's topics begin with the newest report. There is one of each broker, but for the moment of its
-replacement.
+owners of a removed broker's topics begin with the newest report. There is one of each broker, and two while it is
+replaced.
 
 The tier's process reads and writes the store (`tier.kept_states_work`) for the broker (`KeptStates`).
 """
@@ -25,16 +25,16 @@ log = logging.getLogger("pydanube.cluster")
 
 
 class KeptStates:
-    """Writes and reads reports. `call` asks the tier's process. Single user: the loop."""
+    """Writes and reads reports. `call` calls the tier's process. Single user: the loop."""
 
     def __init__(self, call: Call, cluster: str) -> None:
         self._call = call
         self._cluster = cluster
-        self._written = b""  # the digest of what was written last
+        self._written = b""  # the digest of the report written last
         self._count = 0
 
     async def write(self, me: BrokerId, incarnation: Incarnation, states: Iterable[LogState]) -> bool:
-        """Store the topics' states unless they are those stored last; return whether they were stored.
+        """Store the topics' states unless they are those stored last. Return whether they were stored.
 
         Raises `StoreUnavailable`, `DiskFull`.
         """
@@ -65,7 +65,7 @@ class KeptStates:
     async def read(self, broker_id: BrokerId) -> tuple[dict[int, LogState], int | None]:
         """Return a broker's last report, by topic id, and when it was written (ms); None if there is none.
 
-        What is damaged counts as not said: its topics have no other way to an owner.
+        A damaged report counts as missing, because an error would leave its topics without an owner.
 
         Raises `StoreUnavailable`.
         """

@@ -1,8 +1,8 @@
-"""When a removed broker starts once more, write to the object store what only its journal has.
+"""When a removed broker starts again, write the messages that only its journal has to the object store.
 
-Its topics went on at other brokers, far above these offsets (`topics.rebuilt_state`): none of it becomes part of them again. The
-same becomes of what a restored etcd does not know (`cluster_recovery`). It lies there for people, as the cold tier's Parquet,
-below `<cluster>/lost+found/<broker>/`; what is there already is not written twice.
+Its topics continue at other brokers at far higher offsets (`topics.rebuilt_state`), so these messages never return to
+them. The same is done with messages that a restored etcd lacks (`cluster_recovery`). They are kept for operators as
+Parquet files like the cold tier's below `<cluster>/lost+found/<broker>/`. Files that exist are not written again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ async def refuse_removed(
     metadata: MetadataStore,
     make_room: Callable[[], bool],
 ) -> None:
-    """Raise `Fenced` for a removed broker, after its remaining messages were written to the store; before the journal serves.
+    """For a removed broker, write its remaining messages to the store and raise `Fenced`. Before the journal serves.
 
-    Raises `Fenced`: it was removed; says where everything is that only its journal has, or why it is there alone still.
+    Raises `Fenced`: it was removed. The error names the place of these messages, or why they could not be written.
     """
     if await metadata.get(keys.removed_key(me)) is None:
         return
@@ -100,15 +100,15 @@ async def _left_behind(
     held = await catalog.head(state.topic_id)
     head = None if held is None else held.head
     if place.broker_id != me and (head is None or not head.resumes_at):
-        return None  # it was handed over, with everything
+        return None  # it was handed over completely
     return Left(topic=place.topic, start=await _stored_to(catalog, state, head))
 
 
 async def left_behind(catalog: ObjectCatalog, metadata: MetadataStore, state: LogState) -> Left | None:
     """Return the messages that this journal has of a topic that was taken over; None for a topic that was moved.
 
-    A topic that is taken over goes on far above its former owner's offsets. The heir may have some of the messages, from
-    the owner's chain.
+    A topic that is taken over continues far above its former owner's offsets. The next owner may have some of the
+    messages, from the former owner's chain.
     """
     held = await catalog.head(state.topic_id)
     if held is None or state.next_offset >= held.head.resumes_at:
@@ -129,7 +129,7 @@ async def _stored_to(catalog: ObjectCatalog, state: LogState, head: CatalogHead 
     # The next owner's first object begins where the last one of this broker ended.
     entry = await catalog.find(state.topic_id, state.next_offset - 1)
     if entry is None:
-        return 0  # retention has dropped it: whatever the journal still has
+        return 0  # retention has dropped it: all that the journal still has
     return entry.end if entry.end <= head.resumes_at else entry.start
 
 
@@ -145,9 +145,11 @@ class LostAndFound:
         self._child = child
 
     async def write(self, left: Callable[[LogState], Awaitable[Left | None]]) -> tuple[int, str]:
-        """Write what is `left` of each topic and not yet there; return the number of objects in all, and where they are.
+        """Write the messages that `left` returns for each topic and that are not there yet.
 
-        Raises `DiskFull`, `StoreUnavailable`, `Unavailable`: some of it may be there.
+        Returns the number of objects in all, and their folder.
+
+        Raises `DiskFull`, `StoreUnavailable`, `Unavailable`: some may be written.
         """
         count = 0
         there = await self._there()
@@ -158,7 +160,7 @@ class LostAndFound:
         return count, f"{self._url}/{self._root}/"
 
     async def write_one(self, state: LogState, left: Left) -> None:
-        """Write what is left of one topic and not yet there. Raises as `write`."""
+        """Write one topic's messages that are not there yet. Raises as `write`."""
         await self._write_topic(state, left, await self._there())
 
     @property

@@ -1,8 +1,8 @@
 """Maintain the objects of topics, a little at a time: retention, compaction, retired objects, leftovers of crashes, deletions.
 
-Every topic has its turn, a busy one as well, and a turn is short: one page of retention, one merge. What fails is that
-topic's alone: it is noted, shown, and tried again later, while the others go on. Each part of a turn is tried whatever
-became of the part before, so that an object which cannot be deleted keeps nothing but itself.
+Every topic, also a busy one, has its turn, and a turn is short: one page of retention, one merge. A failure concerns
+its topic alone: it is noted, shown, and tried again later, while other topics continue. Each part of a turn runs even
+if the part before failed, so that an object that cannot be deleted blocks nothing else.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.tier")
 
-COMPACT_AT: Final = 16  # small neighbours that are merged without being asked
-_TURN_S: Final = 0.5  # looking after topics before the tier looks at what is due again
-_NO_ROOM_PAUSE_S: Final = 2.0  # between two looks whether a merge has room on the disk
+COMPACT_AT: Final = 16  # small neighbours that are merged automatically
+_TURN_S: Final = 0.5  # of a turn for deleted topics, and again for the others
+_NO_ROOM_PAUSE_S: Final = 2.0  # between two checks of the disk's room for a merge
 _LATELY_S: Final = 5.0
 
 
 class Maintenance:
-    """Maintains topics in turns. `note` takes in what the catalog says of a topic after a change. Single user: the loop."""
+    """Maintains topics in turns. `note` reads a topic's size from the catalog after a change. Single user: the loop."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class Maintenance:
         self._upkeep = upkeep
         self._collector = collector
         self._note = note
-        self._waiting: deque[Topic] = deque()  # whose turn comes
+        self._waiting: deque[Topic] = deque()  # whose turn is still to come
         self._fresh: dict[int, int] = {}  # topic id → objects committed since its neighbours were looked at
         self._collected: set[int] = set()
         self._collect_again_s: dict[int, float] = {}
-        self._deleted: deque[int] = deque()  # topics that are gone and whose objects may not be
-        self._no_room: DiskFull | None = None  # why merges wait, which keeps nothing else of a topic
+        self._deleted: deque[int] = deque()  # deleted topics that may still have objects
+        self._no_room: DiskFull | None = None  # why merges wait; other maintenance does not
         self._merge_again_s = 0.0
         self.retired: set[int] = set()  # topics that have objects to delete when their grace time is over
         self.troubles = Failures("tier_upkeep_failed")  # topic id → why its upkeep failed
@@ -93,7 +93,7 @@ class Maintenance:
             self._waiting.extend(
                 t for t in self._parts.hub.topics.values() if t.topic_id in self._parts.folders
             )
-        until = clock() + _TURN_S  # the living have theirs, however many were deleted
+        until = clock() + _TURN_S  # existing topics get their time even if many were deleted
         while self._waiting and clock() < until:
             topic = self._waiting.popleft()
             if topic.closed is None and not self.troubles.pausing(topic.topic_id):
@@ -155,7 +155,7 @@ class Maintenance:
         await self._collector.delete_retired(topic, grace_ms=GRACE_MS)
 
     async def _collect(self, topic: Topic) -> None:
-        """Once after a start: delete what the last one left unfinished."""
+        """Once after a start, delete objects that the last one left unfinished."""
         gone = await self._collector.collect(topic)
         if topic.topic_id in self._collector.young:  # once more, when they are old enough
             self._collect_again_s[topic.topic_id] = asyncio.get_running_loop().time() + GRACE_MS / 1000 + 1

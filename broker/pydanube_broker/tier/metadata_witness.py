@@ -1,10 +1,10 @@
 """Marks of the metadata in the store, so that no older state of etcd, and no second etcd, writes to the same objects.
 
-Once a minute, where the metadata have changed, one broker leaves a mark in the store, `<cluster>/owner/metadata/<revision>.json`.
-Before it makes the mark, etcd notes its number and life (`/tier/metadata`). So an etcd that knows nothing of the newest
-mark is not the one that was there when it was made: it was restored from an older snapshot, or it is the original and
-another one, restored from its snapshot, is used beside it. Every broker looks, at its start and every ten seconds.
-`cluster_recovery` lets etcd know of the newest mark.
+Once a minute, if the metadata have changed, one broker leaves a mark in the store,
+`<cluster>/owner/metadata/<revision>.json`. Before that, it notes the mark's number and life in etcd (`/tier/metadata`).
+So an etcd without the newest mark is not the one that it was made from: it was restored from an older snapshot, or it
+is the original and another one, restored from its snapshot, is used beside it. Every broker checks, at its start and
+every ten seconds. `cluster_recovery` notes the newest mark in etcd.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pydanube_broker.tier.ownership import mark_of
 
 SCOPE: Final = "metadata"
 _KEY: Final = "/tier/metadata"
-_KEPT: Final = 64  # marks that etcd remembers: whoever noted one has an hour to make it
+_KEPT: Final = 64  # marks that etcd remembers: a broker that noted one has an hour to make it
 EVERY_S: Final = 60.0
 _LIFE_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """The marks that the metadata know, ascending, and the revisions at which that was read and written."""
+    """The marks noted in the metadata, ascending, and the revisions at which they were read and written."""
 
     marks: tuple[tuple[int, str], ...]
     read_at: Revision
@@ -40,14 +40,14 @@ class Noted:
     def knows(self, mark: OwnerMark) -> bool:
         """Return whether the mark was made from these metadata.
 
-        One that is older than all that they remember is: the store takes no new ones, or was put back itself.
+        A mark older than all noted ones counts as made from them: the store takes no new ones, or was itself restored.
         """
         older = bool(self.marks) and mark.incarnation < self.marks[0][0]
         return older or (mark.incarnation, mark.life) in self.marks
 
 
 async def read_noted(metadata: MetadataStore) -> Noted:
-    """Read which marks the metadata know."""
+    """Read the marks noted in the metadata."""
     item = await metadata.get(_KEY)
     read_at = metadata.statistics().revision
     if item is None:
@@ -57,7 +57,7 @@ async def read_noted(metadata: MetadataStore) -> Noted:
 
 
 async def note(metadata: MetadataStore, noted: Noted, number: int, life: str) -> None:
-    """Note one more mark in the metadata. Raises `GuardFailed`: another broker has noted one meanwhile."""
+    """Note one more mark in the metadata. Raises `GuardFailed`: another broker has noted one since."""
     marks = [*noted.marks, (number, life)][-_KEPT:]
     guard = Absent(_KEY) if noted.written_at is None else ModRevision(_KEY, noted.written_at)
     await metadata.transact([Put(_KEY, json.dumps(marks).encode())], guards=[guard])
@@ -84,7 +84,7 @@ class MetadataWitness:
     """Checks and writes the marks. Single user: the loop.
 
     Args:
-        newest, make: read the newest mark of the store, and make one; they raise what stores raise.
+        newest, make: read the newest mark of the store, and make one, with the errors of stores.
         me: the broker's id and data directory, for people.
     """
 
@@ -105,12 +105,12 @@ class MetadataWitness:
         self._me = me
         self._monotonic = monotonic
         self._seen: OwnerMark | None = None
-        self._due_s = float("-inf")  # a start changes metadata: it leaves a mark at once
+        self._due_s = float("-inf")  # a start changes metadata: it leaves a mark immediately
 
     async def look(self) -> None:
         """Check that the newest mark was made from these metadata, and write one if that is due.
 
-        Raises `ClusterMismatch`: it is not. What store and metadata raise.
+        Raises `ClusterMismatch` if it was not, and the errors of store and metadata.
         """
         # Before the metadata are read: a mark that is made now is noted by then
         newest = await self._newest()
@@ -119,7 +119,7 @@ class MetadataWitness:
         if newest is not None and newest != self._seen and self._seen is not None:
             self._due_s = self._monotonic() + EVERY_S  # another broker has just left one
         self._seen = newest
-        # More than what the mark itself changed
+        # More than the change by the mark itself
         has_changed = newest is None or noted.read_at > newest.incarnation + 1
         if has_changed and self._monotonic() >= self._due_s:
             self._due_s = self._monotonic() + EVERY_S
@@ -134,7 +134,7 @@ class MetadataWitness:
             broker_id=broker_id,
             data_dir=data_dir,
         )
-        with suppress(GuardFailed):  # another broker leaves one in this moment
+        with suppress(GuardFailed):  # another broker leaves one concurrently
             await note(self._metadata, noted, mark.incarnation, mark.life)
             await self._make(mark)
             self._seen = mark

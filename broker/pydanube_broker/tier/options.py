@@ -1,4 +1,4 @@
-"""The object store that the broker's settings name, and extras that it lacks."""
+"""The object store that the broker's settings name, and extras that are not installed for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store_options(settings: Settings, folder: Path, *, spool: str = "") -> Store
 
 
 def missing_extra(options: StoreOptions) -> MissingExtra | None:
-    """Return why the tier is off; None if it can work."""
+    """Return the error of a tier that is off; None if it can work."""
     needed = [("pyarrow", "tier")]
     if "://" in options.url and not options.url.startswith("file://"):
         needed.append(("fsspec", "tier"))
@@ -46,11 +46,11 @@ def missing_extra(options: StoreOptions) -> MissingExtra | None:
 
 
 def check_asked_for(settings: Settings) -> None:
-    """Refuse a tier that was asked for and cannot work; without a setting it may be off for lack of pyarrow.
+    """Refuse a configured tier that cannot work. Without `tier.url` it may be off for lack of pyarrow.
 
     Raises:
         InvalidArgument: `tier.url` is no store, or settings of the tier that exclude each other.
-        MissingExtra: what the store needs is not installed; says the one command that installs it.
+        MissingExtra: an extra of the store is not installed. The error has the command that installs it.
     """
     options = store_options(settings, Path())
     if settings.tier.url is None:

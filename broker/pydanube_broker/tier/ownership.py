@@ -1,21 +1,21 @@
-"""Who may write and delete in the store: one start of one data directory at a time.
+"""Ownership of the store: one start of one data directory at a time may write and delete there.
 
-Each start marks the store as its own (`objects.owner`) before it writes there, one incarnation higher than the mark it
-knows from its own metadata. What the mark says otherwise decides:
+Each start marks the store as its own (`objects.owner`) before it writes there, one incarnation higher than the mark in
+the store and the one recorded in its metadata. The mark in the store decides:
 
-| the store's mark | what that means | what the start does |
+| the store's mark | meaning | action of the start |
 |---|---|---|
-| ours, this directory | the life before this one | goes on |
+| ours, this directory | the last start | continues |
 | ours, another directory | this directory is a copy of it, or was moved | refuses, naming the other |
-| newer than ours | this directory is older than the objects: a restored backup | refuses, or adopts what is newer |
-| none, but the catalog lists objects | emptied, not mounted, another bucket | writes nothing, says so |
+| newer than ours | this directory is older than the objects: a restored backup | refuses, or adopts the newer objects |
+| none, but the catalog lists objects | emptied, not mounted, another bucket | writes nothing, reports it |
 
-Several brokers on one metadata store share the objects; each has marks of its own, below its id, and the catalog says by
-epoch who may change which topic's.
+Several brokers on one metadata store share the objects. Each has marks of its own, below its id, and the catalog's
+epochs decide which broker may change which topic's objects.
 
-A store inside the data directory goes where the directory goes, and whoever has the directory's lock has it: there a
-newer mark means adoption at once. `tier.take_over` = the incarnation of the mark answers for the other cases: the
-owner is gone for good. An owner that finds a mark above its own stops writing.
+A store inside the data directory moves with the directory and belongs to the holder of the directory's lock: there a
+newer mark leads to adoption. `tier.take_over`, set to the incarnation of the mark, decides the other cases: the owner
+is gone for good. An owner that finds a mark above its own stops writing.
 
 The decision is pure (`judge`). A mark is a claim (`cluster.claim`) that is noted in the metadata.
 """
@@ -42,14 +42,14 @@ from pydanube_broker.cluster.claim import Claim
 
 log = logging.getLogger("pydanube.tier")
 
-TIER: Final = KeyRange.prefix("/tier/")  # what the metadata knows of its store
+TIER: Final = KeyRange.prefix("/tier/")  # the metadata's records of its store
 OWNER: Final = "/tier/owner"
 _STORE: Final = "/tier/store"
 
 
 class Verdict(StrEnum):
     CLAIM = "claim"
-    ADOPT = "adopt"  # and claim: what is newer than the catalog is taken into it first
+    ADOPT = "adopt"  # and claim: newer objects are first added to the catalog
     EMPTY = "empty"
     OTHER = "other"
     NEWER = "newer"
@@ -57,7 +57,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The directory's knowledge of its store: the incarnation it took last, and the one it was about to take."""
+    """The directory's record of its store: the incarnation it took last, and the one it was about to take."""
 
     incarnation: int
     life: str
@@ -75,7 +75,7 @@ class Known:
 
     @classmethod
     def claiming(cls, claim: Claim[tuple[int, str]]) -> Known:
-        """Return what is known while a claim is noted so."""
+        """Return the record of a claim."""
         incarnation, life = claim.held or (0, "")
         next_incarnation, next_life = claim.begun or (0, "")
         return cls(incarnation=incarnation, life=life, next_incarnation=next_incarnation, next_life=next_life)
@@ -99,7 +99,7 @@ def judge(
     Args:
         inside: the store is in the data directory.
         objects_listed: the catalog has objects that should be there.
-        take_over: the incarnation whose owner is said to be gone for good; 0: the objects are.
+        take_over: the incarnation whose owner is declared gone for good; 0: the objects are.
     """
     if mark is None:
         lost = known is not None and objects_listed
@@ -108,14 +108,14 @@ def judge(
         same = inside or mark.place == place or take_over == mark.incarnation
         return Verdict.CLAIM if same else Verdict.OTHER
     if known is not None and mark.incarnation < known.incarnation:
-        return Verdict.CLAIM  # an older state of the store: what is missing is said when it is read
+        return Verdict.CLAIM  # an older state of the store: reads report missing objects
     if inside or take_over == mark.incarnation:
         return Verdict.ADOPT
     return Verdict.NEWER
 
 
 def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
-    """Return why this broker may not have the store, and what would permit it."""
+    """Return the error of a broker that may not have the store, with the remedy."""
     why = (
         "this data directory is a copy of that one, or was moved"
         if verdict is Verdict.OTHER
@@ -134,7 +134,7 @@ def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
 
 
 def place_of(data_dir: Path) -> str:
-    """Return what tells a directory from its copy: the inode number of a file that is written once."""
+    """Return the inode number of a file that is written once. It differs between a directory and its copy."""
     stat = (data_dir / "format.json").stat()
     return str(stat.st_ino)
 
@@ -154,9 +154,9 @@ def mark_of(incarnation: int, life: str, *, place: str, broker_id: str, data_dir
 
 
 async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
-    """Read what this broker last knew of its store; None also if it cannot be read: then the mark in the store decides.
+    """Read this broker's record of its store. None also if it cannot be read: then the mark in the store decides.
 
-    `scope`: the broker's id where several share metadata and store, each with marks of its own; empty of a lone one.
+    `scope`: the broker's id if several share metadata and store, each with marks of its own, else empty.
     """
     item = await metadata.get(_key(scope))
     try:
@@ -167,7 +167,7 @@ async def read_known(metadata: MetadataStore, scope: str) -> Known | None:
 
 
 async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None:
-    """Note what this broker knows of its store now."""
+    """Write this broker's record of its store."""
     await metadata.transact([Put(_key(scope), json.dumps(asdict(known)).encode())])
 
 
@@ -175,7 +175,7 @@ async def write_known(metadata: MetadataStore, scope: str, known: Known) -> None
 class StoreName:
     """The name of the store that the brokers of a cluster share, as in the metadata.
 
-    `giver`: the broker that is about to give it to the store; None: it has it.
+    `giver`: the broker that is about to write it to the store; None: it is written.
     """
 
     store_id: str
@@ -184,7 +184,7 @@ class StoreName:
 
 
 async def store_name(metadata: MetadataStore, broker_id: str, proposed: str) -> StoreName:
-    """Return the name of the cluster's store; if it has none, this broker is to give it the proposed one."""
+    """Return the name of the cluster's store. If it has none, this broker is to give it the proposed one."""
     value = f"{proposed} {broker_id}".encode()
     with contextlib.suppress(GuardFailed):
         revision = await metadata.transact([Put(_STORE, value)], guards=[Absent(_STORE)])
@@ -197,7 +197,7 @@ async def store_name(metadata: MetadataStore, broker_id: str, proposed: str) -> 
 
 
 async def note_name(metadata: MetadataStore, name: StoreName, store_id: str, giver: str | None) -> None:
-    """Note the store's name, or who is to give it one; nothing if another broker has noted something."""
+    """Record the store's name, or the broker that is to write it, unless another broker has changed the record."""
     value = store_id if giver is None else f"{store_id} {giver}"
     with contextlib.suppress(GuardFailed):
         await metadata.transact([Put(_STORE, value.encode())], guards=[ModRevision(_STORE, name.revision)])

@@ -1,4 +1,4 @@
-"""What the workers of the tier share: those that write, merge, tend and delete objects."""
+"""Parts shared by the workers of the tier, which write, merge, maintain and delete objects."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class TierParts:
     folders: dict[int, str]  # topic id → folder of its objects
     hold: StoreHold
     room: DiskRoom
-    cluster: str  # with its name keys begin
+    cluster: str  # keys begin with its name

@@ -2,15 +2,16 @@
 
     python -m pydanube_broker.tier.process <descriptor>
 
-The first message is `{options: StoreOptions}`; each that follows is `{call, arguments}` and gets one answer with its
+The first message is `{options: StoreOptions}`; each later one is `{call, arguments}` and gets one answer with its
 number: `{result}` or `{error}`.
 
-Consumers and producers come before the tier: how much the process gives way, while it writes, while a backlog grows,
-while a consumer waits for it, is two knobs, since either alone may do nothing. Linux nices each thread by itself, and the
-threads that write are niced. Where it groups processes by session (`sched_autogroup`, usual outside of containers) it
-shares the processor between sessions first: the value of a session, `/proc/self/autogroup`, counts then. Anybody may set
-that to 0 and above, up and down. The session is as nice as the least patient of its calls, and for a while after it: the
-kernel takes a change every 100 ms. CallRelay than on Linux the first thread that writes nices the process, for good.
+Consumers and producers come before the tier: the process gives way while it writes, less while a backlog grows, and not
+while a consumer waits for it. That takes two settings, because either alone may have no effect. Linux assigns nice
+values to threads, and the threads that write are niced. Where Linux groups processes by session (`sched_autogroup`,
+usual outside of containers), it first divides the processor between sessions by the nice value of the session,
+`/proc/self/autogroup`. Any user may raise and lower that value from 0 up. The session has the value of its least
+patient call, also for `_LINGER_S` after it, because the kernel accepts a change only every 100 ms. On other systems the
+first thread that writes nices the process, for good.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pydanube_core.errors import ClusterError, Internal
 from pydanube_broker.tier.messages import HEAD, encode_message
 
 READING: Final = 0  # a consumer waits
-URGENT: Final = 4  # a backlog that must not grow for ever takes its share
+URGENT: Final = 4  # a long backlog takes its share, so that it does not grow without bound
 WRITING: Final = 19  # producers and consumers come first: 1/70 of what they get, or what they leave
 _LINGER_S: Final = 1.0
 _FILE: Final = Path("/proc/self/autogroup")
@@ -49,7 +50,7 @@ def nice_thread(value: int) -> None:
 
 
 def nice_of(body: Mapping[str, Any]) -> int:
-    """Return how nice a call is to consumers and producers; `awaited`: they wait for what it does."""
+    """Return a call's nice value. For an `awaited` call, consumers or producers wait."""
     if body["call"] in _READS or body["arguments"].get("awaited"):
         return READING
     return URGENT if body["arguments"].get("urgent") else WRITING
@@ -95,7 +96,7 @@ class Session:
                 self._file.write_text(str(wanted))
                 self._shown = wanted
             except BlockingIOError:
-                time.sleep(self._linger_s / 8)  # somebody on this machine was first within the last 100 ms
+                time.sleep(self._linger_s / 8)  # another process was first within 100 ms
             except OSError:
                 return
 
@@ -106,8 +107,10 @@ _READS: Final = (  # a consumer waits, or a start
 
 
 class _NoPandas:
-    """pyarrow imports pandas at its first column, where that is installed, to know its types: a second of the processor
-    and 40 MB, for nothing that is done here."""
+    """Hides pandas, if installed, from pyarrow, which would import it for the types of its first column.
+
+    The import takes a second of the processor and 40 MB, and the tier does not need it.
+    """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -134,11 +137,11 @@ class _Server:
         self._calls: Any = None
 
     def run(self) -> None:
-        """Serve until the broker is gone; work under way is then abandoned, as by a crash."""
+        """Serve until the broker is gone. Work under way is then abandoned, as by a crash."""
         while (message := self._receive()) is not None:
             number, body, blob = message
             if self._calls is None:
-                with self._session.at(READING):  # whoever asked first waits for pyarrow as well
+                with self._session.at(READING):  # the first call waits for pyarrow as well
                     self._open(number, body)
                 continue
             nice = nice_of(body)

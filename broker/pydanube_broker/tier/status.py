@@ -1,4 +1,4 @@
-"""What the tier says of itself: why it is behind (the store's owner, its errors, a lack of disk space), and how far it is."""
+"""The tier's status: why it is behind (the store's owner, its errors, a lack of disk space), and its progress."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import now_ms
 
 _SILENT_TIMES: Final = 2  # times `tier.timeout`
-_SILENT_S: Final = 30.0  # what writing an object may take beside, while everybody else comes first
+_SILENT_S: Final = 30.0  # additional time for writing an object at low priority
 
 
 def reasons_of(tier: Tier) -> tuple[Reason, ...]:
-    """Return why the tier is behind, each with what to do; the broker stays ready."""
+    """Return the reasons why the tier is behind, with remedies; the broker stays ready."""
     if tier.missing is not None:
         return (Reason(code="TIER_OFF", message=tier.missing.message),)
     hold, flusher, tending = tier.hold, tier.flusher, tier.tending
@@ -29,7 +29,7 @@ def reasons_of(tier: Tier) -> tuple[Reason, ...]:
     if hold.held and away is not None:
         found.append(Reason(code="TIER_STORE_UNAVAILABLE", message=away.message))
     elif hold.held and waiting_s > _SILENT_TIMES * tier.options.timeout_s + _SILENT_S:
-        found.append(  # a call that has no end: no error, and nothing gets on
+        found.append(  # a call that does not end raises no error
             Reason(
                 code="TIER_STORE_UNAVAILABLE",
                 message=f"the object store {tier.options.url} has not answered for {waiting_s:.0f} s: check the disk "

@@ -1,7 +1,7 @@
 """The named steps of tiering, and the test hook that ends a process at one of them.
 
 `PYDANUBE_TEST_KILL_AT` names a folder. The process that reaches a step, broker or child, and finds a file of the step's
-name there, removes the file and ends itself by SIGKILL: once a file, whatever process comes first. After each,
+name there, removes the file and ends itself by SIGKILL: once per file, whichever process comes first. After each kill,
 acknowledged messages must be readable and each offset be there once.
 """
 
@@ -21,7 +21,7 @@ class Step(StrEnum):
     ENCODED = "encoded"  # child: the object is in the spool
     UPLOADED = "uploaded"  # child: it is in the store
     VERIFIED = "verified"  # child: it was read back
-    ANSWERED = "answered"  # broker: it knows of the object
+    ANSWERED = "answered"  # broker: it has the child's answer
     COMMITTED = "committed"  # broker: the catalog has it
     TRIMMED = "trimmed"  # broker: journal segments were given up
     MERGED = "merged"  # child: the compacted object is in the store
@@ -29,7 +29,7 @@ class Step(StrEnum):
     DROPPED = "dropped"  # broker: retention has taken objects out of the catalog
     RETAINED = "retained"  # broker: the topic begins behind them
     DELETED = "deleted"  # child: an object that counts no more is gone
-    FORGOTTEN = "forgotten"  # broker: the catalog does not remember those any more
+    FORGOTTEN = "forgotten"  # broker: the catalog has no record of those any more
     DISCARDED = "discarded"  # broker: a deleted topic's objects are gone, the catalog still has its head
 
 

@@ -1,7 +1,7 @@
 """The broker's cold tier: the child process, the catalog, flushing, reading back, status.
 
-Entered after the journal has begun. Without pyarrow it is off: the broker runs, says so, and a read of what was tiered
-before answers `MISSING_EXTRA`.
+Entered after the journal has begun. Without pyarrow the tier is off: the broker runs and reports it, and reads of
+tiered messages fail with `MISSING_EXTRA`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ log = logging.getLogger("pydanube.tier")
 
 OBJECTS_PER_S: Final = 10.0
 CONCURRENT: Final = 2
-_SLICE: Final = 200  # topics looked at before others get a turn
-# Sealed segments beyond which topics that hold up deletion are flushed at any size
+_SLICE: Final = 200  # topics examined before other tasks of the loop run
+# With more sealed segments, topics that prevent deletion are flushed at any size
 _HELD_UP_SEGMENTS: Final = 8
 _STORE_PAUSE_S: Final = 30.0
 _LAG_INTERVAL_S: Final = 15.0
@@ -122,15 +122,15 @@ class Tier:
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
-        self._was_deleted = was_deleted  # whether the cluster's registry has no topic of that id any more
+        self._was_deleted = was_deleted  # whether the cluster's registry no longer has a topic of that id
         self._tending: asyncio.Task[None] | None = None
-        self._due: deque[Due] = deque()  # what the last look found and is not flushed yet
+        self._due: deque[Due] = deque()  # found by the last look and not flushed yet
         self.backlog_bytes = 0  # not in the cold tier yet, as of the last look
         self.oldest_due_ms: int | None = None
         self._look_again_s = 0.0
         self._store_again_s = 0.0
-        self._store_failures = 0  # flushes that the store refused, with none that it took in between
-        self.no_room: DiskFull | None = None  # why what is due waits
+        self._store_failures = 0  # flushes in a row that the store refused
+        self.no_room: DiskFull | None = None  # why due topics wait
         self._lag_again_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
@@ -168,7 +168,7 @@ class Tier:
         self.tending = Maintenance(parts, self.flusher, self.upkeep, self.collector, self.note)
 
     async def _take_store(self) -> None:
-        """Take the store, and add objects to the catalog that it lacks."""
+        """Take the store, and add the objects that the catalog lacks."""
         heads = await self.catalog.heads()
         await self.hold.take(
             self.cluster, objects_listed=any(head.objects for head in heads.values()), adopt=self._adopt
@@ -177,13 +177,13 @@ class Tier:
             self.room.shared = await asyncio.to_thread(shares_disk, self._folder, self.hold.local)
 
     async def _know_what_is_tiered(self) -> None:
-        """Tell each topic up to where it is tiered, before it assigns offsets."""
+        """Set each topic's tiered offset before the topic assigns offsets."""
         for topic_id, head in (await self.catalog.heads()).items():
             self.folders[topic_id] = head.folder
             self.object_bytes[topic_id] = head.bytes
             topic = self._hub.topics.get(topic_id)
             if topic is None:
-                # Another broker's, or deleted in a life that ended before its objects were gone.
+                # The topic is another broker's, or was deleted and its objects remained when the broker stopped.
                 if self._was_deleted(topic_id):
                     self.tending.topic_deleted(topic_id)
             else:
@@ -191,7 +191,7 @@ class Tier:
                 topic.adopt_tiered(head.tiered_offset)
                 state.start_offset = max(state.start_offset, head.start_offset)
                 if state.next_offset < head.tiered_offset:
-                    # The journal is not the one that was tiered: what it gives out next must not be there already.
+                    # This is not the journal that was tiered: the next offset must not be in the tier already.
                     state.next_offset = head.tiered_offset
                     topic.commit = head.tiered_offset
 
@@ -203,7 +203,7 @@ class Tier:
         await self.child.close()
 
     async def _adopt(self) -> None:
-        """Add objects that are newer than the catalog, before a topic assigns offsets that they have."""
+        """Add objects that are newer than the catalog, before a topic assigns offsets that they contain."""
         for topic_id in await self.catalog.heads():
             topic = self._hub.topics.get(topic_id)
             if topic is None:
@@ -214,7 +214,7 @@ class Tier:
     # -- the loop --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Start what is due, again and again, each in a task of its own; maintain topics."""
+        """Start due flushes, each as a task, and maintain topics. Runs until cancelled."""
         pause = min(1.0, self._settings.flush_age / 4)
         clock = asyncio.get_running_loop().time
         looked_s = clock()
@@ -264,7 +264,7 @@ class Tier:
         return found
 
     def _holding_up(self, topics: Mapping[int, Topic]) -> set[int]:
-        """Return topics to flush at any size: `journal.retention_*` asks for it, or they keep the oldest of many segments."""
+        """Return topics to flush at any size: by `journal.retention_*`, or keeping the oldest of many segments."""
         asked, self._hub.flush_first = self._hub.flush_first, set()
         sealed = self._hub.journal.sealed()
         if len(sealed) <= _HELD_UP_SEGMENTS:
@@ -329,12 +329,12 @@ class Tier:
             self._store_again_s = 0.0
             self._store_failures = 0
             if self.flusher.due(topic, now_ms()) is not None:
-                self._look_again_s = 0.0  # a backlog is not worked off an object a look
+                self._look_again_s = 0.0  # go on with a backlog without waiting for the next look
         else:
             failure = self.flusher.failures.get(topic.topic_id)
             if failure is not None and isinstance(failure.error, StoreUnavailable):
-                # The store may be away for everyone: another topic is the next to try it. The pause grows while
-                # nobody succeeds; one topic that alone cannot be written must not hold up the others.
+                # The store may be away for all topics, so another topic tries it next. The pause grows until a flush
+                # succeeds. A single topic that cannot be written must not delay the others.
                 self._store_failures += 1
                 pause = min(_STORE_PAUSE_S, 0.5 * 2 ** min(self._store_failures, 6))
                 self._store_again_s = loop.time() + pause
@@ -352,7 +352,7 @@ class Tier:
             reached(Step.TRIMMED)
 
     async def note(self, topic: Topic) -> None:
-        """Take in from the catalog a topic's size and its objects still to be deleted."""
+        """Read a topic's size from the catalog, and whether it has objects still to be deleted."""
         held = await self.catalog.head(topic.topic_id)
         if held is not None:
             self.object_bytes[topic.topic_id] = held.head.bytes
@@ -367,7 +367,7 @@ class Tier:
         self.wake()
 
     def let_go(self, topic_id: int) -> None:
-        """Forget the objects of a topic that went to another broker, which looks after them where they are."""
+        """Forget the objects of a topic that moved to another broker, which maintains them where they are."""
         self._drop(topic_id)
         self.folders.pop(topic_id, None)
 
@@ -389,7 +389,7 @@ class Tier:
     async def tiered_up_to(self, topic: Topic, offset: int) -> None:
         """Wait until everything below `offset`, which is committed, is in the cold tier.
 
-        Raises `ClusterError`: why it cannot be.
+        Raises `ClusterError`: the topic is closed, or its flush failed.
         """
         while topic.state.tiered_offset < offset:
             if topic.closed is not None:
@@ -406,14 +406,14 @@ class Tier:
         return f"{self.options.url.rstrip('/')}/{self.folders[topic_id]}/{name}"
 
     def wake(self) -> None:
-        """Make the tier look for work at once."""
+        """Make the tier look for work now."""
         self._look_again_s = 0.0
         self._wake.set()
 
-    # -- what operations ask for -----------------------------------------------------------------------------
+    # -- for operations --------------------------------------------------------------------------------------
 
     def enabled(self) -> Upkeep:
-        """Raise `MissingExtra` if the tier is off."""
+        """Return the upkeep. Raises `MissingExtra` if the tier is off."""
         if self.missing is not None:
             raise self.missing
         return self.upkeep
@@ -446,17 +446,17 @@ class Tier:
     ) -> tuple[dict[str, Any], Any]:
         """Call the tier's process for telemetry, within the disk space that the guard leaves.
 
-        Raises `DiskFull`: it would. Else what the call raises.
+        Raises `DiskFull` if too little would be left, and the errors of the call.
         """
         if blob:
             self.room.check(len(blob), "telemetry")
         return await self.child.call(name, arguments, blob)
 
-    # -- what it says of itself ------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------------
 
     @property
     def errors(self) -> int:
-        """Flushes and cold reads that failed since the start."""
+        """Flushes, cold reads and attempts to take the store that failed since the start."""
         return self.flusher.errors + self.cold.errors + self.hold.failures
 
     def object_counts(self) -> dict[str, int]:

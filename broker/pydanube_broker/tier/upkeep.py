@@ -1,7 +1,7 @@
 """Maintenance of a topic's objects: compaction, retention, verification.
 
-Each change is one guarded change of the catalog, before which nothing is deleted. What leaves the catalog retires: its
-object is deleted after a grace time (`collecting`), so that who listed it may finish.
+Each operation is one guarded change of the catalog, and deletes nothing before it. An object that leaves the catalog
+is retired: it is deleted after a grace period (`collecting`), so that a reader that has listed it can finish.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydanube_broker.tier.steps import Step, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, earliest_ms
 
-RETAINED_PIECES: Final = 8  # of what retention keeps by bytes: no merge makes an object larger than that
+RETAINED_PIECES: Final = 8  # divisor of `retention_bytes`: a merge makes no larger object
 
 
 def neighbours(
@@ -49,10 +49,10 @@ def neighbours(
 def expired(
     entries: Sequence[CatalogEntry], keep: Keep, *, total_bytes: int, now: int, slowest: int | None
 ) -> list[CatalogEntry]:
-    """Return the first objects that retention deletes: whole ones, never past the slowest cursor unless told so. Pure."""
+    """Return the first objects that retention deletes, past the slowest cursor only with `drop_unread`. Pure."""
     found: list[CatalogEntry] = []
     page = entries[:MAX_CHANGED]
-    # What a clock that ran ahead has stamped is no newer than what came after it.
+    # A clock may have run ahead: an object is no newer than those after it.
     newest = list(accumulate((min(e.max_append_time_ms, now) for e in reversed(page)), min))[::-1]
     for entry, newest_ms in zip(page, newest, strict=True):
         if not keep.may_go(
@@ -65,7 +65,7 @@ def expired(
 
 
 class Upkeep:
-    """Maintains objects. Methods raise what catalog and child raise; nothing is left half done. Single user: the loop."""
+    """Maintains objects. Methods raise errors of catalog and child, and leave nothing half done. Single user: the loop."""
 
     def __init__(self, parts: TierParts, flusher: Flusher, cold: ColdReads, *, object_bytes: int) -> None:
         self._parts = parts
@@ -91,7 +91,7 @@ class Upkeep:
         most = self._object_bytes
         if (
             kept := topic.gate.limits.retention_bytes
-        ) > 0:  # whole objects go: beside what is kept a piece of it stays
+        ) > 0:  # retention deletes whole objects, so up to one of them is kept in excess
             most = min(most, kept // RETAINED_PIECES)
         runs = neighbours(await self.entries(topic), object_bytes=most, at_least=at_least)
         if work is not None:
@@ -134,7 +134,7 @@ class Upkeep:
             assert entry.messages == sum(each.messages for each in run), "a merge keeps every message"
             try:
                 await self._parts.catalog.replace(topic.topic_id, run, entry, epoch=epoch)
-            # Retention took a source meanwhile, or the topic is gone: nobody will list this one
+            # Retention dropped a source since, or the topic is gone: the catalog will never list this object
             except Conflict:
                 await self._parts.child.call("delete", {"keys": [key]})
                 raise
@@ -145,7 +145,7 @@ class Upkeep:
         self.merged += len(run)
 
     async def retain(self, topic: Topic, keep: Keep) -> int:
-        """Remove from the catalog what retention permits; return how many objects."""
+        """Remove the objects that retention permits from the catalog; return how many."""
         if keep.everything or topic.state.tiered_offset <= topic.start_offset:
             return 0
         held = await self._parts.catalog.head(topic.topic_id)
@@ -181,7 +181,7 @@ class Upkeep:
         return start, taken
 
     async def drop(self, topic: Topic, gone: Sequence[CatalogEntry], start_offset: int) -> None:
-        """Let the topic begin at `start_offset` from now on."""
+        """Remove objects from the catalog, and let the topic begin at `start_offset`."""
         await self._flusher.claim(topic)
         await self._parts.catalog.drop(
             topic.topic_id, gone, start_offset=start_offset, epoch=topic.assigned_epoch

@@ -1,7 +1,7 @@
-"""The work of the tier's process: write objects from journal positions, read batches from objects, ask the store.
+"""The work of the tier's process: write objects from journal positions, read batches from objects, query the store.
 
-Blocking functions over one `ObjectStore`, called by `process` from a few threads. Nothing here decides what counts:
-that is the catalog's, and only the broker writes it. Arguments and results are JSON values; bytes go beside them.
+Blocking functions over one `ObjectStore`, called by `process` from a few threads. An object counts only if the
+catalog lists it, and only the broker writes the catalog. Arguments and results are JSON values; bytes go beside them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pydanube_broker.tier.messages import pack_batches
 from pydanube_broker.tier.steps import Step, reached
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
-READ_BYTES: Final = 4 << 20  # of a journal segment at once
+READ_BYTES: Final = 4 << 20  # of a journal segment in one read
 GAP_BYTES: Final = 32 << 10  # reading on costs less than another read
 _SIZE: Final = 0xFFFFFFFF
 _OPEN_OBJECTS: Final = 32
@@ -65,7 +65,7 @@ class TierWork:
         self._readers: RecentDict[str, tuple[threading.Lock, ObjectReader]] = RecentDict(_OPEN_OBJECTS)
         self._decoded: RecentDict[tuple[str, int], Sequence[DecodedBatch]] = RecentDict(_DECODED_GROUPS)
         self._exports = ExportWork(store)
-        for left in store.spool.iterdir():  # of a child that died
+        for left in store.spool.iterdir():  # by a child that died
             if left.is_file():  # a folder is another broker's spool
                 left.unlink(missing_ok=True)
 
@@ -96,7 +96,7 @@ class TierWork:
     def _spooling(
         self, call: Callable[[dict[str, Any], bytes], Answer]
     ) -> Callable[[dict[str, Any], bytes], Answer]:
-        """Context of a call that first writes an object to the spool: errors of that disk count as the store's."""
+        """Wrap a call that first writes an object to the spool: errors of that disk are raised as the store's."""
 
         def spooling(arguments: dict[str, Any], blob: bytes) -> Answer:
             try:
@@ -149,7 +149,7 @@ class TierWork:
         return _facts(written), b""
 
     def _verify(self, key: str, written: WrittenObject) -> None:
-        """Read the object back from the store: length, footer, hash. The journal is trimmed on the strength of this."""
+        """Read the object back from the store and check length, footer, hash. The journal is trimmed only after this."""
         expected = Expected(
             bytes=written.bytes, footer_bytes=written.footer_bytes, footer_crc=written.footer_crc
         )
@@ -182,9 +182,10 @@ class TierWork:
         return _facts(written), b""
 
     def delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Delete the objects `keys`; return which are gone, and the first error. One failure does not stop the others.
+        """Delete the objects `keys`. Return the deleted ones, and the first error.
 
-        A store that is away is not asked for all of them.
+        One failure does not stop the others. After `_DELETE_FAILURES` failures the rest is not tried, because the store
+        is likely away.
         """
         deleted: list[str] = []
         error: ClusterError | None = None
@@ -251,15 +252,15 @@ class TierWork:
             return {"offset": reader.offset_at_time(arguments["time_ms"])}, b""
 
     def when(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Append times from the first message of the object at or behind `offset` on: {points: [[offset, ms]]}, maybe none."""
+        """Return append times from the first message at or after `offset` on: {points: [[offset, ms]]}, maybe none."""
         lock, reader = self._reader(arguments["key"], _expected(arguments))
         with lock:
             return {"points": reader.times_from(arguments["offset"], arguments["points"])}, b""
 
-    # -- looking after ---------------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------------------------
 
     def list(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """List every object of ours below `folder`: [{key, bytes, modified_ms}]."""
+        """List the tier's objects below `folder`: [{key, bytes, modified_ms}]."""
         found = [
             {"key": fact.key, "bytes": fact.bytes, "modified_ms": fact.modified_ms}
             for fact in self._store.list(arguments["folder"])
@@ -284,7 +285,7 @@ class TierWork:
         return {"state": "ok", "why": ""}, b""
 
     def facts(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Return the catalog's entry for an object that it does not list: `key`."""
+        """Return the facts for a catalog entry of the unlisted object `key`."""
         return _facts(ObjectReader(self._store, arguments["key"]).described()), b""
 
     def store_identity(self, arguments: dict[str, Any], blob: bytes) -> Answer:
@@ -318,7 +319,7 @@ def _expected(said: Mapping[str, Any]) -> Expected:
 
 
 def bodies(path: Path, places: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield (position, body) for each place in a journal segment; neighbours are read together."""
+    """Yield (position, body) for each place in a journal segment, reading neighbours together."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,20 +1,21 @@
 """Check at the start, before either changes, that a data directory's journal and metadata belong together.
 
-The metadata says which topics exist, and a state in the journal that no topic claims is dropped as that of a deleted
-topic. If the metadata is gone, or a copy from before, every topic made since looks deleted, and its id would be given
-out anew. If the journal is gone, every topic looks empty and its offsets begin at 0 again. Both would be silent loss.
+The metadata lists the existing topics, and a state in the journal without a topic is dropped as that of a deleted
+topic. If the metadata is missing, or an older copy, every topic created since looks deleted, and its id would be
+assigned again. If the journal is missing, every topic looks empty and its offsets begin at 0 again. Both would be
+silent loss.
 
-Segments are given up oldest first, so of a journal whose oldest segments were removed by hand nothing looks broken
-but this: a topic needs offsets that are neither there nor in the cold tier.
+Segments are deleted oldest first. So if the oldest segments of a journal were removed by hand, the only sign is that a
+topic needs offsets that are neither in the journal nor in the cold tier.
 
-Whoever has nothing to restore from says so with an empty file ACCEPT_LOSS in the journal's folder: the start then goes
-on with what is left, and logs what is lost.
+An operator without a backup creates an empty file ACCEPT_LOSS in the journal's folder: the start then continues with
+the remaining data, and logs the losses.
 
-The order of writes makes all of this visible. An id comes from a leased block (`cluster.id_blocks`), or is the revision of the
-transaction that created what it names. Either is durable before the journal hears of the id, and the same holds for an epoch.
-So the journal never knows an id that the metadata did not give out, nor an epoch above the metadata's. And topics are created only by a broker whose
-journal has a segment, the last of which is never removed. A segment goes when what it held is listed in the cold
-tier's catalog or trimmed by a durable record.
+The order of writes makes all of this visible. An id comes from a leased block (`cluster.id_blocks`), or is the revision
+of the transaction that created its topic or subscription. Either is durable before the journal gets the id, and the
+same holds for an epoch. So the journal never has an id that the metadata did not assign, nor an epoch above the
+metadata's. And topics are created only by a broker whose journal has a segment, the last of which is never removed. A
+segment is deleted when its messages are listed in the cold tier's catalog or trimmed by a durable record.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def ids_in(states: Iterable[LogState], tail_topics: Iterable[int]) -> Iterator[i
     """Return the ids of topics and subscriptions in the journal.
 
     Args:
-        states: of all topics, as the proven records gave them.
+        states: of all topics, from the proven records.
         tail_topics: topic ids of the records that are not proven.
     """
     yield from tail_topics
@@ -134,10 +135,10 @@ def check_prefixes_there(
     first_offset: Callable[[int], int | None],
     accepted: LossAccepted,
 ) -> dict[int, int]:
-    """Before the first segment is made.
+    """Check, before the first segment is made, that the journal has the oldest offsets that each topic needs.
 
     Args:
-        topics: name, proven state, and the offset below which nothing is needed, by the cold tier or an unproven trim.
+        topics: name, proven state, and the offset below which the cold tier or an unproven trim covers all.
         first_offset: the lowest offset that the journal holds of a topic id.
 
     Returns:

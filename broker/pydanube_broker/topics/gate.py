@@ -1,6 +1,6 @@
 """Access to a topic: its limits, its publish rate, its exclusive producer.
 
-One for each concrete topic, the same for stored and for passed-on ones. Changes of policy count from the next call.
+One for each concrete topic, reliable or not. Changes of policy apply from the next call.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, 
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
-BATCHES_A_SECOND: Final = 10  # of a topic with a publish rate, at the most
+BATCHES_A_SECOND: Final = 10  # maximum for a topic with a publish rate
 
 
 class AccessMode(StrEnum):
-    """`exclusive`: nobody else writes. `named`: others do, but one connection at a time has the name; like an exclusive
-    producer it comes again as the session it was, and learns how much of it is stored."""
+    """`exclusive`: no other producer writes. `named`: others do, but only one connection at a time has the name.
+
+    A named producer resumes its session like an exclusive one, and gets the end of its stored messages.
+    """
 
     SHARED = "shared"
     EXCLUSIVE = "exclusive"
@@ -28,7 +30,7 @@ class AccessMode(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> AccessMode:
-        """The mode a producer asks for; empty means shared."""
+        """Return the mode of a producer's request. Empty means shared."""
         try:
             return cls(text or "shared")
         except ValueError:
@@ -41,7 +43,7 @@ class AttachedProducer(Protocol):
     """A connection through which a producer writes."""
 
     def end(self, error: ClusterError) -> None:
-        """End: the right to write is gone."""
+        """End the connection, which may no longer write."""
 
 
 class WithLinks(Protocol):
@@ -110,7 +112,7 @@ class TopicGate:
             present: producers connected to the topic, those of other protocols included.
 
         Raises:
-            ProducerFenced: somebody else has the topic for himself, or it is asked for while others are there.
+            ProducerFenced: the topic has an exclusive producer, or exclusive access is requested beside others.
             LimitReached: `max_producers_per_topic`.
         """
         holder = self.held_by
@@ -141,7 +143,7 @@ class TopicGate:
         )
 
     def _replaced(self, name: str, mode: AccessMode) -> list[AttachedProducer]:
-        """Return the connections that a new one replaces: such a name has only one."""
+        """Return the connections that a new one replaces, because its name may have only one."""
         if mode is not AccessMode.SHARED or self.held_by == name:
             return [one for one, other in self._attached.items() if other == name]
         return []
@@ -149,7 +151,7 @@ class TopicGate:
     def attach(self, producer: AttachedProducer, name: str, mode: AccessMode, present: int) -> None:
         """Attach a producer. An exclusive or named one ends earlier connections of its name.
 
-        Raises `ProducerFenced`, `LimitReached`: as `check_producer`; nothing has changed.
+        Raises `ProducerFenced`, `LimitReached`, as `check_producer`, without a change.
         """
         self.check_producer(name, mode, present)
         former = self._replaced(name, mode)
@@ -171,7 +173,7 @@ class TopicGate:
             )
 
     def detach(self, producer: AttachedProducer) -> None:
-        """Detach a producer; unknown ones are ignored."""
+        """Detach a producer. Unknown ones are ignored."""
         self._attached.pop(producer, None)
         self._numbers.pop(producer, None)
         if self._exclusive is producer:
@@ -180,7 +182,9 @@ class TopicGate:
     # -- consumers -------------------------------------------------------------------------------------------
 
     def check_consumer(self, pumps: Iterable[WithLinks], readers: int, of_subscription: int) -> None:
-        """Check that another consumer may attach. `of_subscription` are attached to its subscription; plain readers count, too.
+        """Check that another consumer may attach beside `of_subscription` consumers of its subscription.
+
+        Plain readers count as consumers of the topic.
 
         Raises `LimitReached`: `max_consumers_per_subscription`, `max_consumers_per_topic`.
         """
@@ -199,14 +203,14 @@ class TopicGate:
 
     @property
     def batch_messages(self) -> int:
-        """Return the most messages that a producer should send at once, for an even pace; 0: any number."""
+        """Return the maximum messages that a producer should send in one batch, for an even pace. 0: any number."""
         rate = self.limits.max_publish_rate
         return max(1, rate // BATCHES_A_SECOND) if rate else 0
 
     def take(self, count: int) -> None:
         """Count messages that are about to be appended.
 
-        Raises `RateLimited`: with `retry_after_ms`; nothing was counted.
+        Raises `RateLimited`, with `retry_after_ms`. Nothing was counted.
         """
         bucket = self._bucket
         if bucket is None:

@@ -1,7 +1,7 @@
-"""All topics of a broker on its one journal; tells topics what has become durable.
+"""All topics of a broker on its one journal. The hub notifies topics of durable records.
 
-The hub owns the log states between recovery and the catalog: a state whose topic the catalog does not know was
-deleted while the broker died, and is dropped.
+The hub owns the log states between recovery and the catalog. A state without a topic in the catalog belongs to a topic
+that was deleted while the broker died, and is dropped.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pydanube_broker.topics.topic import ColdReader, Topic
 
 
 class Hub:
-    """The topics of one journal, and what the journal asks of them."""
+    """The topics of one journal, and its `JournalOwner`."""
 
     def __init__(self) -> None:
-        self.journal: Journal = None  # type: ignore[assignment]  # set by whoever opens the journal, before its use
-        self.cold: ColdReader | None = None  # what reads back from the cold tier, once it is there
-        self.tiering = False  # whether the journal's oldest goes to the cold tier before it is given up
+        self.journal: Journal = None  # type: ignore[assignment]  # set when the journal is opened, before its use
+        self.cold: ColdReader | None = None  # reads from the cold tier, once it is there
+        self.tiering = False  # whether messages go to the cold tier before the journal deletes them
         self.connections: Iterator[int] = iter(())  # ids of connections; set with the registration
-        self.changes = ListChanges()  # of what lists show of the topics that are served here
-        self.flush_first: set[int] = set()  # topics of which the journal is to keep less than it does
+        self.changes = ListChanges()  # of listed values of the topics that are served here
+        self.flush_first: set[int] = set()  # topics of which the journal should keep less
         self.states: dict[int, LogState] = {}
         self.topics: dict[int, Topic] = {}
         self.leaving: dict[int, Topic] = {}  # detached with records that were not safe yet
         self.failure: JournalReadOnly | None = None
-        self.trimmed_lsn = 0  # the newest record by which a topic gave up its oldest messages
+        self.trimmed_lsn = 0  # the newest record by which a topic deleted its oldest messages
         self.on_failure: Callable[[JournalReadOnly], None] = lambda error: None
         self.on_fenced: Callable[[Fenced], None] = lambda error: None
         self.on_drop: Callable[[int], None] = lambda topic_id: None  # a topic was deleted
@@ -65,12 +65,12 @@ class Hub:
         _reach(self._pending, lsn)
 
     def stored(self, lsn: int) -> None:
-        """Everything below `lsn` is in the object store, as far as topics wait for that."""
+        """Notify topics that wait for the object store: it has everything below `lsn`."""
         if self.failure is None:
             _reach(self._unstored, lsn)
 
     def fenced(self, error: Fenced) -> None:
-        """Another process has the journal's chain: acknowledge nothing more, and end."""
+        """Stop acknowledging and end: another process has the journal's chain."""
         self.journal.refuse(error)
         self.on_fenced(error)
 
@@ -101,15 +101,15 @@ class Hub:
         self.topics[topic.topic_id] = topic
 
     def take_state(self, topic_id: int) -> LogState:
-        """Return the state of a topic that the journal recovered; a new one if it has none."""
+        """Return the state of a topic that the journal recovered, or a new one."""
         state = self.states.setdefault(topic_id, LogState(topic_id))
         state.fold_replayed()
         return state
 
     def fold_replayed(self) -> None:
-        """After the replay, bring up to date the cursors, and topics that were opened before it.
+        """After the replay, update the cursors, and topics that were opened before it.
 
-        A topic that had just come from another broker may have arrived in that tail, with a state of its own.
+        A topic that had just moved here from another broker may have arrived in the replayed tail, with its own state.
         """
         for state in self.states.values():
             state.fold_replayed()
@@ -122,7 +122,7 @@ class Hub:
                 topic.state.cursors.setdefault(number, cursor)
 
     def forget_unknown(self, kept: Callable[[int], bool] = lambda topic_id: False) -> list[int]:
-        """Drop states without a topic, except those kept for a restoration; return their ids."""
+        """Drop states without a topic, except those kept for a restoration. Return their ids."""
         gone = [topic_id for topic_id in self.states if topic_id not in self.topics and not kept(topic_id)]
         for topic_id in gone:
             self.drop(topic_id)
@@ -147,22 +147,22 @@ class Hub:
         self.topics.pop(topic_id, None)
         self.leaving.pop(topic_id, None)
         if state is not None and state.opened:
-            # Where there is no room for it, the next start drops the topic again: the catalog does not know its id.
+            # Without room for it, the next start drops the topic again, because the catalog does not have its id.
             with contextlib.suppress(ClusterError):
                 self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
         self.journal.drop_topic(topic_id)
         self.on_drop(topic_id)
 
     def forget(self, topic_id: int) -> None:
-        """Forget a topic: what the journal has of it no longer belongs to it."""
+        """Forget a topic whose batches in the journal no longer belong to it."""
         self.states.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self.journal.drop_topic(topic_id)
 
     def give_up(self, topic_id: int, offset: int) -> None:
-        """Let the journal give up everything below an offset: for good, or once a cold tier has it.
+        """Let the journal delete everything below an offset, or with a cold tier once the tier has it.
 
-        A deleted topic that may come back has no more right to the journal than those that are there.
+        A deleted topic that can be restored is treated like an existing one.
         """
         state = self.states.get(topic_id)
         if state is None or state.needed_offset >= offset:
@@ -176,8 +176,8 @@ class Hub:
             state.start_offset = offset
 
     def collect(self) -> int:
-        """Delete journal segments that no topic needs; none while the record that permits it is not durable."""
-        # The record and the segments are on the same disk, and only its recovery joins them: it is asked of the disk.
+        """Delete journal segments that no topic needs, but none while the record that permits it is not durable."""
+        # Record and segments are on one disk, and only its recovery uses both, so durability on the disk is sufficient.
         if self.trimmed_lsn > self.journal.durable_lsn:
             return 0  # the next call is seconds away
         return self.journal.collect(
@@ -186,7 +186,7 @@ class Hub:
 
 
 def _reach(pending: deque[tuple[int, Topic]], lsn: int) -> None:
-    """Tell the topics of the records below an address that these are as durable as promised."""
+    """Advance the topics of the records below an address, which are as durable as promised."""
     reached: dict[Topic, None] = {}
     while pending and pending[0][0] <= lsn:
         reached[pending.popleft()[1]] = None

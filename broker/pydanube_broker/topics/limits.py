@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
 
-#: The original's seven.
+#: The original's seven limits.
 LIMIT_KEYS: Final = (
     "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
     "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
     "max_message_size",
 )  # fmt: skip
-#: How much of a topic stays. `retention_offset`: what is below may go; `drop_unread`: 1, even if a cursor has not passed it.
+#: How much of a topic stays. `retention_offset`: messages below may go. `drop_unread` 1: also unread ones.
 RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset", "drop_unread")
-#: What an operator is alerted of, of each subscription (`pydanube_core.diagnosis.causes.pace`).
+#: Thresholds of alerts for each subscription (`pydanube_core.diagnosis.causes.pace`).
 ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
 POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
-MAX_VALUE: Final = (1 << 53) - 1  # what JSON carries without loss
+MAX_VALUE: Final = (1 << 53) - 1  # the largest integer that JSON keeps exactly
 
 
 def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""Which topics and subscriptions changed since a mark, for lists that fetch only changes.
+"""The topics and subscriptions that changed since a mark, for lists that fetch only changes.
 
-Whoever changes what a list shows notes the key: a name in a set, nothing more. Who asks has what was noted numbered, each
-key with the number of its newest change, so that an answer costs what changed and not what is there. A mark is such a
-number. It is good for one start of the broker, and for as long as no newer change had to be forgotten. Pure.
+A change of a listed value notes the key, which only adds it to a set. A query numbers the noted keys, so that each key
+has the number of its newest change, and the cost of an answer depends on the changes and not on the number of keys. A
+mark is such a number. It is valid for one start of the broker, until a newer change had to be forgotten. Pure.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 #: a log's own name, or a log's name and the name of a subscription of it
 Key = str | tuple[str, str]
 
-MOST_KEYS: Final = 50_000  # that are remembered, of which many may be gone: about 5 MB
+MOST_KEYS: Final = 50_000  # remembered keys, about 5 MB. Many may no longer exist
 
-MOST_NOTED: Final = 5_000  # keys between two marks: taking them in costs some 3 ms
+MOST_NOTED: Final = 5_000  # keys between two marks: numbering them takes some 3 ms
 
 
 class ListChanges:
@@ -23,10 +23,10 @@ class ListChanges:
     def __init__(self, *, most: int = MOST_KEYS) -> None:
         self.most = most
         self._noted: set[Key] = set()
-        self.note = self._noted.add  # a change of what a list shows of this key
+        self.note = self._noted.add  # notes that the listed values of a key changed
         self._numbers: dict[Key, int] = {}  # ascending: the number of each key's newest change
         self._last = 0
-        self._forgotten = 0  # changes up to this one are not all known any more
+        self._forgotten = 0  # the number up to which changes may be forgotten
 
     def mark(self) -> int:
         """Return a mark for a later `since`. O(keys noted since the last time)."""
@@ -41,16 +41,16 @@ class ListChanges:
 
     @property
     def kept(self) -> int:
-        """How many keys are remembered."""
+        """The number of remembered keys."""
         return len(self._noted) + len(self._numbers)
 
     def keep_within(self) -> None:
-        """Take in what was noted, if it is much. To be called regularly, as nobody may ever ask for a list."""
+        """Number the noted keys if they are many. To be called regularly, because there may be no queries."""
         if len(self._noted) > MOST_NOTED:
             self.mark()
 
     def since(self, mark: int) -> list[Key] | None:
-        """Return the keys that changed after a mark, newest first; None: the mark is too old, or unknown. O(those keys)."""
+        """Return the keys changed after a mark, newest first. None: the mark is too old, or unknown. O(those keys)."""
         last = self.mark()
         if not self._forgotten <= mark <= last:
             return None

@@ -9,18 +9,18 @@ Pure. Little-endian. A head is a count of topics and, for each, the fields below
     RELEASE       u64 epoch, u64 end offset            ADOPT      a head of this one topic, u64 move or nothing
 
 A topic that is moved arrives as TOPIC_OPEN in epoch 0, its batches, and ADOPT with all the rest. ADOPT with a move (the
-metadata revision of that move's last step before the assignment) leaves the state in epoch 0, `awaiting` that
-move: the copy is complete, and the assignment decides whether it is the topic. TOPIC_OPEN in an epoch above 0 confirms
-it. ADOPT without a move has the epoch in which the topic is taken over. Any other state of epoch 0 is a copy that was not
-finished. RELEASE says that the topic or the copy is gone from this journal.
+metadata revision of that move's last step before the assignment) leaves the state in epoch 0, `awaiting` that move: the
+copy is complete, and the assignment decides whether it becomes the topic. TOPIC_OPEN in an epoch above 0 confirms it.
+ADOPT without a move has the epoch in which the topic is taken over. Any other state of epoch 0 is an unfinished copy.
+RELEASE removes the topic or the copy from this journal.
 
-A subscription id with its highest bit set (`ORIGIN`) is that of another topic's subscription, whose dead letters are here: which
-of its messages have their copies in this topic. The record stands right behind the batch of the copies, so that of both the
-journal has both, or the batch alone, which is copied again.
+A subscription id with its highest bit set (`ORIGIN`) is that of another topic's subscription whose dead letters are
+copied to this topic. The record lists the messages that have copies here. It follows the batch of the copies
+immediately, so that the journal has both, or only the batch, and then the messages are copied again.
 
-PRODUCER is a SESSION of before there were tokens, and heads of format 1 have none either: both are read, not written.
-Heads of format 3 say in a u64 behind each entry from which address on the batches of a topic are its own; heads of
-format 4, written only while a copy awaits its move, in one more u64 which move that is.
+PRODUCER is a SESSION from before tokens, and heads of format 1 have no tokens either: both are read, not written. Heads
+of format 3 have behind each entry a u64, the address from which on batches belong to the topic. Heads of format 4,
+written only while a copy awaits its move, have one more u64, the move.
 """
 
 from __future__ import annotations
@@ -60,14 +60,16 @@ _OPEN_PRODUCER: Final = struct.Struct("<QI")
 _SESSION: Final = struct.Struct("<QIQ")
 _FORMAT: Final = 2
 _WITH_SINCE: Final = (
-    3  # and behind each entry, u64: `since_lsn`; written only where a topic has come from elsewhere
+    3  # and behind each entry, u64: `since_lsn`. Written only if a topic has come from another broker
 )
 _WITH_MOVE: Final = 4  # and u64: `awaiting`
-_DELTAS: Final = 4096  # of a subscription are replayed before they are folded into its cursor: bounds memory
+_DELTAS: Final = (
+    4096  # replayed deltas of a subscription before they are folded into its cursor, which bounds memory
+)
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 ORIGIN: Final = 1 << 63
-# Remembered of one topic: subscriptions whose dead letters it has, and ranges of each; the oldest go first, and would be
-# copied again if they were asked for again.
+# Remembered per topic: subscriptions whose dead letters it has, and ranges of each. The oldest are forgotten first, and
+# would be copied again if requested again.
 _ORIGINS: Final = 256
 _COPIED_RANGES: Final = 1024
 
@@ -85,23 +87,23 @@ class LogState:
     messages: int = 0
     stored_bytes: int = 0
     opened: bool = False
-    since_lsn: int = 0  # batches below it are of an earlier time of the topic here, and count no more
+    since_lsn: int = 0  # batches below it are from an earlier stay of the topic here, and do not count
     awaiting: int = 0  # the move of a complete copy that is not the topic yet; 0: none
     producers: Producers = field(default_factory=Producers)
     cursors: dict[int, CursorSnapshot] = field(default_factory=dict)
-    #: of dead letters that are here, by subscription they come from: everything that counts as acknowledged was copied
+    #: for dead letters that are here, by their subscription: every message acknowledged in the cursor was copied
     copied: dict[int, CursorSnapshot] = field(default_factory=dict)
     deltas: dict[int, list[CursorDelta]] = field(default_factory=dict)  # replayed and not in `cursors` yet
-    #: while the topic goes to another broker, by subscription: in memory only, after a crash all that is held comes again
+    #: while the topic moves to another broker, by subscription. In memory only: a crash redelivers all that is held
     holdings: dict[int, Holdings] = field(default_factory=dict, repr=False, compare=False)
-    #: what the last head said of this topic, and from which values
+    #: this topic's entry in the last head, and the values that it was encoded from
     _encoded: tuple[tuple[object, ...], bytes] | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
     @property
     def needed_offset(self) -> int:
-        """Return the offset below which all is in the cold tier or given up: the journal may forget it."""
+        """Return the offset below which all is in the cold tier or trimmed, so that the journal may delete it."""
         return max(self.start_offset, self.tiered_offset)
 
     def apply(self, header: RecordHeader, body: memoryview) -> None:
@@ -156,14 +158,14 @@ class LogState:
             self.cursors[subscription_id] = apply_deltas(old, deltas)
 
     def note_copied(self, subscription_id: int, *deltas: CursorDelta) -> None:
-        """Note that messages of another topic's subscription have their copies here."""
+        """Note that messages of another topic's subscription have copies here."""
         known = apply_deltas(self.copied.pop(subscription_id, CursorSnapshot(floor=0)), deltas)
         self.copied[subscription_id] = replace(known, acknowledged=known.acknowledged[-_COPIED_RANGES:])
         if len(self.copied) > _ORIGINS:
             del self.copied[next(iter(self.copied))]
 
     def copies(self, subscription_id: int, generation: int) -> list[Range]:
-        """Return which messages of another topic's subscription have copies here, of this generation of its cursor."""
+        """Return the messages of another topic's subscription with copies here, for this generation of its cursor."""
         known = self.copied.get(subscription_id)
         if known is None or known.generation != generation:
             return []
@@ -180,9 +182,9 @@ class LogState:
     def encode(self) -> bytes:
         """Encode this topic's entry in a head.
 
-        Kept until a value it was made from is another: most of many topics lie still from one head to the next, and
-        10 000 entries take 90 ms to make, 8 to look through. Compared by value, not marked by whoever changes one:
-        a mark that was forgotten would make a head that gives offsets out twice after a crash.
+        The entry is cached until one of its values changes, because most of many topics are idle from one head to the
+        next, and 10 000 entries take 90 ms to encode, but 8 ms to compare. Values are compared, and not marked as
+        changed: a forgotten mark would make a head that assigns offsets twice after a crash.
         """
         self.fold_replayed()
         made_from = (
@@ -195,7 +197,7 @@ class LogState:
             self.stored_bytes,
             self.producers.changes,
             *self.cursors,
-            *self.cursors.values(),  # frozen: the same object says the same, so that comparing them is cheap
+            *self.cursors.values(),  # frozen: comparing identical objects is cheap
             *self.copied,
             *self.copied.values(),
         )
@@ -222,7 +224,7 @@ class LogState:
         ]
         for session in sessions:
             name = session.name.encode()
-            # One that is about to take over counts as if it had: its record may be older than this head.
+            # A promised session counts as if it had taken over: its record may be older than this head.
             owner = session.promised or session
             pieces.append(
                 _PRODUCER.pack(
@@ -342,7 +344,7 @@ def replay_record(states: dict[int, LogState], header: RecordHeader, body: memor
 
 
 def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
-    """Return topic id → the highest begin that these records set; without topics that they do not mention."""
+    """Return topic id → the highest begin that these records set, without topics that they do not mention."""
     starts: dict[int, int] = {}
     for header, body in records:
         match header.kind:

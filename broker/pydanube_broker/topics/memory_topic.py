@@ -1,9 +1,9 @@
 """One concrete non-reliable topic: nothing is stored, a batch goes straight to the connected consumers.
 
-It has the surface of `Topic`, so that publish and consume streams need not know which of the two they are on. A
-receipt says `memory`: the batch was handed to the queues, and that is all. Offsets begin at 0 with each life of the
-broker; producers' ids do not, so that two sessions never have one id. A producer that opened its session in another life
-of the broker, or at the broker that had the topic before, goes on with it.
+It has the interface of `Topic`, so that publish and consume streams are the same for both. A receipt has durability
+`memory`: the batch was handed to the queues, and nothing more. Offsets begin at 0 with each start of the broker.
+Producers' ids do not, so that no two sessions have one id. A producer that opened its session before a restart of the
+broker, or at the former broker of the topic, continues with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LiveSink(Protocol):
     """A plain reader of a non-reliable topic."""
 
     def offer(self, batch: CachedBatch) -> None:
-        """Take a batch or what there is room for; what is dropped is counted by the reader."""
+        """Take a batch, or the part with room for it. The reader counts dropped messages."""
 
 
 class MemoryTopic(Topic):
@@ -52,7 +52,7 @@ class MemoryTopic(Topic):
     def append(
         self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
-        """Pass a validated batch on, or return the answer that a retry had before; as `Topic.append`."""
+        """Pass a validated batch on, or return the answer that a retry got before. As `Topic.append`."""
         if (known := self.stored(part, system=system)) is not None:
             return known, True
         state = self.state
@@ -84,15 +84,15 @@ class MemoryTopic(Topic):
         return self.state.producers.take_in(producer_id, epoch, token)
 
     def when_room(self, done: Callable[[], None]) -> None:
-        """Answer at once: there is always room."""
+        """Call `done` immediately: there is always room."""
         done()
 
     def when_committed(self, end_offset: int, done: OutcomeCallback) -> None:
-        """Answer at once: messages appended were passed on already."""
+        """Call `done` immediately: messages appended were passed on already."""
         done(None)
 
     def when_safe(self, position: int, done: OutcomeCallback) -> None:
-        """Answer at once: nothing more was promised."""
+        """Call `done` immediately: nothing more was promised."""
         done(None)
 
     def append_record(self, kind: Kind, body: bytes) -> int:

@@ -1,12 +1,13 @@
-"""The idempotent producers of one topic: who may append what, and how a retry is answered.
+"""The idempotent producers of one topic: which session may append which batch, and the answers to retries.
 
-A session is (producer id, epoch, token): ids count from 1 in every topic, and a topic that is made anew, or a data
-directory that is restored, gives numbers out again, so that only the random token says whose session it is. Batches
-carry the id, the epoch and the sequence of their first message; the stream they come on has shown the token. The next one is appended; one of the last eight gets the answer of its first time; an older one is a
-duplicate; a gap is refused, and with it everything behind it, so that a lost batch cannot be overtaken. An unknown
-session is refused: its batches may be stored already, and only the producer can decide what that means.
+A session is (producer id, epoch, token). Ids count from 1 in every topic, and a topic that is created again, or a data
+directory that is restored, assigns numbers again, so only the random token identifies a session. Batches carry the id,
+the epoch and the sequence of their first message; their stream has shown the token. The next batch in sequence is
+appended. One of the last eight gets its first answer again. An older one is a duplicate. A gap is refused together with
+everything behind it, so that a lost batch cannot be overtaken. A batch of an unknown session is refused: it may be
+stored already, and only the producer can decide whether to send it again.
 
-State is bounded: a session that nobody is connected to is forgotten after `SESSION_AGE_S`, or as the one of
+State is bounded: a session without a connection is forgotten after `SESSION_AGE_S`, or as the one of
 `MAX_PRODUCERS` that was used least recently.
 
 Pure: the journal rebuilds this state from heads, producer records and the batches themselves.
@@ -21,9 +22,9 @@ from typing import Final, NamedTuple
 from pydanube_core.errors import OutOfSequence, ProducerFenced, ProducerUnknown
 
 RECENT: Final = 8
-# Remembered a topic; the least recently used of those without a connection go first
+# Per topic. The least recently used sessions without a connection are forgotten first
 MAX_PRODUCERS: Final = 1000
-# Many times what a client waits for the end of an outage before it gives up what it has in flight (60 s).
+# Many times the 60 s for which a client waits in an outage before it gives up its messages in flight
 SESSION_AGE_S: Final = 3600.0
 
 
@@ -37,7 +38,7 @@ class Opening(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """An appended batch. `base_offset` is None for a duplicate whose offsets are no longer known.
+    """An appended batch. `base_offset` is None for a duplicate whose offsets were forgotten.
 
     A tuple, not a frozen dataclass: one is made for each batch, in a third of the time.
     """
@@ -53,13 +54,13 @@ class ProducerSession:
     producer_id: int
     epoch: int
     name: str
-    token: int = 0  # 0: opened by a version that had none; it cannot be gone on with
+    token: int = 0  # 0: opened by a version without tokens, and cannot be resumed
     next_sequence: int = 0
     connections: int = 0
-    # Monotonic; None while somebody is connected, and until it is looked at
+    # Monotonic. None while connected, and until `expire` sees it
     idle_since_s: float | None = None
-    begins_anywhere: bool = False  # with whatever comes first: what came before is not known here
-    promised: Opening | None = None  # the newest that was prepared and has not taken over yet
+    begins_anywhere: bool = False  # accepts any sequence next: this broker has seen none
+    promised: Opening | None = None  # the newest prepared opening that has not taken over yet
     recent: deque[Appended] = field(default_factory=lambda: deque(maxlen=RECENT))
 
 
@@ -70,7 +71,7 @@ class Producers:
 
     def __init__(self) -> None:
         self.next_id = 1
-        self.changes = 0  # rises with every change of what a head says of these sessions
+        self.changes = 0  # rises with every change of these sessions in a head
         self._sessions: OrderedDict[int, ProducerSession] = OrderedDict()
 
     def __len__(self) -> int:
@@ -80,7 +81,7 @@ class Producers:
         return list(self._sessions.values())
 
     def add(self, producer_id: int, epoch: int, name: str, token: int = 0) -> ProducerSession:
-        """Add a session that was opened, or is in a record: the last one with a name holds it."""
+        """Add a session that was opened, or is in a record. The last one with a name holds the name."""
         self.changes += 1
         session = self._sessions.get(producer_id)
         if session is None:
@@ -92,8 +93,10 @@ class Producers:
         return session
 
     def prepare(self, name: str, token: int, *, exclusive: bool = False) -> Opening:
-        """A new session: with a new id or, for an exclusive producer that comes again by its name, with its id and the
-        next epoch. It is opened by `open`; until then whoever has the name goes on."""
+        """Prepare a session with a new id, or for an exclusive producer's name with its id and the next epoch.
+
+        `open` opens it. Until then the present holder of the name continues.
+        """
         if exclusive:
             for session in reversed(self._sessions.values()):
                 if session.name == name:
@@ -105,9 +108,9 @@ class Producers:
         return Opening(session.producer_id, session.epoch, token, name)
 
     def open(self, opening: Opening) -> ProducerSession:
-        """Open the session, whose record is durable: from here on it is the one that writes.
+        """Open the session, whose record is durable. From here on only this session may write.
 
-        Raises `ProducerFenced`: another took the name in the meantime.
+        Raises `ProducerFenced`: another connection has taken the name since.
         """
         session = self._sessions.get(opening.producer_id)
         if session is not None and session.token == opening.token:
@@ -122,7 +125,7 @@ class Producers:
         return self.add(opening.producer_id, opening.epoch, opening.name, opening.token)
 
     def give_up(self, opening: Opening) -> Opening | None:
-        """Give up an opening; return who keeps the session, for a record that says so. None: nothing was taken over."""
+        """Give up an opening; return the session's holder, to be recorded. None: the session had no other holder."""
         session = self._sessions.get(opening.producer_id)
         self._keep_promise(session, opening)
         if session is None or session.token == opening.token:
@@ -151,7 +154,7 @@ class Producers:
     def take_back(self, from_offset: int) -> None:
         """Forget batches from an offset on, which will never be committed: they may be sent again.
 
-        A session of which nothing older is known is forgotten: it could not tell a batch of before from one of those.
+        A session without a remembered older batch is forgotten, because it could not tell these from older ones.
         """
         self.changes += 1
         for session in self.sessions():
@@ -162,7 +165,7 @@ class Producers:
                 del self._sessions[session.producer_id]
 
     def _forget_one(self, kept: ProducerSession) -> None:
-        """Make room for `kept`; if all are connected there is one more than the bound."""
+        """Make room for `kept`. If all are connected, there is one more than the bound."""
         for producer_id, session in self._sessions.items():
             if not session.connections and session is not kept:
                 del self._sessions[producer_id]
@@ -188,7 +191,7 @@ class Producers:
             next_id = self.next_id
             session = self.add(producer_id, epoch, "", token)
             session.begins_anywhere = True
-            self.next_id = next_id  # what a client says does not decide which ids others get
+            self.next_id = next_id  # a client does not decide the ids of others
         return self.resume(producer_id, epoch, token)
 
     def _known(self, producer_id: int, epoch: int) -> ProducerSession:
@@ -208,7 +211,7 @@ class Producers:
         """Decide what to do with a batch.
 
         Returns:
-            None to append it; else the answer it was given before.
+            None to append it, else the answer that it got before.
 
         Raises:
             ProducerUnknown, ProducerFenced, OutOfSequence: nothing is stored.

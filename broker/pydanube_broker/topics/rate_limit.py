@@ -14,8 +14,8 @@ from pydanube_core.errors import InvalidArgument
 class TokenBucket:
     """`rate_per_s` messages a second on average.
 
-    More than the burst may be taken at once, but only when the bucket is full; the debt is then waited for. Without
-    that a batch larger than the burst would wait for ever, and with a smaller price it would beat the rate.
+    More than the burst may be taken in one call, but only when the bucket is full, and later calls wait for the debt.
+    Otherwise a batch larger than the burst would wait for ever, or exceed the rate if it paid less.
     """
 
     __slots__ = ("_at_ms", "_tokens", "rate_per_s")
@@ -32,7 +32,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def set_rate(self, rate_per_s: int, now_ms: int) -> None:
-        """Change the rate; savings beyond its burst are lost, debts remain."""
+        """Change the rate. Savings beyond its burst are lost, debts remain."""
         self._refill(now_ms)
         self.rate_per_s = rate_per_s
         self._tokens = min(self._tokens, float(rate_per_s))
@@ -56,6 +56,6 @@ class TokenBucket:
         return 0 if missing <= 1e-9 else max(1, math.ceil(missing * 1000 / self.rate_per_s))
 
     def take(self, count: int, now_ms: int) -> None:
-        """Take `count`, into debt if need be; ask `available` or `wait_ms` before."""
+        """Take `count`, into debt if necessary. Check `available` or `wait_ms` before."""
         self._refill(now_ms)
         self._tokens -= count

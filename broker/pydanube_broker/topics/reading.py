@@ -19,7 +19,7 @@ async def batches_between(
     """Yield committed batches with messages in `[start, end)`, ascending; the first and the last may exceed it.
 
     Raises:
-        What a consumer would get: CorruptObject, ObjectMissing, StoreUnavailable, CorruptJournal.
+        As for a consumer: CorruptObject, ObjectMissing, StoreUnavailable, CorruptJournal.
     """
     at = max(start, topic.start_offset)
     while at < end:
@@ -40,10 +40,10 @@ async def batches_between(
 async def read_once(
     topic: Topic, start: int, end: int, max_bytes: int, worker_threads: WorkerThreads
 ) -> Sequence[CachedBatch] | None:
-    """Return committed batches from `start` on, about `max_bytes` of them; empty: there are none below `end`.
+    """Return committed batches from `start` on, about `max_bytes` of them. Empty: there are none below `end`.
 
     Returns:
-        None if the topic has changed meanwhile: ask again.
+        None if the topic has changed since: call again.
 
     Raises:
         As `batches_between`.

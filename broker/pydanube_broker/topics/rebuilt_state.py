@@ -1,7 +1,7 @@
 """Rebuild the state of a topic whose broker was removed, from the cold tier and that broker's last report. Pure.
 
-Nobody knows how far the lost journal went. So that no offset means two messages, the topic goes on `JUMP` above the last
-one that is known; what lies between has no messages, and counts as acknowledged by every subscription.
+The end of the lost journal is unknown. So that no offset is assigned twice, the topic continues `JUMP` above the
+highest recorded offset. The offsets between have no messages, and count as acknowledged by every subscription.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.ranges import normalise
 from pydanube_broker.topics.log_state import LogState
 
-JUMP: Final = 1 << 32  # more than a broker appends to one topic between two looks at the metadata
+JUMP: Final = 1 << 32  # more than a broker appends to one topic between two checks of the metadata
 
 
 def state_in_the_store(
     topic_id: int, said: LogState | None, head: CatalogHead | None, copied_to: int = 0
 ) -> tuple[LogState, int]:
-    """Return the last known state of a removed owner's topic, and the offset up to which its messages are there.
+    """Return the last reported state of a removed owner's topic, and the offset up to which its messages are there.
 
     Args:
-        said: its owner's last report of it, None if there is none.
+        said: its owner's last report, None if there is none.
         head: of the topic's objects, None if there are none.
-        copied_to: the end of what fragments have behind the objects.
+        copied_to: the end of the fragments behind the objects.
     """
     state = replace(said or LogState(topic_id))
     if head is not None:
@@ -37,12 +37,12 @@ def state_in_the_store(
 
 
 def end_of_rebuilt(known_to: int, begin: int, resumed_at: int = 0) -> int:
-    """Return the offset at which a removed owner's topic goes on.
+    """Return the offset at which a removed owner's topic continues.
 
     Args:
         known_to: the end of its log in the owner's last report.
         begin: the offset up to which its messages are there.
-        resumed_at: the offset at which that owner went on, if it had the topic from a removed one.
+        resumed_at: the offset at which that owner continued, if it had the topic from a removed one.
     """
     return max(known_to, begin, resumed_at) + JUMP
 
@@ -51,16 +51,16 @@ def rebuilt_state(said: LogState, *, begin: int, end: int, starts: Mapping[int, 
     """Return the state with which the next owner begins: the same for the same arguments.
 
     Args:
-        said: see `state_in_the_store`.
+        said: the report, see `state_in_the_store`.
         begin: the offset up to which its messages are there.
         end: see `end_of_rebuilt`.
-        starts: subscription id → where that begins if `said` has no cursor of it.
+        starts: subscription id → its start offset if the report has no cursor of it.
     """
     cursors = {
         number: _passed_over(said.cursors.get(number) or CursorSnapshot(floor=start), begin, end)
         for number, start in starts.items()
     }
-    # Of dead letters nobody knows which were behind what is there: whoever is not sure of one copies it again.
+    # Dead letters may have been lost with the journal, so their copies are not counted: they are made again.
     return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, copied={}, deltas={})
 
 

@@ -1,8 +1,9 @@
 """Copy a range of one topic into another: `topics.replay`.
 
-A copy keeps payload, key, attributes, publish time, producer and schema, and says in `x-replayed-from` which message it
-is of: `/namespace/topic@offset`. Where the target has a schema policy the copies are held against it like any publish.
-Interrupted, what was appended stays: the result, or the error's details, say how far it went, and `from` continues.
+A copy keeps payload, key, attributes, publish time, producer and schema, and names the source message in
+`x-replayed-from`:
+`/namespace/topic@offset`. If the target has a schema policy, copies are checked like any publish. When interrupted,
+appended copies stay: the result, or the error's details, have the offset that was reached, and `from` continues.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[byt
 
 
 async def append_copies(topic: Topic, data: bytes) -> asyncio.Future[int]:
-    """Append one batch of copies here; the future gives the first one's offset once they are committed."""
+    """Append one batch of copies here. The future returns the first one's offset once they are committed."""
     part = read_producer_part(data, verify=False)
     guard = topic.schema
     if guard is not None and not guard.check_batch(data, part):
@@ -67,7 +68,7 @@ async def append_copies(topic: Topic, data: bytes) -> asyncio.Future[int]:
 
     def done(error: ClusterError | None) -> None:
         if committed.done():
-            return  # nobody waits any more
+            return  # the waiter is gone
         if error is None:
             committed.set_result(base)
         else:
@@ -81,7 +82,7 @@ async def append_copies(topic: Topic, data: bytes) -> asyncio.Future[int]:
 class Replay:
     """One copy under way. Single user: the loop.
 
-    `begin`: appends a batch to the concrete topic of that name, wherever it is; as `append_copies`.
+    `begin`: appends a batch to the concrete topic of that name on any broker, as `append_copies`.
     """
 
     source: Topic
@@ -89,7 +90,7 @@ class Replay:
     worker_threads: WorkerThreads
     begin: Callable[[TopicName, bytes], Awaitable[asyncio.Future[int]]]
     copied: Copied = field(init=False)
-    # Of the source: everything below is committed in the target
+    # Offset of the source below which everything is committed in the target
     next_offset: int = field(init=False, default=0)
     _waiting: deque[tuple[int, int, asyncio.Future[int]]] = field(init=False, default_factory=deque)
 
@@ -97,9 +98,9 @@ class Replay:
         self.copied = Copied(str(self.target))
 
     async def run(self, start: int, end: int, work: Work) -> None:
-        """Copy `[start, end)`; return when all of it is committed.
+        """Copy `[start, end)`, and return when all of it is committed.
 
-        Raises `ClusterError`: what reading or appending raises; `details` gain `copied_until`, where to go on.
+        Raises `ClusterError` from reading or appending. Its `details` get `copied_until`, the offset to continue from.
         """
         self.next_offset = start
         try:
@@ -114,9 +115,7 @@ class Replay:
                 await self._see_committed(work)
             self.next_offset = end
         except ClusterError as error:
-            with contextlib.suppress(
-                ClusterError
-            ):  # what was appended before it is there, or will be in a moment
+            with contextlib.suppress(ClusterError):  # earlier copies are committed, or will be soon
                 while self._waiting:
                     await self._see_committed(work)
             error.details["copied_until"] = self.next_offset
@@ -128,7 +127,7 @@ class Replay:
                     waiting.exception()  # seen: the first of them was raised
 
     async def append(self, data: bytes, until: int, work: Work) -> None:
-        """Append one batch of copies; once it is committed, the source is copied up to `until`."""
+        """Append one batch of copies. Once it is committed, the source is copied up to `until`."""
         count = read_producer_part(data, verify=False).count
         self._waiting.append((until, count, await self.begin(self.target, data)))
         while len(self._waiting) >= _WAITING:

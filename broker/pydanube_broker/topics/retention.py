@@ -1,8 +1,8 @@
-"""How much of a topic is kept, and which part of the journal is given up without a cold tier.
+"""How much of a topic is kept, and which part of the journal is deleted without a cold tier.
 
-With the cold tier on, retention takes whole objects (`tier.upkeep`), and the journal keeps nothing that an object
-holds: `journal.retention_*` then makes the broker tier early, it never makes it forget. Without it, the journal is all
-there is, and both the policies and `journal.retention_*` trim it, by segments.
+With the cold tier on, retention deletes whole objects (`tier.upkeep`), and the journal does not keep messages that an
+object holds: `journal.retention_*` then makes the broker tier early, and deletes nothing untiered. Without it, the
+journal holds everything, and both the policies and `journal.retention_*` trim it, by segments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydanube_broker.topics.topic import Topic, earliest_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """How much of a topic is kept; None: everything. What is below `from_offset` may go regardless of the others.
+    """How much of a topic is kept. None: everything. Messages below `from_offset` may go regardless of the others.
 
     Whole objects and segments go, as long as at least `bytes` stay.
     """
@@ -68,10 +68,10 @@ class JournalRetention:
     def __init__(self, hub: Hub, settings: Journal) -> None:
         self._hub = hub
         self._settings = settings
-        self.wanted: dict[int, int] = {}  # audit topic id -> offset up to which the settings give it up
+        self.wanted: dict[int, int] = {}  # audit topic id -> offset up to which the settings delete it
 
     def apply(self) -> None:
-        """Give up what exceeds the settings and, without a cold tier, the policies."""
+        """Delete all that exceeds the settings and, without a cold tier, the policies."""
         sealed = self._hub.journal.sealed()
         self._by_settings(sealed)
         if not self._hub.tiering:
@@ -97,7 +97,7 @@ class JournalRetention:
                 self._hub.give_up(topic_id, self._allowed(topic_id, run.end))
 
     def _allowed(self, topic_id: int, end: int) -> int:
-        """Return how far a topic may be given up: of an audit no further than its begin, which is moved first."""
+        """Return the offset up to which to trim a topic: an audit topic only up to its begin, which is moved first."""
         topic = self._hub.topics.get(topic_id)
         if topic is None or self._hub.tiering or not topic.options.topic.is_audit:
             return end
@@ -110,7 +110,7 @@ class JournalRetention:
         return stamped_ms if topic is None else min(stamped_ms, topic.state.append_time_ms)
 
     def _by_policies(self, sealed: Iterable[tuple[int, int, Any]]) -> None:
-        """Return what exceeds each topic's own policies, as far as it is in sealed segments."""
+        """Trim each topic by its own policies, as far as it is in sealed segments."""
         now = earliest_ms()
         of_topics: dict[int, list[Any]] = {}
         for _, _, runs in sealed:

@@ -1,6 +1,6 @@
-"""Stored messages one by one, for people: reading a range, publishing one, and the topic of the audit.
+"""Stored messages one by one, for operations and the audit: read a range, and append a few.
 
-Pumps move batches; this is for operations, where a hundred messages are many.
+Pumps move batches instead. Here a hundred messages are many.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube_broker.worker_threads import WorkerThreads
 async def messages_between(
     topic: Topic, *, start: int, end: int, max_messages: int, max_bytes: int, worker_threads: WorkerThreads
 ) -> list[MessageFacts]:
-    """Return committed messages of `[start, end)`, ascending, until a bound is reached; at least the first."""
+    """Return committed messages of `[start, end)`, ascending, until a bound is reached, but at least the first."""
     found: list[MessageFacts] = []
     size = 0
     async for batch in batches_between(topic, start, min(end, topic.commit), worker_threads):
@@ -94,11 +94,11 @@ async def append_durably(
     checked: bool = False,
     system: bool = False,
 ) -> int:
-    """Append messages as one batch; return the first one's offset once all are on stable storage.
+    """Append messages as one batch. Return the first one's offset once all are on stable storage.
 
     Args:
-        checked: hold them against the topic's schema and publish rate, as a producer's are.
-        system: they are the audit's, as `Topic.append` has it.
+        checked: check them against the topic's schema and publish rate, as a producer's.
+        system: they are the audit's, see `Topic.append`.
     """
     now = now_ms()
     data = encode_batch(

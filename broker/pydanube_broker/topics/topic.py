@@ -1,9 +1,10 @@
 """One concrete reliable topic on its owner: append, commit, read.
 
-`append` gives out offsets and returns; nothing is promised yet. When the journal says that the batch is durable and
-the rule agrees (`safe_position`), it is safe and the commit offset passes it; only then is the producer answered and
-the batch shown to anyone: reads, duplicates' answers, cursors and start positions see what lies below the commit offset.
-Records of every other kind, cursors, sessions, trims, are safe by the same rule: `when_safe` is the one place to wait.
+`append` assigns offsets and returns without a promise. When the journal reports the batch as durable and the rule
+agrees (`safe_position`), the batch is safe and the commit offset passes it. Only then does the producer get its answer,
+and only then is the batch visible: reads, answers to duplicates, cursors and start positions see only messages below
+the commit offset. All other records, such as cursors, sessions and trims, are safe by the same rule: `when_safe` is the
+one place to wait.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ Filled = Callable[[Any], None]
 
 
 class LogListener(Protocol):
-    """Hears of a log's growth, to deliver from it."""
+    """Listener notified when the commit offset rises, to deliver messages."""
 
     def grew(self) -> None:
         """Note that the commit offset rose."""
 
 
 class ColdReader(Protocol):
-    """Reads what the journal no longer has (`tier.cold_reads`)."""
+    """Reads messages that the journal no longer has (`tier.cold_reads`)."""
 
     def read(self, topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None: ...
 
@@ -98,14 +99,14 @@ def now_ms() -> int:
 
 
 def earliest_ms() -> int:
-    """Return the broker's clock, or that of a witness which is behind it: for what deletes by age."""
+    """Return the broker's clock, or that of a witness which is behind it. For deletions by age."""
     return CLOCK.earliest_ms()
 
 
 class Topic:
     """See the module. Single user: the loop."""
 
-    stores: ClassVar[bool] = True  # what is published can be read afterwards
+    stores: ClassVar[bool] = True  # messages can be read after their delivery
 
     __slots__ = (
         "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
@@ -129,19 +130,21 @@ class Topic:
         self.state = state
         self.options = options  # the catalog's record of the topic
         self.is_system = TopicName.parse(name).is_system
-        self.durability = durability  # what a receipt promises
+        self.durability = durability  # promised by a receipt
         self.in_store = durability == "stored"  # its records count once the object store has them
         self.gate = TopicGate(name, limits, hub.connections)
-        # What publishes are held against; None: nothing, and at no cost
+        # Checks published messages. None: no check, and no cost
         self.schema: SchemaGuard | None = None
         self.commit = state.next_offset
-        self.position = 0  # in the journal: behind the newest record of this life; what was recovered is safe
+        self.position = (
+            0  # in the journal: behind the newest record since the start. Recovered records are safe
+        )
         self.safe = 0  # records up to here are as durable as promised
         self.listeners: set[LogListener] = set()
         self.subscriptions: dict[str, Any] = {}
         self.readers = 0
         self.producers_connected = 0
-        self.producer_seen = False  # any, since the start; the broker itself writes audit and dead letters
+        self.producer_seen = False  # any since the start. The broker itself writes audit and dead letters
         self.producer_left: ProducerLeft | None = None
         self.messages_in = 0
         self.bytes_in = 0
@@ -179,15 +182,15 @@ class Topic:
     def append(
         self, data: bytes | memoryview, part: ProducerPart, *, limited: bool = True, system: bool = False
     ) -> tuple[Appended, bool]:
-        """Append a validated batch, or find the answer a retry was given before.
+        """Append a validated batch, or find the answer that it got before if it is a retry.
 
         Args:
-            limited: False for the broker's own messages, which the publish rate does not hold up.
-            system: True for the audit's: a system topic takes no others, whatever road they come by, and they may
-                begin the journal's last segment.
+            limited: False for the broker's own messages, which the publish rate does not delay.
+            system: True for the audit's messages. A system topic accepts no others, on any path, and they may begin
+                the journal's last segment.
 
         Returns:
-            The batch's place, and whether it is a duplicate. Wait with `when_committed` before saying so to anyone.
+            The batch's place, and whether it is a duplicate. Wait with `when_committed` before answering.
 
         Raises:
             PermissionDenied, ProducerUnknown, ProducerFenced, OutOfSequence, RateLimited, DiskFull, JournalReadOnly:
@@ -245,7 +248,7 @@ class Topic:
         self.bytes_out += stored_bytes
 
     def when_room(self, done: Callable[[], None]) -> None:
-        """Call `done` once, when an append refused as `Overloaded` is worth trying again."""
+        """Call `done` once, when an append that failed with `Overloaded` should be retried."""
         wait_ms = 0 if self._brake is None else self._brake.wait_ms(monotonic_ms())
         if wait_ms:
             asyncio.get_running_loop().call_later(wait_ms / 1000, done)
@@ -270,11 +273,11 @@ class Topic:
             self._brake.take(size, now)
 
     def write_now(self) -> None:
-        """Write now what was appended: nothing more comes in this turn of the loop."""
+        """Write the appended records now: no more come in this turn of the loop."""
         self._hub.journal.write_now()
 
     def when_committed(self, end_offset: int, done: OutcomeCallback) -> None:
-        """Call `done` once everything below `end_offset` is committed; at once if it is."""
+        """Call `done` once everything below `end_offset` is committed; immediately if it is."""
         if end_offset <= self.commit:
             done(None)
         elif end_offset == self.state.next_offset:
@@ -283,12 +286,12 @@ class Topic:
             self.when_safe(next(at for at, end in self._unsafe if end >= end_offset), done)
 
     def when_safe(self, position: int, done: OutcomeCallback) -> None:
-        """Call `done` once this topic's records up to `position` are as durable as promised; at once if they are."""
+        """Call `done` once this topic's records up to `position` are as durable as promised, immediately if they are."""
         waiters = self._waiters
         if position <= self.safe:
             done(None)
         elif self._hub.journal.read_only is not None:
-            done(self._hub.journal.read_only)  # of what was under way when the journal failed
+            done(self._hub.journal.read_only)  # for records under way when the journal failed
         elif waiters and waiters[-1][0] > position:
             waiters.insert(
                 next(i for i, waiter in enumerate(waiters) if waiter[0] > position), (position, done)
@@ -301,10 +304,10 @@ class Topic:
         await outcome_of(lambda told: self.when_safe(self.position, told))
 
     async def ended(self) -> None:
-        """Wait until nothing is under way. Where the journal has failed, what is not committed by now never will be."""
+        """Wait until nothing is under way. If the journal has failed, take uncommitted records back."""
         state = self.state
         try:
-            self.open_epoch()  # of a topic that never had a record there is something to hand over now
+            self.open_epoch()  # so that a topic that never had a record has one to hand over
             await self.settled()
         except JournalReadOnly:
             self._unsafe.clear()
@@ -319,8 +322,8 @@ class Topic:
     async def open_producer(self, name: str, *, exclusive: bool = False) -> Opening:
         """Prepare a session, safe on return: with a new id, or an exclusive name's id in its next epoch.
 
-        Whoever calls opens it with `state.producers.open`, or gives it up with `give_up_producer`: until then an
-        exclusive producer of that name goes on.
+        The caller opens it with `state.producers.open`, or gives it up with `give_up_producer`. Until then an exclusive
+        producer of that name continues.
         """
         if self.is_system:
             raise system_is_closed(self.name)
@@ -336,15 +339,16 @@ class Topic:
         return opening
 
     def give_up_producer(self, opening: Opening) -> None:
-        """Give up a session that nobody will use: its former holder keeps it, also after a restart."""
+        """Give up an unused session: its former holder keeps it, also after a restart."""
         holder = self.state.producers.give_up(opening)
         if holder is not None:
-            # Where there is no room for it, the producer is fenced if the broker dies now: safe, and said to it.
+            # Without room for it, the producer is fenced if the broker dies now. That is safe, and the producer gets an
+            # error.
             with contextlib.suppress(ClusterError):
                 self.append_record(Kind.SESSION, encode_session_body(holder))
 
     def open_epoch(self) -> None:
-        """Write which epoch begins, before the first record of the epoch."""
+        """Write that an epoch begins, before the first record of the epoch."""
         state = self.state
         if not state.opened or state.epoch < self.assigned_epoch:
             epoch = max(state.epoch, self.assigned_epoch)
@@ -354,7 +358,7 @@ class Topic:
             state.epoch, state.opened = epoch, True
 
     def append_record(self, kind: Kind, body: bytes) -> int:
-        """Append a record of this topic that is not a batch; returns its position, for `when_safe`."""
+        """Append a record of this topic that is not a batch. Return its position, for `when_safe`."""
         self.open_epoch()
         return self._appended(self._hub.journal.append(kind, self.topic_id, [body]))
 
@@ -369,7 +373,7 @@ class Topic:
             raise self._hub.journal.read_only
 
     def trim(self, start_offset: int) -> None:
-        """Give up everything below an offset (retention, tiering)."""
+        """Delete everything below an offset (retention, tiering)."""
         if start_offset > self.state.start_offset:
             self._hub.trimmed_lsn = self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
@@ -399,7 +403,7 @@ class Topic:
         assert self.readers >= 0, "more readers have gone than had come"
 
     def adopt_tiered(self, offset: int) -> None:
-        """Note that messages below an offset are in the cold tier; earlier ones stay there."""
+        """Note that messages below an offset are in the cold tier. The tiered offset never falls."""
         self.state.tiered_offset = max(self.state.tiered_offset, offset)
         self.changes.note(self.name)
 
@@ -414,9 +418,9 @@ class Topic:
         self.commit = self.state.next_offset
 
     def advance(self, held: int) -> None:
-        """Advance the safe position and the commit offset, and tell those that wait.
+        """Advance the safe position and the commit offset, and notify listeners and waiters.
 
-        `held`: address below which the journal is on the disk; of a stored topic, in the object store.
+        `held`: address below which the journal is on the disk, or for a stored topic in the object store.
         """
         safe = self.safe = safe_position(safe=self.safe, local_durable=held)
         before, unsafe, waiters = self.commit, self._unsafe, self._waiters
@@ -425,15 +429,15 @@ class Topic:
         if self.commit != before:
             self.changes.note(self.name)
             for listener in tuple(self.listeners):
-                listener.grew()  # first: what they send leaves with the receipts, not a turn of the loop later
+                listener.grew()  # first, so that they send with the receipts and not a turn of the loop later
         while waiters and waiters[0][0] <= safe:
-            # What is said from here on is true after a power cut: the record and all before it in this topic were
-            # covered by a completed fdatasync of the journal. Of a stored topic they are in the object store, under a
-            # name that no other process could take, which also the loss of this machine leaves.
+            # From here on a receipt holds after a power cut: a completed fdatasync of the journal covers the record and
+            # all before it in this topic. Records of a stored topic are in the object store, under a name that no other
+            # process could take, and survive the loss of this machine.
             waiters.popleft()[1](None)
 
     def fail(self, error: ClusterError) -> None:
-        """Fail everything that waits: as far as anyone knows it will not be committed."""
+        """Fail all waiters: their records will not be committed, as far as the broker can determine."""
         waiters, self._waiters = self._waiters, deque()
         for _, done in waiters:
             done(error)
@@ -452,7 +456,7 @@ class Topic:
         return self._hub.journal.read(self.topic_id, offset, min(end, self.commit), max_bytes)
 
     def read_ahead(self) -> CachedBatch | None:
-        """The only message that is not committed, so not for anyone to see; None where it is more than one, or none."""
+        """Return the only uncommitted message, which must not be visible yet. None if there are several, or none."""
         if self.state.next_offset != self.commit + 1:
             return None
         found = self._hub.journal.cache.read(self.topic_id, self.commit, self.commit + 1, 1)
@@ -461,7 +465,7 @@ class Topic:
     def fill(
         self, offset: int, end: int, max_bytes: int, worker_threads: WorkerThreads, done: Filled
     ) -> None:
-        """Load what `read` returned None for. `done` gets an error, batches from `offset` on, or nothing: read again."""
+        """Load the batches that `read` missed. `done` gets an error, batches from `offset`, or nothing: read again."""
         cold = self._hub.cold
         if cold is not None and offset < self.state.tiered_offset:
             cold.fill(self, offset, min(end, self.commit), max_bytes, worker_threads, done)
@@ -475,7 +479,7 @@ class Topic:
         return journal.read_planned(plan)
 
     async def prepare(self, position: Position) -> None:
-        """Look up in the cold tier what `resolve` cannot wait for; without one, a time before the journal is the topic's start.
+        """Look up a time in the cold tier for `resolve`. Without it, a time before the journal is the topic's start.
 
         Raises `StoreUnavailable`, `ObjectMissing`, `CorruptObject`, `MissingExtra`.
         """
