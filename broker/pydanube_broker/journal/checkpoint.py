@@ -1,12 +1,12 @@
 """Heads too large for a segment: each in a file of its own, so that their size never decides whether a broker starts.
 
-A segment begins with a head in one record, or with a `CHECKPOINT` record whose body is a random number. Then the head is
-in the file `<base>.head` under that number, or nowhere: it is written beside the work, and only as often as the journal
-has grown by its size. Recovery takes the newest head that is whole and proven, and reads the segments behind it; older
-segments and older heads are removed only once a newer head is durable and proven to be.
+A segment begins with a head in one record, or with a `CHECKPOINT` record whose body is a random number. In the second
+case the head is in the file `<base>.head` under that number, or missing: it is written in the background, and only when
+the journal has grown by the head's size. Recovery takes the newest head that is complete and proven, and reads the
+segments after it. Older segments and heads are removed only after a newer head is durable and proven to be.
 
-File, little-endian: `DANUBECP`, u32 version, u32 0, u64 base LSN, u64 number, u64 bytes, u32 crc of what follows, u32 crc
-of the header; then what a head's record would hold. It comes to its name whole and synced.
+File, little-endian: `DANUBECP`, u32 version, u32 0, u64 base LSN, u64 number, u64 bytes, u32 crc of the body, u32 crc of
+the header, body. The body is that of a head's record. The file is complete and synced before it gets its name.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from pydanube_broker.journal.records import FILE_HEADER_BYTES
 
 log = logging.getLogger("pydanube.journal")
 
-CHECKPOINT_BODY: Final = struct.Struct("<Q")  # of the record: the number of the file that belongs to it
-INLINE_BYTES: Final = 4 << 20  # a head up to here is written with the records: a few milliseconds of the disk
+CHECKPOINT_BODY: Final = struct.Struct("<Q")  # body of the record: the number in its file
+INLINE_BYTES: Final = 4 << 20  # a smaller head is written with the records: a few milliseconds of the disk
 HEAD_SUFFIX: Final = ".head"
 _HEADER: Final = struct.Struct("<8sIIQQQII")
 _MAGIC: Final = b"DANUBECP"
 _VERSION: Final = 1
-_PIECES: Final = 512  # written in one call; the system takes 1024
+_PIECES: Final = 512  # buffers per write call. The system's maximum is 1024
 
 
 class Checkpoints:
-    """The heads of segments: writes large ones to files, and knows the newest that a start can use. Single user: the journal."""
+    """Writes large heads to files, and tracks the newest that a start can use. Single user: the journal."""
 
     def __init__(self, folder: Path, disk: Disk, worker: FileWorker) -> None:
-        self.base = 0  # of the segment with the newest head that is durable: nothing from there on may go
+        self.base = 0  # of the segment with the newest durable head: it and later segments must stay
         self._folder = folder
         self._disk = disk
         self._worker = worker
@@ -50,11 +50,11 @@ class Checkpoints:
         self._written: dict[int, bool] = {}  # base → whether its head is whole
         self._job: asyncio.Future[BaseException | None] | None = None
         self.in_file = False  # whether the newest head was large enough for a file of its own
-        #: told of each head that is whole in its file: base, number, content
+        #: called with base, number and content of each head whose file is complete
         self.on_written: Callable[[int, int, Sequence[bytes]], None] | None = None
 
     def due(self, base: int, size: int) -> bool:
-        """Return whether the journal has grown by as much as a head of that size costs, and none is under way."""
+        """Return whether the journal has grown by `size` since the newest head, and no head is being written."""
         return self._job is None and (self._begun is None or base - self._begun >= size)
 
     def in_record(self, base: int) -> None:
@@ -64,7 +64,7 @@ class Checkpoints:
         self.in_file = False
 
     def write(self, base: int, number: int, head: Sequence[bytes]) -> None:
-        """Write a head to its file in the background; its content is the state at this moment."""
+        """Write a head, the state at this moment, to its file in the background."""
         self._begun = base
         self._written[base] = False
         self.in_file = True
@@ -75,7 +75,7 @@ class Checkpoints:
             done, self._job = self._job, None
             error = None if job.cancelled() else job.exception()
             if error is None:
-                if base in self._written:  # else a newer one is durable by now
+                if base in self._written:  # otherwise a newer one is durable already
                     self._written[base] = True
                     if self.on_written is not None:
                         self.on_written(base, number, head)
@@ -89,7 +89,7 @@ class Checkpoints:
         self._worker.run(lambda: write_checkpoint(path, base, number, head, self._disk), then)
 
     async def until_written(self) -> BaseException | None:
-        """Wait until the head under way is written; return why it could not be."""
+        """Wait until the head in progress is written. Return the error if that failed."""
         return None if self._job is None else await asyncio.shield(self._job)
 
     def advance(self, durable: int) -> None:
@@ -104,7 +104,7 @@ class Checkpoints:
     def _remove_older(self) -> None:
         for path in self._folder.glob(f"*{HEAD_SUFFIX}"):
             if path.stem.isdigit() and int(path.stem) < self.base:
-                with contextlib.suppress(OSError):  # the next start removes it, or the next newer head
+                with contextlib.suppress(OSError):  # the next head or the next start tries again
                     self._disk.unlink(path)
 
 
@@ -117,7 +117,7 @@ def new_number() -> int:
 
 
 def write_checkpoint(path: Path, base: int, number: int, pieces: Sequence[bytes], disk: Disk) -> None:
-    """Write the file and sync it under its name, or not at all. For a worker thread."""
+    """Write and sync the file, atomically under its name. For a worker thread."""
     crc = size = 0
     for piece in pieces:
         crc = crc32(piece, crc)
@@ -145,9 +145,9 @@ def write_checkpoint(path: Path, base: int, number: int, pieces: Sequence[bytes]
 
 
 def read_checkpoint(path: Path, base: int, number: int, disk: Disk) -> bytes | None:
-    """The head in that file; None where it is missing, damaged, or of another record.
+    """Return the head in that file. None if it is missing, damaged, or belongs to another record.
 
-    Raises `OSError`: the system does not let us read it.
+    Raises `OSError`: the file cannot be read.
     """
     try:
         fd = disk.open_ro(path)

@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Disk:
-    """The real system calls. Short writes are completed here; everything else is the kernel's answer."""
+    """The real system calls. Short writes are completed here. Other results are the kernel's."""
 
     def open_rw(self, path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -37,7 +37,7 @@ class Disk:
         """Write all of the buffers (at most IOV_MAX of them)."""
         total = sum(map(len, buffers))
         done = os.pwritev(fd, buffers, at) if HAS_PWRITEV else 0
-        if done < total:  # a signal, or a disk that is running full: the rest decides which
+        if done < total:  # a signal, or a full disk: the next write shows which
             rest = memoryview(b"".join(buffers))
             while done < total:
                 step = os.pwrite(fd, rest[done:], at + done)
@@ -46,7 +46,7 @@ class Disk:
                 done += step
 
     def pread(self, fd: int, count: int, at: int) -> bytes:
-        """Read `count` bytes, or as many as there are, in one system call of at most 2 GiB less a page."""
+        """Read `count` bytes, fewer at the end of the file. One system call reads at most 2 GiB less a page."""
         data = os.pread(fd, count, at)
         if len(data) == count or not data:
             return data
@@ -66,7 +66,7 @@ class Disk:
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 return None
-            if error.errno == errno.EOPNOTSUPP:  # tmpfs has no other place to read from
+            if error.errno == errno.EOPNOTSUPP:  # tmpfs, which is in memory anyway
                 return os.pread(fd, count, at)
             raise
         return bytes(buffer) if got == count else None

@@ -1,4 +1,4 @@
-"""Work on the journal's files that the loop does not wait for: one job after the other, in the order given."""
+"""Background work on the journal's files: one job at a time, in the order given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class FileWorker:
-    """Single user: the loop, in which each job's outcome is reported."""
+    """Runs jobs in a thread and reports each outcome in the loop, its single user."""
 
     def __init__(self, executor: Executor | None = None) -> None:
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="journal-files")
@@ -21,5 +21,5 @@ class FileWorker:
         self._executor.submit(work).add_done_callback(lambda job: loop.call_soon_threadsafe(then, job))
 
     def close(self) -> None:
-        """Finish what was given, and end."""
+        """Finish the queued jobs, and end."""
         self._executor.shutdown(wait=True)

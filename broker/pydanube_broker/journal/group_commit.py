@@ -1,12 +1,11 @@
 """The journal's single writer: group commit without a timer.
 
-Records that wait are written together at the end of the loop's turn, in the loop (15 µs for 128 KiB), and one sync
-in the helper process makes them durable. While a sync is in flight the next group gathers and is written; when the
-answer comes, the next sync is asked for at once. A lone record therefore waits for nothing but the disk, and load
-makes groups bigger by itself.
+Pending records are written together at the end of the loop's turn, in the loop (15 µs for 128 KiB), and one sync in
+the helper process makes them durable. While a sync is in flight, the next group gathers and is written. When the sync
+completes, the next one starts immediately. A lone record therefore waits only for the disk, and groups grow with load.
 
-Failure is terminal: after a failed write or sync nobody knows what the disk holds, and asking again may answer
-"fine" for pages the kernel has thrown away. The journal is then read-only until a restart reads the truth.
+Failure is terminal: after a failed write or sync the content of the disk is unknown, and a repeated sync may succeed
+although the kernel has discarded the pages. The journal is then read-only until a restart reads the disk.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ Buffer = bytes | memoryview
 
 IOV_MAX: Final = 1000  # Linux takes 1024
 GROUP_BYTES: Final = 8 << 20  # a group is closed at this size, so that its sync stays short
-SLICE_BYTES: Final = 1 << 20  # written in one callback at most: the loop must give way
+SLICE_BYTES: Final = 1 << 20  # maximum per callback, so that other callbacks of the loop get a turn
 _PAD: Final = tuple(bytes(n) for n in range(8))
 
 
 @dataclass(slots=True)
 class _Target:
-    """A segment that is being written: its descriptor and its slot at the syncer."""
+    """A segment being written: its descriptor and its slot at the syncer."""
 
     fd: int
     base: int
@@ -40,16 +39,16 @@ class _Target:
 @dataclass(slots=True)
 class WriterStatistics:
     syncs: int = 0
-    #: seconds of the last syncs, newest last
+    #: durations of the last syncs in seconds, newest last
     sync_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
 
 
 class GroupCommit:
-    """Writes what `put` hands it, in order, and reports `durable(lsn)`.
+    """Writes the records passed to `put`, in order.
 
     Args:
-        on_durable: called from the loop whenever everything below `lsn` is on stable storage.
-        on_failed: called once; everything not durable by then has an unknown outcome.
+        on_durable: called from the loop with an LSN whenever everything below it is on stable storage.
+        on_failed: called once. The outcome of everything not durable by then is unknown.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class GroupCommit:
         self._target: _Target | None = None
         self._scheduled = False
         self._syncing = False
-        self._asked_at = 0.0  # when the sync under way was asked for
+        self._asked_at = 0.0  # loop time at which the sync in flight was requested
         self._group = 0
         self._unsynced: list[_Target] = []
         self._in_flight: list[_Target] = []
@@ -79,19 +78,19 @@ class GroupCommit:
         self.written = 0
         self.durable = 0
         self.statistics = WriterStatistics()
-        self.on_sync: Callable[[float], None] = lambda seconds: None  # told how long each sync took
+        self.on_sync: Callable[[float], None] = lambda seconds: None  # called after each sync
         self.on_written: Callable[[int], None] | None = (
-            None  # told how far the files are written, once a slice
+            None  # called after each slice with the LSN up to which the files are written
         )
         syncer.done = self._synced
 
     @property
     def waiting_s(self) -> float:
-        """Return for how many seconds a sync under way has not returned; 0 if none is."""
+        """Return how many seconds the sync in flight has taken so far. 0 if none is in flight."""
         return self._loop.time() - self._asked_at if self._syncing and self.failed is None else 0.0
 
     def start(self, lsn: int) -> None:
-        """Begin; everything below `lsn` is durable already."""
+        """Begin at `lsn`. Everything below it is durable already."""
         self.written = self.durable = lsn
 
     def switch(self, fd: int, base: int) -> None:
@@ -103,7 +102,7 @@ class GroupCommit:
         self._syncer.open(self._slots, fd)
 
     def put(self, lsn: int, buffers: list[Buffer], length: int) -> None:
-        """Take a record for address `lsn`; `length` counts the padding that is added here."""
+        """Queue a record of `length` bytes, before padding, for address `lsn`."""
         assert self._target is not None
         if pad := -length & 7:
             buffers.append(_PAD[pad])
@@ -119,7 +118,7 @@ class GroupCommit:
             self._write()
 
     def _write(self) -> None:
-        """Write a slice of what waits; ask for a sync when the group is complete."""
+        """Write a slice of the pending records, and start a sync when the group is complete."""
         self._scheduled = False
         if self.failed is not None:
             return
@@ -175,11 +174,11 @@ class GroupCommit:
         self.on_sync(seconds)
         self.durable = lsn
         if self.written > lsn and (not self._pending or self._group >= GROUP_BYTES):
-            self._sync()  # before the acknowledgements go out: the disk works while the loop does
+            self._sync()  # before the acknowledgements, so that disk and loop work in parallel
         if self._retired:
             self._retire()
         self._on_durable(lsn)
-        self.write_now()  # what waited for this sync
+        self.write_now()  # records that waited for this sync
 
     def _retire(self) -> None:
         """Close segments whose last byte is durable."""
@@ -198,7 +197,7 @@ class GroupCommit:
             self._on_failed(error)
 
     def close(self) -> None:
-        """Release the descriptors. What waits is not written: stop appending and wait for `durable` first."""
+        """Release the descriptors and discard pending records. Stop appending and wait for `durable` first."""
         self.failed = self.failed or OSError("the journal is closed")
         self._pending.clear()
         self._syncer.close()

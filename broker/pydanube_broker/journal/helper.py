@@ -1,8 +1,8 @@
-"""The broker's side of the helper processes: ask for a sync, ask for a segment, hear the answer in the loop.
+"""The broker's side of the helper processes: request a sync or a segment, and receive the result in the loop.
 
-A thread in the broker would starve: a loop that serves a catch-up reader never sleeps, and a thread that needs the
-interpreter lock after `fdatasync` got 60-210 acknowledgements a second beside it (docs/design.md#4-the-journal). A
-process needs no lock. Its death counts as a failed sync, since an error that it had seen would be lost with it.
+A thread in the broker would starve: the loop never sleeps while it serves a catch-up reader, and a thread, which needs
+the interpreter lock after `fdatasync`, reached 60-210 acknowledgements per second (docs/design.md#4-the-journal). A
+process needs no lock. Its death counts as a failed sync, because an error it received is lost with it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pydanube_broker.journal.sync_program import MESSAGE
 
 _PROGRAM: Final = str(Path(sync_program.__file__).resolve())
 
-#: called with (lsn that was asked for, None or the error, seconds the sync took)
+#: called with (requested LSN, None or the error, seconds the sync took)
 SyncDone = Callable[[int, OSError | None, float], None]
 #: called with (base lsn, None or the error)
 PrepareDone = Callable[[int, OSError | None], None]
 
 
 class Syncer(Protocol):
-    """Makes written bytes durable. One request at a time; `done` is called from the loop."""
+    """Makes written bytes durable. One request at a time. `done` is called from the loop."""
 
     done: SyncDone
 
@@ -64,7 +64,7 @@ class _Process:
         ours, theirs = socket.socketpair()
         self._sock = ours
         try:
-            # -S -E: no site packages, nothing from the environment; the program needs the standard library only
+            # -S -E: no site packages and no environment. The program needs only the standard library
             self._child = subprocess.Popen(
                 [sys.executable, "-S", "-E", _PROGRAM, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
@@ -86,7 +86,7 @@ class _Process:
         self._closed = False
 
     def send(self, data: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Send a request. Requests are small and answered one by one, so the socket's buffer always has room."""
+        """Send a request. Requests are small and answered one at a time, so the socket's buffer always has room."""
         if self._closed:
             return
         try:
@@ -107,7 +107,7 @@ class _Process:
         if not chunk:
             self._died()
             return
-        if len(chunk) == MESSAGE.size and not self._buffer:  # nearly always: answers come one by one
+        if len(chunk) == MESSAGE.size and not self._buffer:  # nearly always: one answer at a time
             self._on_answer(*MESSAGE.unpack(chunk))
             return
         self._buffer += chunk
@@ -121,7 +121,7 @@ class _Process:
             self._on_death()
 
     def close(self) -> None:
-        """Close the socket, which ends the program; it holds nothing that is not on disk or reported."""
+        """Close the socket, which ends the program. Everything it holds is on disk or reported."""
         if self._closed:
             return
         self._closed = True
@@ -131,7 +131,7 @@ class _Process:
             self._child.wait(timeout=5)
         except subprocess.TimeoutExpired:  # stuck in a sync that does not return
             self._child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a disk that hangs lets nobody end it
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a hanging disk also delays the kill
                 self._child.wait(timeout=1)
 
 
@@ -181,7 +181,7 @@ class HelperSyncer:
 
 
 class InlineSyncer:
-    """Syncs in the loop: everything waits for the disk. For tests, and for disks that answer in < 0.3 ms."""
+    """Syncs in the loop, which blocks on the disk. For tests, and for disks that sync in < 0.3 ms."""
 
     def __init__(self, disk: Disk) -> None:
         self.done: SyncDone = lambda lsn, error, seconds: None
@@ -210,7 +210,7 @@ class InlineSyncer:
 
 
 class HelperPreparer:
-    """Prepares segments in a process of its own, started when the first is asked for."""
+    """Prepares segments in a process of its own, started with the first request."""
 
     def __init__(self) -> None:
         self.done: PrepareDone = lambda base, error: None
@@ -227,7 +227,7 @@ class HelperPreparer:
         if self._process is None:
             try:
                 self._process = _Process(self._answer, self._death)
-            except OSError as error:  # no process or no descriptor to be had now
+            except OSError as error:  # out of processes or descriptors
                 self._asked = None
                 asyncio.get_running_loop().call_soon(self.done, base_lsn, error)
                 return

@@ -1,4 +1,4 @@
-"""The id of a journal: random, made with an empty folder, kept as long as the folder is."""
+"""The id of a journal: random, created in an empty folder, and kept as long as the folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _BITS: Final = 64
 
 
 def journal_id(folder: Path, disk: Disk | None = None) -> int:
-    """Return the id of the journal in a folder. A folder without one gets one, durable on return.
+    """Return the id of the journal in a folder. Create one, durably, if the folder has none.
 
     Raises:
-        CorruptJournal: the file is damaged. An id that is guessed could be another journal's.
-        OSError: it cannot be read or written.
+        CorruptJournal: the file is damaged. A guessed id could be that of another journal.
+        OSError: the file cannot be read or written.
     """
     file = folder / _FILE
     try:

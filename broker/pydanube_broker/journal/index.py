@@ -1,13 +1,15 @@
 """The place of each batch of a topic in the journal: by offset and by time.
 
 One `Run` holds the batches of one topic in one segment as four columns. The active segment's runs are arrays in
-memory; a sealed segment's stand in a sidecar file `<segment>.index` that is written once and mapped, so that an
-old journal costs no memory. Both answer to the same binary search. A sidecar that is missing or damaged is made
-anew from its segment.
+memory. A sealed segment's runs are in a sidecar file `<segment>.index` that is written once and mapped, so that an
+old journal costs no memory. Both are searched by the same binary search. A missing or damaged sidecar is rebuilt
+from its segment.
 
-Sidecar, little-endian: `DANUBEIX`, u32 version, u32 topics, u64 base LSN, u64 end LSN, u32 crc of all but itself,
-u32 0; per topic u64 id, u64 entries; then per topic the columns u64 base offset, u64 end offset, i64 append time,
-u64 position << 32 | body bytes.
+Sidecar, little-endian:
+
+- `DANUBEIX`, u32 version, u32 topics, u64 base LSN, u64 end LSN, u32 crc of the file except itself, u32 0
+- per topic: u64 id, u64 entries
+- per topic the columns u64 base offset, u64 end offset, i64 append time, u64 position << 32 | body bytes
 """
 
 from __future__ import annotations
@@ -83,11 +85,11 @@ class Run:
         times = np.frombuffer(self.times, dtype=np.int64)  # type: ignore[call-overload]
         if len(times) and bool((times[1:] < times[:-1]).any()):
             lowered = np.minimum.accumulate(times[::-1])[::-1].copy()
-            del times  # an array does not grow while somebody looks into it
+            del times  # an array cannot grow while a view of it exists
             self.times = array("q", lowered.tobytes())
 
     def _no_newer_than(self, time_ms: int) -> None:
-        """Lower append times that a fast clock had set too high to `time_ms`, so that times never fall."""
+        """Lower append times above `time_ms`, from a clock that was ahead, so that times never decrease."""
         assert isinstance(self.times, array)
         at = len(self.times)
         while at and self.times[at - 1] > time_ms:
@@ -116,15 +118,15 @@ class Run:
         )
 
     def at_or_after(self, offset: int) -> int:
-        """Return the index of the first batch that ends after `offset`; len(self) if none does."""
+        """Return the index of the first batch that ends after `offset`. len(self) if none does."""
         return bisect_right(self.ends, offset)
 
     def at_time(self, time_ms: int) -> int:
-        """Index of the first batch with an append time ≥ `time_ms`; append times never fall."""
+        """Return the index of the first batch with an append time ≥ `time_ms`. Append times never decrease."""
         return bisect_left(self.times, time_ms)
 
     def since(self, position: int) -> Run | None:
-        """Return the batches at or after a position of the segment, in columns of their own; None if there are none."""
+        """Copy the batches at or after a position of the segment. Return None if there are none."""
         first = bisect_left(self.places, position << 32)
         if first == len(self):
             return None
@@ -153,7 +155,7 @@ class SegmentIndex:
     def add(
         self, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
     ) -> Run | None:
-        """Note a batch; returns the run if it is new."""
+        """Add a batch. Return its run if the run is new."""
         run = self.runs.get(topic_id)
         new = run is None
         if run is None:
@@ -162,7 +164,7 @@ class SegmentIndex:
         return run if new else None
 
     def extend(self, records: Records) -> None:
-        """Note the batches among these records."""
+        """Add the batches among these records."""
         chosen = np.flatnonzero(records.kind == Kind.BATCH)
         order = chosen[np.argsort(records.topic_id[chosen], kind="stable")]
         if not len(order):
@@ -184,7 +186,7 @@ class SegmentIndex:
             run.extend(*(column[start:end] for column in columns))
 
     def forget_below(self, topic_id: int, lsn: int) -> None:
-        """Note that batches of a topic below an address no longer belong to it."""
+        """Remove the batches of a topic below an address, which no longer belong to it."""
         run = self.runs.get(topic_id)
         if run is None or lsn <= self.base_lsn:
             return
@@ -194,13 +196,13 @@ class SegmentIndex:
             self.runs[topic_id] = rest
 
     def snapshot(self) -> SegmentIndex:
-        """The same columns under a table of its own, for another thread; nothing may be added to either."""
+        """Return a copy that shares the columns, for another thread. Neither may be added to afterwards."""
         copy = SegmentIndex(self.base_lsn)
         copy.end_lsn, copy.runs = self.end_lsn, dict(self.runs)
         return copy
 
     def encode(self) -> list[Buffer]:
-        """The sidecar's bytes, in pieces that are views of the columns."""
+        """Return the sidecar's bytes, in pieces that are views of the columns."""
         topics = sorted(self.runs)
         pieces: list[Buffer] = [_TOPIC.pack(topic, len(self.runs[topic])) for topic in topics]
         for topic in topics:
@@ -216,7 +218,7 @@ class SegmentIndex:
         return [_HEAD.pack(_MAGIC, _VERSION, len(topics), self.base_lsn, self.end_lsn, crc, 0), *pieces]
 
     def close(self) -> None:
-        """Close the mapping; runs of a mapped segment must not be used afterwards."""
+        """Close the mapping. Runs of a mapped segment must not be used afterwards."""
         self.runs = {}
         for view in self._views:
             view.release()
@@ -231,7 +233,7 @@ def sidecar_path(segment: Path) -> Path:
 
 
 def write_sidecar(path: Path, pieces: Sequence[Buffer]) -> None:
-    """Write a sidecar under its name at once. It is not synced: a damaged one is made anew."""
+    """Write a sidecar atomically. It is not synced, because a damaged one is rebuilt."""
     temporary = path.with_name(path.name + ".new")
     with open(temporary, "wb") as file:
         file.writelines(pieces)
@@ -239,7 +241,7 @@ def write_sidecar(path: Path, pieces: Sequence[Buffer]) -> None:
 
 
 def load_sidecar(path: Path, base_lsn: int) -> SegmentIndex | None:
-    """Map a sidecar; None if it is missing, damaged or of another segment."""
+    """Map a sidecar. Return None if it is missing, damaged or belongs to another segment."""
     try:
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,13 +1,12 @@
 """The broker's one write-ahead log: append, become durable, read back, recover, forget.
 
-Life of a record: `append` gives it an address in the same call and returns; `GroupCommit` writes it with its
-neighbours and syncs; `on_durable(lsn)` says that everything below is on stable storage. The journal knows topics
-only as ids and batches only as offset ranges; what a head contains belongs to its owner.
+Life of a record: `append` assigns its address and returns. `GroupCommit` writes it with its neighbours and syncs.
+`on_durable(lsn)` reports that everything below `lsn` is on stable storage. To the journal a topic is an id, a batch is
+an offset range, and a head is bytes of its owner.
 
-Start: `recover` (nothing is changed before the whole journal is understood), then `begin`, which opens a new segment,
-writes a head of the proven state (into a file of its own where it is large), copies the unproven tail behind it,
-syncs, and proves that with a mark. Only then may anything be acknowledged, delivered or answered: until then the page
-cache might show what the disk does not hold.
+Start: `recover` reads the whole journal and changes nothing. Then `begin` opens a new segment, writes a head of the
+proven state (a large one to its own file), copies the unproven tail after it, syncs, and proves that with a mark. Only
+then may anything be acknowledged, delivered or answered, because before that the page cache may differ from the disk.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ log = logging.getLogger("pydanube.journal")
 Buffer = bytes | memoryview
 END_MARK_BYTES: Final = HEADER_BYTES
 MARK_AFTER_S: Final = 1.0
-LEAST_ROOM_BYTES: Final = 1 << 20  # of the active segment: less may refuse a batch
-LEAST_SEGMENT_BYTES: Final = 256 << 10  # that a start makes where the disk is too full for more
-JOINED_BYTES: Final = 4096  # up to here a copy costs less than the two objects that it saves
+LEAST_ROOM_BYTES: Final = 1 << 20  # in the active segment: with less, a batch may be refused
+LEAST_SEGMENT_BYTES: Final = 256 << 10  # minimum for a start on a nearly full disk
+JOINED_BYTES: Final = 4096  # for a smaller batch, a copy costs less than the two objects that it saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class JournalStatistics:
 
 
 class Journal(StoredBatches):
-    """See the module: what `StoredBatches` reads, this writes. All methods are called from the loop."""
+    """See the module. Writes the batches that `StoredBatches` reads. All methods are called from the loop."""
 
     def __init__(
         self,
@@ -95,29 +94,29 @@ class Journal(StoredBatches):
         self.folder = folder
         self.read_only: JournalReadOnly | None = None
         self._writer = GroupCommit(disk, syncer, on_durable=self._durable, on_failed=self._failed)
-        self.write_now = self._writer.write_now  # what was appended, before the loop turns
+        self.write_now = self._writer.write_now  # writes appended records before the loop's turn ends
         self._active: SegmentFile | None = None
-        self._room_end = 0  # where the last record of the active segment may end, its end mark left out
+        self._room_end = 0  # maximum end of a record in the active segment, without the end mark
         self._next = 0
         self._serving = False
         self._last_kind: Kind | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._claim: int | None = None  # what records say is durable, where it is not what is
+        self._claim: int | None = None  # overrides `synced_lsn` of new records
         self._heads = Checkpoints(folder, disk, self._worker)
-        #: address below which a copy of the journal has everything: segments that reach beyond it stay
+        #: returns the address up to which a copy of the journal is complete: segments that end after it stay
         self.copied_lsn: Callable[[], int] | None = None
 
     # -- start and stop --------------------------------------------------------------------------------------
 
     async def begin(self, make_room: Callable[[], bool] = lambda: False) -> None:
-        """Open a new segment with a head and the unproven tail, durable, and start serving.
+        """Open a new segment with a durable head and the unproven tail, and start serving.
 
-        Nothing that recovery was decided from is removed before the new state is proven on disk. `make_room` frees a piece
-        of the disk's reserve where no segment can be made, and says whether there was any.
+        Files that recovery used are removed only after the new state is proven on disk. If no segment can be created,
+        `make_room` frees a piece of the disk's reserve, and returns whether there was any.
 
         Raises:
-            DiskFull, Unavailable: no segment could be made.
+            DiskFull, Unavailable: no segment could be created.
             JournalReadOnly: the first write or sync failed.
         """
         found = self.recovered
@@ -130,7 +129,7 @@ class Journal(StoredBatches):
         await self._files.wait_any_ready(least, make_room)
         self._writer.start(found.proven)
         self._next = self._files.ready[0].base
-        # Until all of the tail is durable, a second crash must find the old end and not a part of the copy.
+        # Until the whole tail is durable, recovery after a second crash must find the old end, not a part of the copy.
         self._claim = found.proven
         self._roll(0)
         for header, body in found.tail:
@@ -144,7 +143,7 @@ class Journal(StoredBatches):
                 self.drop_topic(header.topic_id)
             self._owner.replay(replace(header, lsn=at), memoryview(body))
         await self.until_durable()
-        error = await self._heads.until_written()  # from here on no older head will do
+        error = await self._heads.until_written()  # from here on recovery needs this head
         if isinstance(error, OSError):
             raise self._files.refusal(error) from error
         if error is not None:
@@ -166,7 +165,7 @@ class Journal(StoredBatches):
             self._roll(body_bytes)
 
     async def close(self) -> None:
-        """Make what was appended durable, prove it with a mark, and release everything."""
+        """Make all appended records durable, prove that with a mark, and release everything."""
         try:
             if self._serving and self.read_only is None:
                 await self.until_durable()
@@ -174,12 +173,12 @@ class Journal(StoredBatches):
                     self._put(Kind.MARK, 0, [], 0, 0)
                     await self.until_durable()
         except JournalReadOnly:
-            pass  # said already, to everyone who waited
+            pass  # every waiter has received it already
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Release descriptors and helpers without writing anything more, as a crash would."""
+        """Release descriptors and helpers without writing anything, as in a crash."""
         self._serving = False
         if self._mark_timer is not None:
             self._mark_timer.cancel()
@@ -189,7 +188,7 @@ class Journal(StoredBatches):
         self._close_indexes()
 
     async def until_durable(self, lsn: int | None = None) -> None:
-        """Wait until all that was appended, or all below an LSN, is on stable storage; raises `JournalReadOnly`."""
+        """Wait until all appended records, or all below an LSN, are on stable storage. Raises `JournalReadOnly`."""
         target = self._next if lsn is None else lsn
         while self._writer.durable < target and self.read_only is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -205,7 +204,7 @@ class Journal(StoredBatches):
                 waiter.set_result(None)
 
     def refuse(self, error: ClusterError) -> None:
-        """Accept and acknowledge nothing more, because another broker has this one's place."""
+        """Accept and acknowledge nothing more, because another broker has replaced this one."""
         if self.read_only is None:
             self._failed(error)
 
@@ -217,29 +216,29 @@ class Journal(StoredBatches):
         head: Callable[[int, int, Sequence[bytes]], None],
         copied_lsn: Callable[[], int],
     ) -> None:
-        """Report what is to be copied from now on: how far the files are written, and each head that has a file of its own.
+        """Report progress to a copier: the LSN up to which files are written, and each head with a file of its own.
 
-        Segments stay until `copied_lsn` has passed them.
+        Segments stay until `copied_lsn` is past their end.
         """
         self._writer.on_written, self._heads.on_written, self.copied_lsn = written, head, copied_lsn
 
     @property
     def head_in_file(self) -> bool:
-        """Whether the newest head is in a file of its own."""
+        """Return whether the newest head is in a file of its own."""
         return self._heads.in_file
 
     @property
     def written_lsn(self) -> int:
-        """Everything below this address is written to the files, synced or not."""
+        """Return the address below which everything is written to the files, synced or not."""
         return self._writer.written
 
     @property
     def oldest_base(self) -> int:
-        """Base of the oldest segment that is kept."""
+        """Return the base of the oldest segment."""
         return next(iter(self._files.live), 0)
 
     def written_from(self, lsn: int) -> tuple[int, int, int, int] | None:
-        """Return (base, bytes of the segment, start, end) of the written records at or above an address, in one segment."""
+        """Return (base, segment bytes, start, end) of the written records at or above an address, in one segment."""
         for base, segment in self._files.live.items():
             is_active = self._active is not None and base == self._active.base
             end = self._writer.written if is_active else min(self._ends.get(base, base), self._writer.written)
@@ -249,7 +248,7 @@ class Journal(StoredBatches):
         return None
 
     def read_written(self, base: int, start: int, count: int) -> bytes:
-        """Read records that `written_from` named, as they are in the file. For a worker thread; raises `OSError`."""
+        """Read a range from `written_from`, as it is in the file. For a worker thread. Raises `OSError`."""
         fd = self._disk.open_ro(self._files.path(base))
         try:
             return self._disk.pread(fd, count, start - base)
@@ -268,19 +267,19 @@ class Journal(StoredBatches):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that were appended and are not durable yet."""
+        """Return the appended bytes that are not durable yet."""
         return self._next - self._writer.durable
 
     def when_room(self, done: Callable[[], None]) -> None:
-        """Call `done` once, when it is worth asking `check_room` again."""
+        """Call `done` once, when `check_room` may succeed again."""
         self._files.when_prepared(done)
 
     def keep_free(self, guard_bytes: Callable[[], int]) -> None:
-        """Make no segment for publishes that would leave less than this free on the disk."""
+        """Create no segment for publishes that would leave less than `guard_bytes` free on the disk."""
         self._files.keep_free = guard_bytes
 
     def trouble(self) -> tuple[str, str] | None:
-        """Return (code, text) of what delays records, short of a failure of the journal; None if nothing does."""
+        """Return (code, text) of a problem that delays records without failing the journal. None if there is none."""
         waiting_s = self._writer.waiting_s
         if waiting_s > STALLED_S:
             return (
@@ -305,7 +304,7 @@ class Journal(StoredBatches):
             self._files.check_room(next_segment=not fits)
 
     def append(self, kind: Kind, topic_id: int, body: Sequence[Buffer]) -> int:
-        """Append a record that is not a batch; returns the LSN at which it will be durable.
+        """Append a record other than a batch. Return the LSN at which it is durable.
 
         It may begin the reserve segment.
 
@@ -326,7 +325,7 @@ class Journal(StoredBatches):
         count: int,
         time_ms: int,
     ) -> int:
-        """Append a validated batch; returns the LSN at which it will be durable. Call `check_room` first.
+        """Append a validated batch. Return the LSN at which it is durable. Call `check_room` first.
 
         Raises `JournalReadOnly`, `DiskFull`, `Unavailable`, `Overloaded`, `LimitReached`: nothing was appended.
         """
@@ -356,9 +355,9 @@ class Journal(StoredBatches):
             self._roll(body_bytes)
 
     def _roll(self, body_bytes: int) -> None:
-        """Switch to the next ready segment and write a head; a record of `body_bytes` fits after it.
+        """Switch to the next ready segment and write a head. A record of `body_bytes` fits after it.
 
-        On an error nothing has changed: an end mark is only written when what it announces can be.
+        On an error nothing has changed: the end mark is written only when the next segment is open.
         """
         old, end = self._active, self._next + END_MARK_BYTES
         ends = [
@@ -373,7 +372,7 @@ class Journal(StoredBatches):
             *self._owner.encode_head(),
         ]
         head_bytes = sum(map(len, head))
-        behind = record_bytes(body_bytes) + END_MARK_BYTES  # what has to fit behind the head
+        behind = record_bytes(body_bytes) + END_MARK_BYTES  # must fit after the head
         inline = head_bytes <= INLINE_BYTES and FILE_HEADER_BYTES + record_bytes(head_bytes) + behind <= size
         if not inline and FILE_HEADER_BYTES + record_bytes(CHECKPOINT_BODY.size) + behind > size:
             raise LimitReached(
@@ -403,7 +402,7 @@ class Journal(StoredBatches):
             self._heads.write(segment.base, number, head)
 
     def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
-        """Write a record; only the last piece of `body` may contain a sector of zeros."""
+        """Write a record. Only the last piece of `body` may contain a sector of zeros."""
         assert self._active is not None
         body_bytes = sum(map(len, body))
         lsn = self._next
@@ -434,7 +433,7 @@ class Journal(StoredBatches):
             self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
 
     def _mark(self, seen: int) -> None:
-        """Write a mark that proves the last group, after an idle second."""
+        """Write a mark, which proves the last group, after an idle second."""
         self._mark_timer = None
         if not self._serving or self.read_only is not None or self._last_kind is Kind.MARK:
             return
@@ -465,23 +464,23 @@ class Journal(StoredBatches):
     # -- forgetting ------------------------------------------------------------------------------------------
 
     def collect(self, needed: Callable[[int], int | None]) -> int:
-        """Delete sealed segments in which nothing is needed any more, oldest first; return how many.
+        """Delete the oldest sealed segments up to the first that is still needed. Return their number.
 
         Args:
-            needed: lowest offset of a topic that must stay; None for a topic that is gone.
+            needed: returns the lowest offset of a topic that must stay, None if the topic is gone.
         """
         gone: list[Path] = []
         self._heads.advance(self._writer.durable)
         for base in list(self._files.live):
             if self._active is None or base >= min(self._active.base, self._heads.base):
-                break  # a newer head has to be durable before an older one may go
+                break  # an older head may go only after a newer one is durable
             if self.copied_lsn is not None and self._ends[base] > self.copied_lsn():
                 break
             if any(
                 (keep := needed(topic_id)) is not None and run.end > keep
                 for topic_id, run in self._indexes[base].runs.items()
             ):
-                break  # in order only: recovery expects no hole between segments
+                break  # only in order, because recovery expects no gap between segments
             gone.append(self._forget(base))
         self._files.remove(gone)
         return len(gone)
@@ -495,7 +494,7 @@ class Journal(StoredBatches):
         ]
 
     def when_synced(self, tell: Callable[[float], None]) -> None:
-        """Call back with the seconds of each sync, from now on."""
+        """Call `tell` with the duration of each sync in seconds, from now on."""
         self._writer.on_sync = tell
 
     def statistics(self) -> JournalStatistics:

@@ -1,4 +1,4 @@
-"""The owner of the records' meaning, as the journal knows it."""
+"""The journal's interface to the owner of the records' meaning."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class JournalOwner(Protocol):
     """The owner of the records' meaning: the broker's topics."""
 
     def restore(self, head: memoryview) -> None:
-        """Take over the state in a head; called once, before any record."""
+        """Load the state in a head. Called once, before any record."""
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
-        """Apply one record that is not a head or a mark; the body is valid during the call only."""
+        """Apply one record that is not a head or a mark. The body is valid only during the call."""
 
     def encode_head(self) -> Sequence[bytes]:
-        """Return the present state, encoded in pieces."""
+        """Return the current state, encoded in pieces."""
 
     def durable(self, lsn: int) -> None:
         """Everything below `lsn` is on stable storage."""
 
     def failed(self, error: JournalReadOnly) -> None:
-        """The journal has failed and is read-only; the outcome of what was not durable is unknown."""
+        """The journal has failed and is read-only. The outcome of records not yet durable is unknown."""

@@ -1,20 +1,20 @@
-"""Journal records: the 48 bytes before every body, and why damage can be told from a torn end.
+"""Journal records: the 48 bytes before every body, and how recovery distinguishes damage from a torn end.
 
-All topics of a broker share one log, cut into segment files. An LSN is a byte address in the log that all segments
-make together: a segment with base B holds the addresses [B, B + segment bytes). Little-endian::
+All topics of a broker share one log, cut into segment files. An LSN is a byte address in the log that the segments
+form together: a segment with base B holds the addresses [B, B + segment bytes). Little-endian::
 
-    segment file   64 bytes of file header, then records; first of them the head; behind the last one zeros
+    segment file   64 bytes of file header, the head's record, further records, zeros up to the end
     record         48 bytes of header, body, zeros up to a multiple of 8
 
-A header has its own checksum, its own LSN (a record that is not where it belongs is not a record) and `synced_lsn`:
-everything below that address was on stable storage when the record was written. That is what recovery proves with.
-A batch's body is covered by the checksums of its broker and producer parts and is summed once, by its producer;
-every other body is covered by `body_crc`.
+A header has its own checksum, its own LSN (a record at any other address is invalid) and `synced_lsn`: everything
+below that address was on stable storage when the record was written. Recovery uses it as proof. A batch's body is
+covered by the checksums of its broker and producer parts, and is summed once, by its producer. Every other body is
+covered by `body_crc`.
 
-A sector of 512 bytes that a power cut has swallowed reads as zeros, but a body may also have sectors of zeros of its
-own (a column of empty keys). So the header says how many of those there are: more than that means torn, the same
-number in a record that fails its checksum means rotten. The header itself has no part of zeros wherever a sector
-ends: it begins with one magic number and ends with another.
+A sector of 512 bytes that was lost in a power cut reads as zeros, but a body may also contain sectors of zeros (a
+column of empty keys). So the header holds their number: with more than that, the record is torn. With the same
+number and a wrong checksum, it is damaged. The header itself has no part of zeros wherever a sector ends: it begins
+with one magic number and ends with another.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ FILE_HEADER_BYTES: Final = _FILE.size
 FILE_MAGIC: Final = b"DANUBEJL"
 FORMAT_VERSION: Final = 1
 
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # a head of many topics; batches are far smaller
-SECTOR: Final = 512  # the least that any disk writes as a whole
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # for a head of many topics. Batches are far smaller
+SECTOR: Final = 512  # bytes: the smallest unit that any disk writes atomically
 _BLANK: Final = bytes(SECTOR)
-FLAG_SEGMENT_END: Final = 1  # of a mark: the next record is the head of the next segment
+FLAG_SEGMENT_END: Final = 1  # on a mark: the next record is the head of the next segment
 
 assert HEADER_BYTES == 48
 assert HEADER_BYTES % 8 == 0
@@ -57,7 +57,7 @@ assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
 class Kind(IntEnum):
-    """The kinds of records. Each names ids, so that a topic created again under its name is not confused with the old one."""
+    """The kinds of records. Records contain topic ids, so a topic created again under its name is distinct from the old one."""
 
     BATCH = 1
     CURSOR = 2
@@ -86,7 +86,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindRule:
-    """One row of the table of kinds. `replayed`: what recovery does with such a record."""
+    """One row of the table of kinds. `replayed` describes the effect of the record in recovery."""
 
     place: Place
     replayed: str
@@ -115,7 +115,7 @@ RULES: Final[dict[Kind, KindRule]] = {
     Kind.TRUNCATE_SUFFIX: KindRule(Place.NEVER, "kept for replicas, which give up what was not agreed on"),
     Kind.PRODUCER: KindRule(Place.NEVER, "as SESSION, from before there were tokens: still read"),
 }
-"""Every kind, where it stands and what it means; the tests hold journals of real brokers against it."""
+"""The position and meaning of every kind. The tests check journals of real brokers against it."""
 
 SEGMENT_STARTS: Final = tuple(kind for kind, rule in RULES.items() if rule.place is Place.SEGMENT_START)
 WITHOUT_TOPIC: Final = tuple(
@@ -136,7 +136,7 @@ class RecordHeader:
 
 
 def record_bytes(body_bytes: int) -> int:
-    """Length of a whole record in the file."""
+    """Return the length of a whole record in the file."""
     return (HEADER_BYTES + body_bytes + 7) & ~7
 
 
@@ -158,7 +158,7 @@ def encode_header(
 
 
 def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
-    """Parse the header at byte `at`, which must name the address `lsn`; None if it is no valid header."""
+    """Parse the header at byte `at`, which must contain the address `lsn`. Return None if it is not valid."""
     if at + HEADER_BYTES > len(data):
         return None
     magic, kind, flags, body_bytes, own_lsn, synced, topic, body_crc, blank, end, crc = _HEADER.unpack_from(
@@ -172,21 +172,21 @@ def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
 
 
 def blank_sectors(at: int, before: int, data: Buffer) -> int:
-    """Return how many sectors of a record have no bit that is set.
+    """Return the number of sectors of a record that contain only zeros.
 
     Args:
         at: byte of the file at which the record begins.
-        before: bytes of the record in front of `data`; no sector among them is blank.
-        data: the rest of the record, with or without the zeros that fill it up.
+        before: bytes of the record in front of `data`. No sector among them is blank.
+        data: the rest of the record, with or without its padding.
     """
-    start = -(at + before) % SECTOR  # the first sector that holds nothing but `data`
+    start = -(at + before) % SECTOR  # the first sector that holds only `data`
     length = len(data)
     if start >= length:
         return 0
     raw = data if isinstance(data, bytes) else bytes(data)
     last = start + (length - start - 1) // SECTOR * SECTOR
     blank = int(raw.count(0, last) == length - last)
-    # Searching for 512 zeros skips through other bytes in steps of 512: 5 µs a megabyte of text.
+    # A search for 512 zeros advances in steps of 512 through other bytes: 5 µs per megabyte of text.
     found = raw.find(_BLANK, start, last)
     while found >= 0:
         piece = found + (start - found) % SECTOR
@@ -198,7 +198,7 @@ def blank_sectors(at: int, before: int, data: Buffer) -> int:
 
 
 def verify_body(header: RecordHeader, body: Buffer) -> bool:
-    """Return whether the body is as it was written."""
+    """Return whether the body is undamaged."""
     if len(body) != header.body_bytes:
         return False
     if header.kind is not Kind.BATCH:
@@ -217,7 +217,7 @@ def encode_file_header(base_lsn: int, segment_bytes: int) -> bytes:
 
 
 def read_file_header(data: Buffer) -> tuple[int, int, int] | None:
-    """(format version, base LSN, segment bytes) of a segment file; None if these bytes are no file header."""
+    """Return (format version, base LSN, segment bytes) of a segment file. None if the header is not valid."""
     if len(data) < FILE_HEADER_BYTES:
         return None
     magic, version, _, base, segment_bytes, _, crc = _FILE.unpack_from(data)

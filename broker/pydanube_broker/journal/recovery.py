@@ -1,14 +1,16 @@
 """Recovery of a journal: the newest head, the records after it, and whether the end is torn or damaged.
 
-A disk may have kept any subset of the sectors that were written since the last completed sync. So the first bad
-record at address p means one of two things, and the proof decides (docs/design.md#4-the-journal): if any valid
-record, also one behind p, was written when everything below some address > p was already durable, then p was durable
-once and is damaged now: `CORRUPT_JOURNAL`. Otherwise p belongs to the last group, of which nothing says that it was
-ever durable: it is torn if a 512-byte sector of it was never written (see `records`), and what follows it is dropped;
-if it is whole but wrong, it is damage too.
+After a power cut, the disk may hold any subset of the sectors written since the last completed sync. The first
+invalid record, at address p, has one of two causes (docs/design.md#4-the-journal):
 
-Segments are made whole and synced before they are used. A short file, or one that is missing behind the mark that
-announces it, is therefore never the work of a power cut: somebody cut it, and what it held may have been promised.
+- If any valid record, before or after p, was written when everything below some address > p was already durable, then
+  p was durable once and is damaged now: `CORRUPT_JOURNAL`.
+- Otherwise p belongs to the last group, which may never have been durable. The record is torn if one of its 512-byte
+  sectors was never written (see `records`), and everything after it is dropped. If all its sectors were written, it is
+  damaged too.
+
+Segments are complete and synced before they are used. So a power cut cannot shorten a segment, nor remove one that an
+end mark announces: the file was cut or deleted, and may have held acknowledged messages.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class SegmentFile:
 
 @dataclass(slots=True)
 class Recovered:
-    """The result of a recovery. `records` between the head and `proven` are durable; `tail` was never promised."""
+    """The result of a recovery. Records between the head and `proven` are durable. `tail` was never acknowledged."""
 
     segments: list[SegmentFile]
     head: bytes | None = None
@@ -67,8 +69,8 @@ class Recovered:
     proven: int = 0
     torn_bytes: int = 0
     records: int = 0
-    headless: SegmentFile | None = None  # the newest whose head should be in a file and is not
-    announced: int | None = None  # base of a segment that an end mark announces and that has no valid record
+    headless: SegmentFile | None = None  # the newest segment whose head file is missing or damaged
+    announced: int | None = None  # base of a segment without a valid record that an end mark announces
     tail: list[tuple[RecordHeader, bytes]] = field(default_factory=list)
 
 
@@ -127,7 +129,7 @@ def _open_segment(path: Path, disk: Disk) -> SegmentFile:
 
 
 def unreadable(path: Path, position: int, error: OSError) -> CorruptJournal | Unavailable:
-    """Return the error for a segment that the system refuses to read."""
+    """Return the error for a segment that cannot be read."""
     if error.errno in (errno.EIO, errno.ENOENT):
         return CorruptJournal(
             f"journal segment {path.name} cannot be read at byte {position}: {error}; "
@@ -151,13 +153,13 @@ def recover(
 
     Args:
         restore: called once, with the newest valid head's body, before any record.
-        replay: called with the proven records from that head on, in order, many at a time, with the bytes of their
-            segment, which are let go of afterwards.
+        replay: called with the proven records after that head, in order, many at a time, and the bytes of their
+            segment, which are released afterwards.
 
     Raises:
-        CorruptJournal: something that was durable is damaged; nothing was changed on disk.
+        CorruptJournal: durable data is damaged. Nothing was changed on disk.
         FormatTooNew: a file of a later format.
-        Unavailable: the system does not let us open a file.
+        Unavailable: a file cannot be opened.
     """
     segments = list_segments(folder, disk)
     found = Recovered(segments)
@@ -167,8 +169,8 @@ def recover(
     first = len(segments)
     damage: CorruptJournal | None = None
     while True:
-        # A head that nothing proves may stand behind records that the disk lost: then the one before it counts, and
-        # says whether what looks like damage behind the newer one matters at all.
+        # Records before an unproven head may be lost. Then the previous head counts, and the walk from there shows
+        # whether the apparent damage after the newer head matters.
         older = _newest_head(segments[:first], contents, found)
         if older is None:
             break
@@ -182,7 +184,7 @@ def recover(
         first = 0
         damage = _find_end(segments, contents, found)
     if damage is not None:
-        # Behind a head that is gone nothing older need be whole any more.
+        # Segments before a missing head may be incomplete for a good reason, so the head is reported.
         raise damage if found.headless is None else _head_missing(found.headless)
     if found.head is not None:
         restore(found.head)
@@ -191,7 +193,7 @@ def recover(
 
 
 class _Contents:
-    """Whole segments in memory, one at a time: 64 MiB is read faster than it is asked for in pieces."""
+    """Holds one whole segment in memory: one read of 64 MiB is faster than many small ones."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -200,13 +202,13 @@ class _Contents:
 
     def __call__(self, segment: SegmentFile) -> bytes:
         if self._segment is not segment:
-            self._segment, self._data = None, b""  # let go of one before the next is read
+            self._segment, self._data = None, b""  # release one before the next is read
             self._data = self.piece(segment, 0, segment.size)
             self._segment = segment
         return self._data
 
     def checkpoint(self, segment: SegmentFile, body: bytes) -> bytes | None:
-        """Return the head of a CHECKPOINT record; None if no complete one exists."""
+        """Return the head of a CHECKPOINT record. None if no complete one exists."""
         path = checkpoint_path(segment.path.parent, segment.base)
         if len(body) != CHECKPOINT_BODY.size:
             return None
@@ -217,7 +219,7 @@ class _Contents:
             raise unreadable(path, 0, error) from error
 
     def piece(self, segment: SegmentFile, at: int, count: int) -> bytes:
-        """`count` bytes from byte `at`; a file shorter than that has changed under us."""
+        """Read `count` bytes from byte `at`. A shorter file is an error: it was cut since its size was checked."""
         try:
             fd = self._disk.open_ro(segment.path)
             try:
@@ -232,7 +234,7 @@ class _Contents:
 
 
 def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> int | None:
-    """Return the index of the newest of these segments that begins with a valid head, and note the head."""
+    """Find the newest of these segments that begins with a valid head. Store the head in `found`, return the index."""
     for i in range(len(segments) - 1, -1, -1):
         segment = segments[i]
         start = segment.base + FILE_HEADER_BYTES
@@ -255,10 +257,10 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
 
 
 def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered) -> CorruptJournal | None:
-    """Find the first bad record, then look after it for a proof that it was durable once.
+    """Find the first invalid record, then search after it for a proof that it was durable once.
 
     Returns:
-        The damage, if that is what ends the walk.
+        The error if the record is damaged, None if it is torn.
     """
     found.records, found.torn_bytes, found.proven = 0, 0, 0
     found.end = segments[0].base + FILE_HEADER_BYTES
@@ -292,13 +294,13 @@ def _find_end(segments: list[SegmentFile], contents: _Contents, found: Recovered
     if not _torn(data, bad.base, at):
         return _corrupt(bad, address, "it is whole on disk, but not what was written")
     if not _is_zero(data[at : at + HEADER_BYTES]):
-        found.torn_bytes += 1  # at least; its length is not known where its header is gone
+        found.torn_bytes += 1  # a minimum, because without its header the record's length is unknown
     found.proven = min(found.proven, found.end)
     return None
 
 
 def _valid_headers(raw: bytes, base: int, start: int) -> Iterator[RecordHeader]:
-    """Yield every valid header at or after `start`, whatever lies between: headers carry their own address."""
+    """Yield every valid header at or after `start`, skipping anything else. Headers contain their own address."""
     at = raw.find(MAGIC_BYTES, start - base)
     while at >= 0:
         if at % 8 == 0:
@@ -309,10 +311,10 @@ def _valid_headers(raw: bytes, base: int, start: int) -> Iterator[RecordHeader]:
 
 
 def _torn(data: bytes, base: int, at: int) -> bool:
-    """Return whether the invalid record at byte `at` lacks a sector, which was then never written."""
+    """Return whether the invalid record at byte `at` is missing a sector that was never written."""
     if at + HEADER_BYTES > len(data):
-        return True  # no record is begun where not even its header fits
-    # A header lies in one sector or in two, and neither part of it is ever zero.
+        return True  # no record begins where its header does not fit
+    # A header lies in one sector or in two, and neither part of it is ever all zeros.
     split = -at % SECTOR
     parts = (at, at + split, at + HEADER_BYTES) if 0 < split < HEADER_BYTES else (at, at + HEADER_BYTES)
     if any(_is_zero(data[start:end]) for start, end in pairwise(parts)):
@@ -372,12 +374,12 @@ def _replay(
         if segment.base >= found.end:
             return
         raw = contents(segment)
-        # The bodies have just been verified; what is read again here is read from the page cache.
+        # The bodies were verified by `_find_end`. This second read comes from the page cache.
         for item in scan(raw, segment.base, segment.base + FILE_HEADER_BYTES, bodies=False):
             if isinstance(item, int):
                 return
             count = int(np.searchsorted(item.lsn, found.end))
-            # The proven end is where a record ends
+            # `proven` is the end of a record
             proven = int(np.searchsorted(item.lsn[:count], found.proven))
             if proven:
                 replay(item.head(proven), raw, segment)

@@ -1,8 +1,8 @@
 """Read a segment's records fast: in columns, thousands at a time.
 
-A full segment of lone messages holds 200 000 records. One by one, as objects, they took 4 s to read, and a start may
-have to read several segments; in columns it is a quarter of a second. What a record has to look like is said by
-`records`; a test holds the two against each other.
+A full segment of lone messages holds 200 000 records. Read one by one, as objects, they took 4 s, and a start may have
+to read several segments. In columns they take a quarter of a second. `records` defines the format. A test compares the
+two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pydanube_broker.journal.records import (
 
 Column = npt.NDArray[np.uint64]
 
-_CHUNK: Final = 8192  # records walked before they are looked at together: a column of them stays in the cache
+_CHUNK: Final = 8192  # records checked together: their columns stay in the CPU's cache
 _START: Final = struct.Struct("<HxxI")  # magic and body bytes of a header
 _BROKER_CRC_AT: Final = BROKER_PART_BYTES - 4
 _PRODUCER_CRC_AT: Final = PRODUCER_PART_BYTES - 4
@@ -40,14 +40,14 @@ _LEAST_BATCH: Final = BROKER_PART_BYTES + PRODUCER_PART_BYTES
 _BROKER_START: Final = int.from_bytes(BROKER_MAGIC + VERSION.to_bytes(2, "little"), "little")
 _PRODUCER_START: Final = int.from_bytes(PRODUCER_MAGIC + VERSION.to_bytes(2, "little"), "little")
 
-# Positions in words of 8 bytes, which is what records and parts are aligned to.
+# Positions in words of 8 bytes, the alignment of records and parts.
 _BODY: Final = HEADER_BYTES // 8
 assert HEADER_BYTES % 8 == BROKER_PART_BYTES % 8 == PRODUCER_PART_BYTES % 8 == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Valid records that follow each other; all columns are of one length.
+    """Consecutive valid records. All columns have the same length.
 
     `first`, `last` and `time_ms` are a batch's offsets and append time, and mean nothing for other kinds.
     """
@@ -70,7 +70,7 @@ class Records:
 
     @property
     def end(self) -> int:
-        """The address after the last record."""
+        """Return the address after the last record."""
         return int(self.lsn[-1]) + record_bytes(int(self.body_bytes[-1]))
 
     def header(self, i: int) -> RecordHeader:
@@ -86,19 +86,19 @@ class Records:
         )
 
     def head(self, n: int) -> Records:
-        """The first `n` of them."""
+        """Return the first `n` records."""
         return Records(*(getattr(self, name)[:n] for name in self.__slots__))
 
 
 def scan(raw: bytes, base: int, start: int, *, bodies: bool) -> Iterator[Records | int]:
-    """Records of a segment from address `start` on.
+    """Read the records of a segment from address `start` on.
 
     Args:
         raw: the whole segment, which begins at address `base`.
-        bodies: verify them too; without, only headers and the broker parts of batches.
+        bodies: whether to verify bodies too, and not only headers and the broker parts of batches.
 
     Yields:
-        Records; at last the address where no valid record stands, unless a mark ended the segment.
+        Records, and at the end the address of the first invalid record, unless a mark ended the segment.
     """
     words = np.frombuffer(raw, "<u8")
     at, length = start - base, len(raw)
@@ -123,7 +123,7 @@ def scan(raw: bytes, base: int, start: int, *, bodies: bool) -> Iterator[Records
 
 
 def _chain(raw: bytes, at: int, length: int) -> tuple[list[int], int]:
-    """Return the positions at which records begin if all headers state their lengths correctly, and the next position."""
+    """Return the positions of records, assuming that all headers state correct lengths, and the next position."""
     positions: list[int] = []
     unpack = _START.unpack_from
     while len(positions) < _CHUNK and at + HEADER_BYTES <= length:
@@ -158,7 +158,7 @@ def _valid(raw: bytes, words: Column, base: int, positions: list[int], *, bodies
     )
     batch = kind == Kind.BATCH
     good &= ~batch | (body_bytes >= _LEAST_BATCH)
-    # Shorter bodies than a batch's are read beyond their end, but never beyond the segment.
+    # Bodies shorter than a batch's are read beyond their end, but never beyond the segment.
     inside = np.minimum(word + _BODY, len(words) - BROKER_PART_BYTES // 8)
     start, first, last, _, time_ms, crc = (words[inside + i] for i in range(BROKER_PART_BYTES // 8))
     at_broker = [at + HEADER_BYTES for at in positions]
@@ -192,7 +192,7 @@ def _bodies_valid(
     body_bytes: Column,
     body_crc: Column,
 ) -> int:
-    """Return how many of the bodies, from the first on, are as they were written."""
+    """Return the number of leading bodies that are undamaged."""
     view = memoryview(raw)
     for i, (at, is_batch, size, crc) in enumerate(
         zip(positions, batch.tolist(), body_bytes.tolist(), body_crc.tolist(), strict=False)

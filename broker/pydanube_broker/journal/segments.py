@@ -1,8 +1,8 @@
 """The segment files: the existing ones, the one being written, and those kept ready.
 
-Segments are made of zeros ahead of time, so that running out of space is met here, before an offset is assigned,
-and clears itself when there is room again. One ready segment is the reserve: publishes may not begin it, so that
-audit records, cursors and trims can still be written when the disk is full.
+Segments are filled with zeros ahead of time. So a lack of space shows here, before an offset is assigned, and ends
+when space is free again. One ready segment is the reserve: publishes may not begin it, so that audit records, cursors
+and trims can still be written when the disk is full.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pydanube_broker.journal.recovery import Recovered, SegmentFile
 log = logging.getLogger("pydanube.journal")
 
 CHAIN_FILE: Final = "chain.json"  # in the folder of a journal that has a chain in the object store
-READY_TARGET: Final = 3  # two to go on in, since a fast load fills one while another is made, and the reserve
+READY_TARGET: Final = 3  # the reserve, and two because a fast load fills one while another is prepared
 RETRY_S: Final = 0.5
 OPEN_FILES: Final = 128
 STALLED_S: Final = 5.0
@@ -44,7 +44,7 @@ class SegmentFiles:
     ) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
-        self.live: dict[int, SegmentFile] = {}  # base → file, ascending; the last is being written
+        self.live: dict[int, SegmentFile] = {}  # base → file, ascending. The last is being written
         self.ready: list[SegmentFile] = []
         self.last_error: OSError | None = None
         self._disk = disk
@@ -58,9 +58,9 @@ class SegmentFiles:
         self._fds: OrderedDict[int, int] = OrderedDict()
         self._closed = False
         self.floor = 0  # no new segment begins below this address
-        # Of the segments that are made now: less where a start finds no room for more
+        # Bytes per new segment. Smaller while a start has no room for more
         self.size = segment_bytes
-        # Bytes of the disk that segments for publishes leave alone
+        # Bytes that segments for publishes leave free on the disk
         self.keep_free: Callable[[], int] = lambda: 0
         self._made_since = 0.0
 
@@ -68,7 +68,7 @@ class SegmentFiles:
         return self.folder / f"{base:020d}.journal"
 
     def sort_out(self, found: Recovered) -> list[Path]:
-        """Reuse the empty segments at the end, and remove files that nothing needs any more.
+        """Reuse the empty segments at the end, and remove files that are no longer needed.
 
         Returns:
             Files that recovery still needs until a new head is proven.
@@ -83,7 +83,7 @@ class SegmentFiles:
                     self._disk.unlink(path)
         self.floor = max((segment.end for segment in found.segments), default=0)
         dropped = [segment for segment in found.segments if segment.base not in self.live]
-        # A chain may have records for a segment that is empty here, after a power cut
+        # After a power cut, the chain may have records for a segment that is empty here
         reuse = not (self.folder / CHAIN_FILE).exists()
         ready: list[SegmentFile] = []
         while (
@@ -94,7 +94,7 @@ class SegmentFiles:
             and self._reusable(dropped[-1])
         ):
             if dropped[-1].base == found.announced:
-                break  # a second recovery would follow the mark into the new head and meet the tail twice
+                break  # a second recovery would follow the mark into the new head and read the tail twice
             ready.insert(0, dropped.pop())
         self.ready.extend(ready)
         kept: list[Path] = []
@@ -103,13 +103,13 @@ class SegmentFiles:
             if walked or segment.base == found.announced:
                 kept.append(segment.path)
             else:
-                with contextlib.suppress(OSError):  # it is in no head's list: the next start tries again
+                with contextlib.suppress(OSError):  # no head lists it, so the next start tries again
                     self._disk.unlink(segment.path)
                     segment.path.with_suffix(".index").unlink(missing_ok=True)
         return kept
 
     def _reusable(self, segment: SegmentFile) -> bool:
-        """Return whether a segment still has only zeros."""
+        """Return whether a segment contains only zeros."""
         try:
             fd = self._disk.open_ro(segment.path)
             try:
@@ -135,11 +135,11 @@ class SegmentFiles:
         return max(self.floor, next(reversed(self.live.values())).end if self.live else 0)
 
     def fill(self) -> None:
-        """Keep enough segments ready; called again after each answer of the helper."""
+        """Keep enough segments ready. Called again after each answer of the helper."""
         if self._closed or self._making is not None or len(self.ready) >= READY_TARGET:
             return
         if self.ready and self._guarded():
-            self._retry_later()  # the one that stands ready is the reserve: what else there is room for is not ours
+            self._retry_later()  # the ready one is the reserve, and the remaining room must stay free
             return
         base = self.next_base
         self._making = SegmentFile(self.path(base), base, self.size)
@@ -147,14 +147,14 @@ class SegmentFiles:
         self._preparer.prepare(self._making.path, base, self.size)
 
     def _guarded(self) -> bool:
-        """Return whether another segment would leave too little free; note that as the reason of refusals."""
+        """Return whether another segment would leave too little space. If so, store that as the reason of refusals."""
         keep = self.keep_free()
         if not keep:
             return False
         try:
             free = self._disk.free_bytes(self.folder)
         except OSError:
-            return False  # it shows when the segment is made
+            return False  # the error shows when the segment is created
         if free - self.size >= keep:
             return False
         self.last_error = OSError(errno.ENOSPC, f"{keep} bytes are to stay free (data.min_free_bytes)")
@@ -166,16 +166,16 @@ class SegmentFiles:
 
     @property
     def making_s(self) -> float:
-        """Return for how many seconds a segment has been in preparation; 0 if none is."""
+        """Return how many seconds a segment has been in preparation. 0 if none is."""
         return 0.0 if self._making is None else asyncio.get_running_loop().time() - self._made_since
 
     async def wait_any_ready(self, least_bytes: int, make_room: Callable[[], bool]) -> None:
-        """As `wait_ready`; if the disk has no room for a whole segment, smaller ones are made, down to `least_bytes`.
+        """As `wait_ready`, but with less room on the disk create smaller segments, down to `least_bytes`.
 
-        A start must not be refused for want of a segment that nobody will fill. `make_room` gives up what is kept for
-        this, a piece at a time, and says whether there was any.
+        A start must not fail because there is no room for a segment that will stay mostly empty. `make_room` frees a
+        piece of the reserve for this case, and returns whether there was any.
 
-        Raises `DiskFull`, `Unavailable`: not even the smallest could be made.
+        Raises `DiskFull`, `Unavailable`: not even the smallest segment could be created.
         """
         while True:
             try:
@@ -191,7 +191,7 @@ class SegmentFiles:
     def _prepared(self, base: int, error: OSError | None) -> None:
         made, self._making = self._making, None
         if error is not None and error.errno == errno.EEXIST and made is not None and not self._closed:
-            # The helper of a broker that was killed has finished its file after we looked. Nothing is in it.
+            # The helper of a killed broker has finished its file, which is empty, after the folder was listed.
             try:
                 self._disk.unlink(made.path)
             except OSError as problem:
@@ -217,7 +217,7 @@ class SegmentFiles:
     async def wait_ready(self) -> None:
         """Wait until a segment is ready.
 
-        Raises `DiskFull`, `Unavailable`: none could be made; it is tried again by itself.
+        Raises `DiskFull`, `Unavailable`: none could be created. The next attempt is automatic.
         """
         while not self.ready:
             self.fill()
@@ -230,7 +230,7 @@ class SegmentFiles:
                 raise self.refusal()
 
     def when_prepared(self, done: Callable[[], None]) -> None:
-        """Call `done` once, when the segment in preparation is ready or has failed; soon, if none is."""
+        """Call `done` once, when the segment in preparation is ready or has failed. Without one, call it soon."""
         if self._making is None:
             asyncio.get_running_loop().call_soon(done)
             return
@@ -242,17 +242,17 @@ class SegmentFiles:
         """Check that a publish may be accepted.
 
         Args:
-            next_segment: it does not fit the active segment any more.
+            next_segment: whether it no longer fits the active segment.
 
         Raises:
-            DiskFull, Unavailable: no new segment can be made and only the reserve is left.
-            Overloaded: the next segment is still being made.
+            DiskFull, Unavailable: no new segment can be created and only the reserve is left.
+            Overloaded: the next segment is still in preparation.
         """
         if len(self.ready) < 2 if next_segment else not self.ready and self.last_error is not None:
             raise self.refusal()
 
     def refusal(self, error: OSError | None = None) -> DiskFull | Overloaded | Unavailable:
-        """Return the error for publishes without room."""
+        """Return the error for publishes for which there is no room."""
         error = error or self.last_error
         if error is None:
             return Overloaded("the next journal segment is being made", retry_after_ms=50)
@@ -260,7 +260,7 @@ class SegmentFiles:
         with contextlib.suppress(OSError):
             free = self._disk.free_bytes(self.folder)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            # Space is not what is missing: the folder may be gone, or the file system read-only.
+            # Not a lack of space: the folder may be missing, or the file system read-only.
             return Unavailable(
                 f"the journal in {self.folder} cannot grow: {error}. This batch was not stored; it is tried again by itself. "
                 "See that the folder is there and can be written",
@@ -282,9 +282,9 @@ class SegmentFiles:
         )
 
     def take_next(self) -> tuple[SegmentFile, int]:
-        """Return the next ready segment, and a descriptor to write it with.
+        """Return the next ready segment, and a descriptor to write to it.
 
-        Raises `DiskFull`, `Unavailable`, `Overloaded`: there is none, or it cannot be opened; nothing has changed.
+        Raises `DiskFull`, `Unavailable`, `Overloaded`: none is ready or it cannot be opened. Nothing has changed.
         """
         if not self.ready:
             raise self.refusal()
@@ -298,7 +298,7 @@ class SegmentFiles:
         return segment, fd
 
     def read_fd(self, base: int) -> int:
-        """Return a descriptor to read a live segment with; the least recently used ones are closed."""
+        """Return a descriptor to read a live segment. The least recently used ones are closed."""
         fd = self._fds.get(base)
         if fd is None:
             fd = self._fds[base] = self._disk.open_ro(self.live[base].path)
@@ -318,7 +318,7 @@ class SegmentFiles:
         return segment.path
 
     def remove(self, paths: Sequence[Path]) -> None:
-        """Remove files in a thread: in order, each synced before the next, so that a crash leaves no gap."""
+        """Remove files in a thread, in order, with a sync after each, so that a crash leaves no gap."""
         self._to_delete.extend(paths)
         if self._to_delete:
             self._worker.run(self._delete, self._deleted)
@@ -335,11 +335,11 @@ class SegmentFiles:
     @staticmethod
     def _deleted(job: Future[None]) -> None:
         if not job.cancelled() and (error := job.exception()):
-            # tried again with the next that are given up
+            # the next call of `remove` tries again
             log.warning("journal_segment_not_removed", extra={"error": str(error)})
 
     def trouble(self) -> tuple[str, str] | None:
-        """Return (code, text) of what keeps the next segment away; None if nothing does."""
+        """Return (code, text) of the problem that delays the next segment. None if there is none."""
         if self.last_error is not None:
             refusal = self.refusal()
             return "DISK_GUARD" if isinstance(refusal, DiskFull) else "JOURNAL_STALLED", refusal.message

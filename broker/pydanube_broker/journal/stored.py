@@ -1,7 +1,7 @@
-"""The reading half of the journal: what a start finds, the place of every batch by offset and time, and the batches.
+"""The reading half of the journal: recovery at a start, the place of every batch by offset and time, and the batches.
 
-A batch is in the tail cache, or in a segment that the page cache holds (read in the loop), or on disk (planned here,
-read by a worker thread). What was read from a file is verified before anybody sees it.
+A batch is in the tail cache, in a segment in the page cache (read in the loop), or on disk (planned here, read by a
+worker thread). A batch read from a file is verified before it is returned.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from pydanube_broker.journal.tail_cache import CachedBatch, TailCache
 
 log = logging.getLogger("pydanube.journal")
 
-MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads a segment as a whole
-MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records; what is sensible is for the settings to say
-FEW: Final = 16  # batches that are summed sooner than handed to numpy
-READ_GAP_BYTES: Final = 4096  # bytes of other topics that are read along rather than asked for separately
-# head prefix: number of segments, reserved; then (base, valid end) each
+MAX_SEGMENT_BYTES: Final = 1 << 30  # a start reads whole segments into memory
+MIN_SEGMENT_BYTES: Final = 16 << 10  # a head and a few records. The settings choose a sensible size
+FEW: Final = 16  # up to this many batches, a sum in Python is faster than in numpy
+READ_GAP_BYTES: Final = 4096  # up to this many bytes of other topics, one read is faster than two
+# head prefix: number of segments, reserved, then (base, valid end) for each
 _SEGMENTS: Final = struct.Struct("<II")
 _SEGMENT: Final = struct.Struct("<QQ")
 
@@ -65,12 +65,12 @@ class JournalOptions:
 
 
 def encode_segments(ends: Sequence[tuple[int, int]]) -> bytes:
-    """Encode (base, valid end) of each segment, as a head begins with them."""
+    """Encode (base, valid end) of each segment, the beginning of a head."""
     return b"".join((_SEGMENTS.pack(len(ends), 0), *(_SEGMENT.pack(*pair) for pair in ends)))
 
 
 class StoredBatches:
-    """See the module. Its user, the journal, notes what it appends and says which segments are given up."""
+    """See the module. Its user, the journal, reports appended batches and segments that are given up."""
 
     def __init__(
         self,
@@ -86,18 +86,19 @@ class StoredBatches:
         self._disk = disk
         self._owner = owner
         self._worker = worker
-        self._runs: dict[int, list[Run]] = {}  # topic → one run a segment, ascending
+        self._runs: dict[int, list[Run]] = {}  # topic → one run per segment, ascending
         self._indexes: dict[int, SegmentIndex] = {}
         self._ends: dict[int, int] = {}  # segment base → where its valid records end
-        self._sealing: set[int] = set()  # ended, and not written to sidecars yet
+        self._sealing: set[int] = set()  # ended segments without a sidecar yet
         self._unwritten: set[int] = set()  # segments whose sidecar is missing or out of date
         self.recovered: Recovered | None = None
 
-    # -- what a start finds --------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------------------
 
     def recover(self, begins: Callable[[], Mapping[int, int]] = dict) -> Recovered:
-        """Read what is there; calls the owner's `restore` and `replay`, and then `begins`: topic → the address below which its
-        batches count no more. Changes nothing on disk.
+        """Read the journal without changing the disk: call the owner's `restore` and `replay`, then `begins`.
+
+        `begins` returns topic → the address below which its batches no longer count.
 
         Raises `CorruptJournal`, `FormatTooNew`.
         """
@@ -107,7 +108,7 @@ class StoredBatches:
         self._check_listed(found)
         oldest_walked = found.head_lsn - FILE_HEADER_BYTES
         for segment in found.segments:
-            # Not live: what was collected and came back, zeros, and what was never proven: that is in the tail.
+            # Not live: deleted segments that came back, segments of zeros, and unproven ones, which are in the tail.
             walked = segment.base >= oldest_walked and segment.base + FILE_HEADER_BYTES < found.proven
             if walked or segment.base in self._ends:
                 self._files.live[segment.base] = segment
@@ -116,7 +117,7 @@ class StoredBatches:
         return found
 
     def _check_listed(self, found: Recovered) -> None:
-        """Check that segments named by the head exist, except the first: they are removed oldest first."""
+        """Check that the segments named by the head exist. Leading ones may be missing: removal is oldest first."""
         there = {segment.base for segment in found.segments}
         known = sorted(self._ends)
         first = next((i for i, base in enumerate(known) if base in there), len(known))
@@ -149,11 +150,11 @@ class StoredBatches:
             self._owner.replay(header, view[body : body + header.body_bytes])
 
     def _load_indexes(self, proven: int, begins: Mapping[int, int]) -> set[int]:
-        """Load the indexes of all live segments: from sidecars, from the scan of the recovery, or by a new scan.
+        """Load the indexes of all live segments: from sidecars, from the recovery's scan, or by a new scan.
 
         Args:
-            proven: where the proven records end.
-            begins: topic → address; its batches below it count no more.
+            proven: end of the proven records.
+            begins: topic → the address below which its batches no longer count.
 
         Returns:
             Segments whose sidecar is missing or out of date.
@@ -216,13 +217,13 @@ class StoredBatches:
     def _index(
         self, segment: int, topic_id: int, base: int, end: int, time_ms: int, position: int, body_bytes: int
     ) -> None:
-        """Note a batch that was appended to the segment that begins at `segment`."""
+        """Add a batch that was appended to the segment that begins at `segment`."""
         run = self._indexes[segment].add(topic_id, base, end, time_ms, position, body_bytes)
         if run is not None:
             self._runs.setdefault(topic_id, []).append(run)
 
     def _index_copied(self, segment: int, topic_id: int, lsn: int, body: memoryview) -> None:
-        """Note a batch of the tail, copied to an address."""
+        """Add a batch of the tail that was copied to an address."""
         part = read_broker_part(body[:BROKER_PART_BYTES])
         position = lsn - segment + HEADER_BYTES
         first, end = part.base_offset, part.last_offset + 1
@@ -232,12 +233,12 @@ class StoredBatches:
         self._indexes[base] = SegmentIndex(base)
 
     def _end_segment(self, base: int, end: int) -> None:
-        """Note that nothing is appended to a segment any more; `_seal` writes its sidecar."""
+        """End a segment. `_seal` writes its sidecar later."""
         self._ends[base] = self._indexes[base].end_lsn = end
         self._sealing.add(base)
 
     def _seal(self, lsn: int) -> None:
-        """Write the sidecars of segments whose last record is durable, and use those from now on."""
+        """Write the sidecars of ended segments whose last record is durable, and use them from then on."""
         for base in [base for base in self._sealing if self._ends[base] <= lsn]:
             self._sealing.discard(base)
             self._write_sidecar(base)
@@ -253,10 +254,10 @@ class StoredBatches:
         self._worker.run(work, lambda job: self._sidecar_written(base, index, job))
 
     def _sidecar_written(self, base: int, index: SegmentIndex, job: Future[SegmentIndex | None]) -> None:
-        """Answer from the sidecar instead of memory, unless the segment is gone."""
+        """Use the sidecar instead of memory, unless the segment was removed."""
         if job.cancelled():
             return
-        if error := job.exception():  # it is a cache: the next start makes it anew
+        if error := job.exception():  # the sidecar is a cache, and the next start rebuilds it
             log.warning("journal_index_not_written", extra={"error": str(error)})
             return
         mapped = job.result()
@@ -269,7 +270,7 @@ class StoredBatches:
         self._unwritten.clear()
 
     def _install(self, base: int, index: SegmentIndex, mapped: SegmentIndex) -> None:
-        """Answer from a sidecar what `index` in memory answered so far, unless the segment is gone."""
+        """Replace the `index` in memory by a mapped sidecar, unless the segment was removed."""
         if self._indexes.get(base) is not index:
             mapped.close()
             return
@@ -291,7 +292,7 @@ class StoredBatches:
         return self._files.forget(base)
 
     def drop_topic(self, topic_id: int) -> None:
-        """Forget the batches of a deleted topic; a segment is deleted when nothing else is in it."""
+        """Forget the batches of a deleted topic. A segment without other batches can then be deleted."""
         self._runs.pop(topic_id, None)
         self.cache.drop(topic_id)
         for index in self._indexes.values():
@@ -310,10 +311,10 @@ class StoredBatches:
         """Return batches from the first that ends after `offset`, below `end`: at least one, about `max_bytes`.
 
         Returns:
-            [] when there is none; None when the disk has to be asked: then `plan_read` and `read_planned`.
+            [] if there is none. None if they must be read from disk, with `plan_read` and `read_planned`.
 
         Raises:
-            CorruptJournal: what is stored there is damaged.
+            CorruptJournal: the stored batch is damaged.
         """
         cached = self.cache.read(topic_id, offset, end, max_bytes)
         if cached is not None:
@@ -322,7 +323,7 @@ class StoredBatches:
         return self._fetch(plan, self._disk.pread_cached) if plan else []
 
     def plan_read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """Return the places of those batches. Only durable ones: the end is a commit offset."""
+        """Return the places of these batches. They are durable, because `end` is a commit offset."""
         runs = self._runs.get(topic_id, [])
         plan: list[Entry] = []
         size = 0
@@ -339,8 +340,8 @@ class StoredBatches:
     def read_planned(self, plan: Sequence[Entry]) -> Callable[[], list[CachedBatch]]:
         """Return a function that reads the plan from disk, for a worker thread.
 
-        It returns [] where a segment was given up in the meantime: plan again. It holds nothing until it is called,
-        and raises CorruptJournal or Unavailable.
+        It returns [] if a segment has been removed since: plan again. It holds no resources until it is called, and
+        raises CorruptJournal or Unavailable.
         """
 
         def work() -> list[CachedBatch]:
@@ -370,7 +371,7 @@ class StoredBatches:
         pread: Callable[[int, int, int], bytes | None],
         fds: dict[int, int] | None = None,
     ) -> list[CachedBatch] | None:
-        """Read the entries, neighbours in one call, and verify each."""
+        """Read the entries, adjacent ones in one call, and verify each."""
         found: list[CachedBatch] = []
         i = 0
         while i < len(plan):
@@ -425,21 +426,21 @@ class StoredBatches:
     # -- questions about a topic -----------------------------------------------------------------------------
 
     def holds(self, topic_id: int, offset: int) -> bool:
-        """Return whether a batch here has that offset: a restored journal may have a gap, which objects fill."""
+        """Return whether a batch here has that offset. A restored journal may have gaps that objects fill."""
         runs = self._runs.get(topic_id, [])
         at = bisect_right(runs, offset, key=lambda run: run.end)
         return at < len(runs) and runs[at].bases[runs[at].at_or_after(offset)] <= offset
 
     def first_offset(self, topic_id: int) -> int | None:
-        """Return the topic's lowest offset in the journal; None if it has none."""
+        """Return the topic's lowest offset in the journal. None if it has none."""
         runs = self._runs.get(topic_id)
         return runs[0].first if runs else None
 
     def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
-        """Offset of the first batch appended at or after `time_ms`; None if none was."""
+        """Return the offset of the first batch appended at or after `time_ms`. None if there is none."""
         following: int | None = None
         for run in reversed(self._runs.get(topic_id, [])):
-            # Within a run times never fall; from run to run they may, once, after the clock had run ahead.
+            # Within a run times never decrease. Between runs they may, once, after the clock was ahead.
             if run.times[0] < time_ms:
                 at = run.at_time(time_ms)
                 return run.bases[at] if at < len(run) else following
@@ -447,7 +448,7 @@ class StoredBatches:
         return following
 
     def time_at_offset(self, topic_id: int, offset: int) -> int | None:
-        """Append time of the batch that holds `offset`, or of the next."""
+        """Return the append time of the batch that holds `offset`, or of the next."""
         runs = self._runs.get(topic_id, [])
         at = bisect_right(runs, offset, key=lambda run: run.end)
         if at == len(runs):
@@ -474,7 +475,7 @@ class StoredBatches:
         """Return the places of batches that end after `offset` and begin below `end`: about `max_bytes`, at least one.
 
         Returns:
-            (segment, uint64 position << 32 | body bytes of each batch) in order; one past the last offset; their bytes.
+            In order, (segment, uint64 position << 32 | body bytes of each batch). The last offset + 1. Their total bytes.
         """
         found: list[tuple[Path, bytes]] = []
         total = 0

@@ -1,15 +1,15 @@
-"""The helper process: syncs what the broker's loop has written, and prepares new segment files.
+"""The helper process: syncs the files written by the broker's loop, and prepares new segment files.
 
-Started by path with the standard library only, not forked and not imported by the broker. It reads requests of 24
-bytes from the socket whose number is its first argument and answers each with 24 bytes:
+The broker starts it by path, without a fork, with the standard library only. It reads requests of 24 bytes from the
+socket whose number is its first argument and answers each with 24 bytes:
 
     S slot lsn     fdatasync the descriptor in `slot`         → S errno, lsn, nanoseconds it took
-    O slot         keep the descriptor that came along (SCM_RIGHTS) in `slot`; no answer
-    C slot         close it; no answer
-    P …            a segment to prepare: `lsn` is its base, followed by JSON of `size` bytes → P errno, lsn, ns
+    O slot         keep the attached descriptor (SCM_RIGHTS) in `slot`  → no answer
+    C slot         close it                                   → no answer
+    P …            prepare a segment: `lsn` is its base, followed by JSON of `size` bytes → P errno, lsn, ns
 
-The broker runs two: one that only syncs, so that no sync waits behind 64 MiB of zeros, and one that only prepares.
-End of file on the socket ends the program: it does not outlive its broker.
+The broker runs two: one only syncs, so that no sync waits for 64 MiB of zeros, and one only prepares. End of file on
+the socket ends the program, so it does not outlive its broker.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import time
 
 MESSAGE = struct.Struct("<cxxxIQQ")  # kind, slot or errno, lsn, size or ns
 FD = struct.Struct("i")
-CONTROL_BYTES = socket.CMSG_SPACE(FD.size)  # one descriptor comes along at a time
+CONTROL_BYTES = socket.CMSG_SPACE(FD.size)  # one descriptor per message
 
 
 def full_sync(fd: int) -> None:
-    """Sync a file; on macOS with F_FULLFSYNC, as its fsync leaves the bytes in the drive's cache."""
+    """Sync a file. On macOS use F_FULLFSYNC, because its fsync leaves the bytes in the drive's cache."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -42,8 +42,8 @@ datasync = getattr(os, "fdatasync", full_sync)
 def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
     """Rename a file, but never over an existing one.
 
-    A helper outlives a broker that was killed until it has finished its file. Were it to rename that over a segment
-    which the next broker has made and filled meanwhile, acknowledged records would be gone.
+    After its broker was killed, a helper still finishes its file. The next broker may have created and filled a
+    segment of that name by then: a rename over it would lose acknowledged records.
     """
     try:
         os.link(old, new)
@@ -58,8 +58,8 @@ def rename_new(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None
 
 
 def prepare(path: str, size: int, header: bytes) -> None:
-    """Make a file of zeros under a temporary name, sync, rename, sync its directory: it exists completely or not at all."""
-    # a name of its own: the helper of a broker that was killed may still be writing zeros into another
+    """Create a file of zeros atomically: write it under a temporary name, sync, rename, sync its directory."""
+    # a unique name: the helper of a killed broker may still be writing zeros into another
     temporary = f"{path}.{os.getpid()}-{time.monotonic_ns()}.new"
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -85,7 +85,7 @@ def prepare(path: str, size: int, header: bytes) -> None:
 
 
 def read_exactly(sock: socket.socket, size: int) -> bytes | None:
-    """The next `size` bytes; None at the end of the file."""
+    """Return the next `size` bytes. None at the end of the file."""
     data = b""
     while len(data) < size:
         chunk = sock.recv(size - len(data))
@@ -99,7 +99,7 @@ def main(number: int) -> None:
     slots: dict[int, int] = {}
     size = MESSAGE.size
     with socket.socket(fileno=number) as sock:
-        # Few calls between request and sync: a lone publish waits for each of them.
+        # Few calls between request and sync, because a lone publish waits for each of them.
         receive, send, clock_ns = sock.recvmsg, sock.send, time.monotonic_ns
         while True:
             message, ancillary, _, _ = receive(size, CONTROL_BYTES)
@@ -137,7 +137,7 @@ if __name__ == "__main__":
     import contextlib
     import signal
 
-    # Ctrl-C goes to the whole process group; the broker decides when to stop, not the terminal.
+    # Ctrl-C goes to the whole process group, but the broker decides when the helper stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(ConnectionError, BrokenPipeError):
         main(int(sys.argv[1]))

@@ -1,7 +1,7 @@
 """The newest batches of all topics, in memory, bounded in bytes for the whole broker.
 
-A consumer that keeps up is served from here and never touches a file. Batches leave in the order in which they
-came, whatever their topic; a topic's part of the cache is therefore always its newest batches without a gap.
+A consumer that keeps up is served from here without reading a file. Batches are evicted in the order in which they
+were added, across all topics. A topic's part of the cache is therefore always its newest batches without a gap.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final, NamedTuple
 
-# What the objects around a batch's bytes take, measured by tracemalloc: for lone small messages more than their bytes,
-# so that a cache which did not count them took twice its limit.
+# Memory of the objects around a batch's bytes, measured by tracemalloc. For lone small messages it exceeds their bytes:
+# a cache that did not count it took twice its limit.
 _AROUND_BYTES: Final = 440
-_PIECE_BYTES: Final = 340  # for a second buffer, which is a memoryview of the message that came
-_COMPACT_AT: Final = 1024  # dead entries at the front of a topic's list before they are cut off
+_PIECE_BYTES: Final = 340  # for each further buffer, a memoryview of the received message
+_COMPACT_AT: Final = 1024  # evicted entries at the front of a topic's list before they are removed
 
 
 class CachedBatch(NamedTuple):
     """A stored batch: `buffers` joined are broker part, producer part and body.
 
-    A tuple, not a frozen dataclass: one is made for each batch that is appended or read, in a third of the time.
+    A tuple is created in a third of the time of a frozen dataclass, and each append or read creates one per batch.
     """
 
     base: int
@@ -41,7 +41,7 @@ class _TopicTail:
 
 
 class TailCache:
-    """Bounded in bytes; adding evicts the oldest batches of the broker."""
+    """Bounded in bytes: adding a batch evicts the oldest batches of the broker."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -70,7 +70,7 @@ class TailCache:
         self._bytes -= cost
         tail = self._topics.get(topic_id)
         if tail is None:
-            return  # the topic was dropped; its entries in the order are cost only
+            return  # the topic was dropped, and only its cost was left
         tail.batches[tail.first] = None
         tail.first += 1
         if tail.first == len(tail.batches):
@@ -84,10 +84,10 @@ class TailCache:
         self._topics.pop(topic_id, None)
 
     def read(self, topic_id: int, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
-        """Batches from the one that holds `offset`, up to `end`, at least one, at most about `max_bytes`.
+        """Return batches from the one that holds `offset`, up to `end`: at least one, at most about `max_bytes`.
 
         Returns:
-            None where the cache does not reach back to `offset`.
+            None if the cache does not reach back to `offset`.
         """
         tail = self._topics.get(topic_id)
         if tail is None:
