@@ -1,5 +1,5 @@
-"""The schema registry: formats, compatibility and payloads (pure), and what is registered (in the metadata store).
+"""The schema registry: formats, compatibility and payloads (pure), subjects and versions (in the metadata store).
 
-Pure: `vocabulary`, `differences`, `formats` and the packages `avro`, `json_schema`, `protobuf` but for its
-`compile`. `registry` keeps subjects and versions, `gate` holds publishes against a topic's schema.
+Pure: `vocabulary`, `differences`, `formats` and the packages `avro`, `json_schema`, `protobuf` except its
+`compile`. `registry` stores subjects and versions, `guard` checks publishes against a topic's schema.
 """

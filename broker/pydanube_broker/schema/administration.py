@@ -1,4 +1,4 @@
-"""The registry and the topics' schemas as the admin core sees them (`pydanube_core.schema_facts.SchemasPort`)."""
+"""The admin core's port to the registry and the topics' schemas (`pydanube_core.schema_facts.SchemasPort`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A topic's schema as it is configured: subject, policy, and whether payloads are looked at.
+"""A topic's schema configuration: subject, policy, and whether payloads are validated.
 
-It is kept in the topic's record (`TopicSettings.schema`); of a partitioned topic, in the parent's, which speaks for
+It is stored in the topic's record (`TopicSettings.schema`). For a partitioned topic, the parent's record holds it for
 all partitions.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from pydanube_broker.schema.vocabulary import ValidationPolicy
 
-DEFAULT_POLICY: Final = ValidationPolicy.WARN  # of a topic whose subject a producer has set
+DEFAULT_POLICY: Final = ValidationPolicy.WARN  # for a topic whose subject was set by a producer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Binding:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> Self | None:
-        """Return the binding that a topic's settings name; None for a topic without a schema."""
+        """Return the binding in a topic's settings. None for a topic without a schema."""
         if not settings:
             return None
         return cls(
@@ -35,7 +35,7 @@ class Binding:
         )
 
     def to_settings(self) -> dict[str, Any]:
-        """Return the binding as topic settings and results of operations show it: 64-bit ids as text."""
+        """Return the binding in the form of topic settings and results of operations, with 64-bit ids as text."""
         return {
             "subject": self.subject,
             "schema_id": str(self.schema_id),

@@ -1,4 +1,4 @@
-"""The verdict on a schema that was compared with versions of its subject."""
+"""The result of comparing a schema with versions of its subject."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A message that one of the two schemas refuses, and which one. `version`: that of the old schema."""
+    """A message that one of two schemas refuses. `version` is that of the old schema."""
 
     sample: Counterexample
     version: int
-    by_new: bool  # the new schema refuses what the old one wrote; else the other way round
+    by_new: bool  # whether the new schema refuses a message of the old one, or the reverse
 
 
 def refused_message(
     compared: tuple[tuple[int, int], ParsedSchema, object], new: ParsedSchema, mode: CompatibilityMode
 ) -> Refused | None:
-    """Return a message that one schema accepts and the other refuses; None if none is found, or the format is not JSON Schema.
+    """Return a message that one schema accepts and the other refuses. None if none is found or the format is not JSON Schema.
 
-    `compared`: schema id and version of the old one, and what it is.
+    `compared`: schema id and version of the old schema, and its parsed form.
     """
     (_, version), old, _ = compared
     if not isinstance(old, JsonSchema) or not isinstance(new, JsonSchema):
         return None
-    # Here, as in `formats`: only who has such schemas needs their library
+    # Imported here, as in `formats`: only brokers with such schemas need the library
     from pydanube_broker.schema.json_schema.counterexample import counterexample
 
     for direction in directions(mode):
@@ -48,20 +48,20 @@ def refused_message(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compatibility:
-    """The result of a comparison. `compared_with`: versions, newest first; empty if there were none."""
+    """The result of a comparison. `compared_with`: versions, newest first, empty if there were none."""
 
     mode: CompatibilityMode
     transitive: bool
     differences: tuple[Difference, ...]
     compared_with: tuple[int, ...]
-    example: Refused | None = None  # of a JSON Schema: what one version takes and the other refuses
+    example: Refused | None = None  # only for JSON Schema
 
     @property
     def is_compatible(self) -> bool:
         return not self.differences
 
     def refusal(self, subject: str) -> SchemaIncompatible:
-        """Return the error for a registration that was refused because of differences."""
+        """Return the error for a registration refused because of differences."""
         differences = [difference.to_dict() for difference in self.differences]
         first = self.differences[0].sentence()
         more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""

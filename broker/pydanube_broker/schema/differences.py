@@ -1,8 +1,8 @@
-"""A difference that keeps one schema from reading another's data, with its place and the rule it breaks.
+"""A difference that prevents one schema from reading another's data, with its place and the rule it breaks.
 
-Rules speak of a reader and a writer; people speak of before and after. Backward, the new schema reads what the old
-one wrote; forward, the old one reads what the new one writes. `Findings` keeps the two apart, so that one set of
-rules serves both directions.
+Rules use the terms reader and writer, users before and after. With backward compatibility, the new schema reads data
+of the old one. With forward compatibility, the old schema reads data of the new one. `Findings` converts between the
+terms, so that one set of rules serves both directions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydanube_broker.schema.vocabulary import CompatibilityMode
 
 MAX_SHOWN_CHARS: Final = 400
-MAX_DIFFERENCES: Final = 200  # a schema that differs everywhere is not worth a longer answer
+MAX_DIFFERENCES: Final = 200  # per comparison. A longer list helps no user
 
 
 class Direction(StrEnum):
@@ -26,7 +26,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`before` and `after` are what the old and the new schema hold at `path`: JSON values, None for nothing."""
+    """`before` and `after` are the JSON values of the old and the new schema at `path`, None if absent."""
 
     path: str
     rule: str
@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what a reader cannot read of a writer."""
+    """Collects the differences that prevent a reader from reading a writer's data."""
 
     direction: Direction
     found: list[Difference] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Findings:
         return not self.found
 
     def trial(self) -> Findings:
-        """Return an empty collection of the same direction, for an attempt whose findings may be dropped."""
+        """Return an empty collection with the same direction, for an attempt whose findings may be dropped."""
         return Findings(self.direction)
 
 
@@ -77,7 +77,7 @@ def directions(mode: CompatibilityMode) -> tuple[Direction, ...]:
 
 
 def merged(groups: Iterable[Iterable[Difference]]) -> tuple[Difference, ...]:
-    """All differences once, in the order they were found."""
+    """Return each difference once, in the order found."""
     seen: dict[str, Difference] = {}
     for group in groups:
         for difference in group:

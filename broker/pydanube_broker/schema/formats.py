@@ -1,9 +1,9 @@
-"""The formats of schemas: definition → parsed schema, its fingerprint, what one reads of another, payloads.
+"""The formats of schemas: parsing, fingerprints, compatibility and checks of payloads.
 
 Fingerprints are those of docs/research/data-plane.md#113-identity-and-versions: SHA-256 over canonical JSON for Avro and
-JSON Schema, over the raw text for Protobuf, and the literal word for the rest, whose definition says nothing.
+JSON Schema, over the raw text for Protobuf, and the name of the type for the others, which ignore their definition.
 
-What a format needs is imported where its first schema is met: most brokers have none, and start quicker without.
+The libraries of a format are imported for its first schema, because most brokers have none and start faster without.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from pydanube_broker.schema.json_schema.document import Document
     from pydanube_broker.schema.protobuf.model import ProtoFile
 
-MAX_DEFINITION_BYTES: Final = 200_000  # a value of the metadata store holds 256 KiB, a transaction 512
+MAX_DEFINITION_BYTES: Final = 200_000  # the metadata store allows 256 KiB per value, 512 KiB per transaction
 NUMBER_BYTES: Final = (4, 8)
 
-MAX_WORK: Final = 2_000_000  # looks × bytes that are done in the broker itself: ≈ 25 ms
+MAX_WORK: Final = 2_000_000  # checks × bytes per payload in the broker's process: ≈ 25 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadCheck:
     """The check of payloads against a version.
 
-    `weight` is what one byte may cost at most. A payload that may cost more than the loop can bear is held against
-    `schema` in another process (`payload_process`).
+    `weight` is the maximum number of checks per byte. A payload above `MAX_WORK` is checked against `schema` in another
+    process (`payload_process`).
     """
 
     run: Callable[[bytes], None]
@@ -54,7 +54,7 @@ class PayloadCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSchema:
-    """A schema of the types bytes, string or number: there is nothing to parse."""
+    """A schema of type bytes, string or number, whose definition is not parsed."""
 
     type: SchemaType
 
@@ -97,10 +97,10 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
     Args:
         kind: its format.
         definition: as registered.
-        descriptors: of a Protobuf schema, what `compile_proto` gave for this definition.
+        descriptors: for Protobuf, the result of `compile_proto` for this definition.
 
     Raises:
-        SchemaInvalid: `details["path"]` names the place.
+        SchemaInvalid: `details["path"]` is the place of the error.
     """
     if len(definition) > MAX_DEFINITION_BYTES:
         raise SchemaInvalid(
@@ -138,7 +138,7 @@ def parse_schema(kind: SchemaType, definition: bytes, *, descriptors: bytes | No
 
 
 def _second_opinion(value: Any) -> None:
-    """Parse the schema also with the library that consumers use: it has to accept it, too."""
+    """Check that fastavro, the library of consumers, accepts the schema too."""
     import fastavro.schema
 
     try:
@@ -160,7 +160,7 @@ def differences_between(
     *,
     profile: JsonProfile = JsonProfile.DEFAULT,
 ) -> tuple[Difference, ...]:
-    """Return every difference that breaks the compatibility mode, each once; empty if there is none."""
+    """Return every difference that breaks the compatibility mode, each once. Empty if there is none."""
     wanted = directions(mode)
     if wanted and old.type is not new.type:
         return (Difference(path="", rule="schema_type_changed", before=old.type.value, after=new.type.value),)
@@ -202,7 +202,7 @@ def admit_schema(parsed: ParsedSchema) -> None:
 
 
 def payload_check(schema: ParsedSchema) -> PayloadCheck:
-    """Return the check of payloads against a schema; made once a version, and used for all its payloads."""
+    """Build the check of payloads against a schema. Callers build it once per version and reuse it."""
     match schema:
         case PlainSchema(type=SchemaType.STRING):
             return PayloadCheck(run=_check_string)

@@ -1,16 +1,17 @@
-"""A topic's schema at the moment of publishing: which schema a message names, and whether its payload conforms.
+"""Checks publishes against a topic's schema: the schema named by a message, and whether its payload conforms.
 
 | | warn | enforce |
 |---|---|---|
 | message without schema id, or of another subject, or of a version that is not registered | log, count | refuse |
 | payload validation is on, and the payload does not conform | log, count | refuse |
 
-Policy `none` has no guard: such topics, like those without a schema, pay one comparison with None. (The reference
-broker refuses two of these cases under `warn`; a policy of that name warns here,
+Topics with policy `none`, like those without a schema, have no guard, and cost one comparison with None. (The
+reference broker refuses two of these cases under `warn`. Here `warn` only warns,
 docs/research/behaviours.md#18-schema-registry.)
 
-Payloads are held against the version that each message names. The small are checked at once; a large batch goes in
-slices between which the loop turns, a large payload in a thread, and what a schema makes costly in another process.
+Each payload is checked against the version that its message names. Small payloads are checked immediately. A large
+batch is checked in slices between turns of the loop, a large payload in a thread, and a payload that is costly because
+of its schema in another process.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from pydanube_broker.schema.vocabulary import SchemaType, ValidationPolicy
 
 log = logging.getLogger("pydanube.schema")
 
-LIGHT_BYTES: Final = 4096  # of payloads: ≈ 100 µs of JSON, the slowest of the formats
+LIGHT_BYTES: Final = 4096  # payload bytes checked synchronously: ≈ 100 µs for JSON, the slowest format
 SLICE_S: Final = 0.000_15  # no callback runs longer than 200 µs (docs/design.md#4-the-journal)
-THREAD_BYTES: Final = 16_384  # one payload that takes longer than a slice
-# Of one topic and reason: a producer that goes wrong does so thousands of times a second
+THREAD_BYTES: Final = 16_384  # a larger payload takes longer than a slice
+# Per topic and reason, because a faulty producer may fail thousands of times per second
 LOG_INTERVAL_S: Final = 10.0
 
 Identity = tuple[int, int]
@@ -67,7 +68,7 @@ class SchemaGuard:
         self._counters = counters
         self._enforced = binding.validation_policy is ValidationPolicy.ENFORCE
         latest = registry.index.find_latest(binding.schema_id)
-        # Nothing can be wrong with bytes: their payloads are not even unpacked.
+        # All payloads of type bytes are valid, so they are not even unpacked.
         self._unread = not binding.enable_payload_validation or (
             latest is not None and latest.spec.schema_type is SchemaType.BYTES
         )
@@ -76,13 +77,13 @@ class SchemaGuard:
     # -- batches of our SDK --------------------------------------------------------------------------------------
 
     def check_batch(self, data: bytes | memoryview, part: ProducerPart) -> bool:
-        """Check a validated batch, as far as that is quick.
+        """Check a validated batch, as far as that is fast.
 
         Returns:
-            True if it is done; False if the payloads are still to be checked by `check_payloads`.
+            True if the check is complete. False if `check_payloads` must still check the payloads.
 
         Raises:
-            SchemaMismatch, PayloadInvalid: `details["index"]` is the message's place in the batch.
+            SchemaMismatch, PayloadInvalid: `details["index"]` is the message's index in the batch.
         """
         self._counters.validations[self._topic, self.binding.validation_policy.value] += part.count
         table, which = _schemas(data, part)
@@ -105,7 +106,7 @@ class SchemaGuard:
         return True
 
     async def check_payloads(self, data: bytes | memoryview, part: ProducerPart) -> None:
-        """Check the payloads that `check_batch` left, beside the loop. Raises `PayloadInvalid`."""
+        """Check the payloads left by `check_batch` without blocking the loop. Raises `PayloadInvalid`."""
         table, which = _schemas(data, part)
         for identity in table:
             await self._prepare(identity)
@@ -128,7 +129,10 @@ class SchemaGuard:
     # -- single messages of official clients ---------------------------------------------------------------------
 
     def check_message(self, schema_id: int, version: int, payload: bytes, *, null: bool = False) -> bool:
-        """Check one message as `check_batch` does; False: `check_payload` is still needed. Raises `SchemaMismatch`, `PayloadInvalid`."""
+        """Check one message like `check_batch`. Return False if `check_payload` must still be called.
+
+        Raises `SchemaMismatch`, `PayloadInvalid`.
+        """
         self._counters.validations[self._topic, self.binding.validation_policy.value] += 1
         try:
             self._check_identity((schema_id, version))
@@ -142,7 +146,7 @@ class SchemaGuard:
         return True
 
     async def check_payload(self, schema_id: int, version: int, payload: bytes) -> None:
-        """Check the payload that `check_message` left, beside the loop. Raises `PayloadInvalid`."""
+        """Check the payload left by `check_message` without blocking the loop. Raises `PayloadInvalid`."""
         await self._prepare((schema_id, version))
         await self._check_large((schema_id, version), payload, None)
 
@@ -192,7 +196,7 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _is_costly(self, identity: Identity, payload_bytes: int) -> bool:
-        """Return whether the check is too slow to be made, or to be run, in the loop."""
+        """Return whether the check is too slow to be built, or to be run, in the loop."""
         found = self._version_for(identity)
         if found is None:
             return False
@@ -213,7 +217,7 @@ class SchemaGuard:
             self._payload_failed(error, index)
 
     def _version_for(self, identity: Identity) -> Identity | None:
-        """Return the version to check a payload against: its own, else the latest; None if it is not of this subject."""
+        """Return the version to check a payload against: its own or the latest. None if it is not of this subject."""
         schema_id, version = identity
         index, binding = self._registry.index, self.binding
         if schema_id not in (0, binding.schema_id):
@@ -228,7 +232,7 @@ class SchemaGuard:
         return None if found is None else self._registry.check_of(*found)
 
     async def _prepare(self, identity: Identity) -> None:
-        """Build the check of a version beside the loop, before its first use."""
+        """Build the check of a version in a thread, before its first use."""
         found = self._version_for(identity)
         if found is not None and not self._registry.has_check(*found):
             await self._registry.prepare_check(*found)
@@ -240,7 +244,7 @@ class SchemaGuard:
         self._failed("payload_invalid", error)
 
     def _failed(self, reason: str, error: ClusterError) -> None:
-        """Count a payload that does not fit, and refuse or log it, as the policy says."""
+        """Count a violation, and refuse or log it, depending on the policy."""
         self._counters.failures[self._topic, reason] += 1
         if self._enforced:
             raise error
@@ -259,7 +263,7 @@ class SchemaGuard:
 
 
 def _schemas(data: bytes | memoryview, part: ProducerPart) -> tuple[Sequence[Identity], Sequence[int] | None]:
-    """(schema id, version) of a batch, and each message's index into them; None: all are of the first."""
+    """Return each (schema id, version) of a batch, and each message's index into them. None: all have the first."""
     if part.columns & Column.SCHEMAS:
         found = BatchView(data, part=part).schemas()
         assert found is not None, "the column is there"

@@ -15,9 +15,9 @@ from pydanube_broker.schema.vocabulary import SchemaType
 
 
 class SchemaIndex:
-    """Look-ups are immediate. A version counts once all its keys are there: spec, text, and descriptors if it has any.
+    """Look-ups are synchronous. A version exists once all its keys do: spec, text, and descriptors for Protobuf.
 
-    Changes write the subject last, so who sees the subject's change has its versions.
+    A change writes the subject last, so a reader of the changed subject also has its versions.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class SchemaIndex:
         self._subjects: dict[str, SubjectRecord] = {}
         self._names: dict[int, str] = {}
         self._versions: defaultdict[int, dict[int, VersionRecord]] = defaultdict(dict)
-        self._numbers: defaultdict[str, set[int]] = defaultdict(set)  # of versions that have a key
+        self._numbers: defaultdict[str, set[int]] = defaultdict(set)  # versions with at least one key
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class SchemaIndex:
         )
 
     def set_incomplete_aside(self, aside: Aside) -> None:
-        """Set versions aside that have no text or no subject."""
+        """Set aside versions without a text or a subject."""
         for key, spec in self.specs.rows.items():
             subject = self._subjects.get(spec.subject)
             if subject is None or self.find_version(subject.schema_id, spec.version) is None:
@@ -86,7 +86,7 @@ class SchemaIndex:
         return self._subjects.get(subject)
 
     def subject(self, subject: str) -> SubjectRecord:
-        """Return the record of a subject. Raises `SchemaNotFound`, with calls that help."""
+        """Return the record of a subject. Raises `SchemaNotFound`, with suggested calls."""
         found = self._subjects.get(subject)
         if found is not None:
             return found
@@ -129,7 +129,7 @@ class SchemaIndex:
         return found[max(found)] if found else None
 
     def version(self, schema_id: int, version: int | None) -> VersionRecord:
-        """Return one version, None for the latest. Raises `SchemaNotFound`."""
+        """Return a version, the latest for None. Raises `SchemaNotFound`."""
         subject = self.subject_by_id(schema_id)
         found = self.find_latest(schema_id) if version is None else self.find_version(schema_id, version)
         if found is None:

@@ -1,4 +1,4 @@
-"""JSON from outside: read strictly, and written in one canonical way."""
+"""Strict parsing of JSON from outside, and canonical output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, NoReturn
 
 from pydanube_core.errors import SchemaInvalid
 
-MAX_SCHEMA_NESTING: Final = 128  # brackets within brackets: who compares schemas goes down by recursion
+MAX_SCHEMA_NESTING: Final = 128  # nested brackets, because comparisons of schemas are recursive
 
 
 def loads_strict(data: bytes | str) -> Any:
-    """Parse UTF-8 JSON. Raises `ValueError` for anything that RFC 8259 does not have, and for absurd nesting."""
+    """Parse UTF-8 JSON. Raises `ValueError` for anything outside RFC 8259 and for excessive nesting."""
     try:
         text = data if isinstance(data, str) else data.decode()
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -34,14 +34,14 @@ def _finite(text: str) -> float:
 
 
 def canonical(value: Any) -> bytes:
-    """One rendering for all spellings of the same value: keys sorted, no blanks."""
+    """Return the canonical JSON of a value: keys sorted, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
 
 
 def value_key(value: Any) -> bytes:
-    """Return a key that is equal for equal JSON values only: 1 and 1.0 are the same number, true is none."""
+    """Return a key that is equal exactly for equal JSON values: 1 equals 1.0, but not true."""
     return canonical(_plain(value))
 
 
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def parse_definition(definition: bytes, *, what: str) -> Any:
-    """The JSON of a schema definition. Raises `SchemaInvalid`: names line and column of the fault."""
+    """Parse the JSON of a schema definition. Raises `SchemaInvalid`, with line and column of the error."""
     try:
         value = loads_strict(definition)
     except json.JSONDecodeError as error:

@@ -1,14 +1,14 @@
 """Every key of the schema registry in the metadata store.
 
-| key | value | lives |
+| key | value | lifetime |
 |---|---|---|
-| `/schemas/subjects/<subject>` | `SubjectSpec`; every change of the subject guards it and writes it last | for ever |
+| `/schemas/subjects/<subject>` | `SubjectSpec`. Every change of the subject guards it and writes it last | forever |
 | `/schemas/versions/<subject>/<version>` | `VersionSpec` | until deleted |
-| `/schemas/definitions/<subject>/<version>` | the registered bytes, as they came | with the version |
-| `/schemas/descriptors/<subject>/<version>` | of a Protobuf schema, what the compiler made of it | with the version |
+| `/schemas/definitions/<subject>/<version>` | the registered bytes, unchanged | with the version |
+| `/schemas/descriptors/<subject>/<version>` | only for Protobuf: the compiled descriptors | with the version |
 
-A subject is any text, so it is percent-encoded: its slashes are none of the key's. Versions have 20 digits, so that
-key order is number order.
+A subject is any text, so it is percent-encoded and adds no slashes to the key. Versions have 20 digits, so that key
+order is numeric order.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def versions_range(subject: str) -> KeyRange:
 
 
 def subject_of_key(key: str) -> str:
-    """The subject in a key of a subject."""
+    """Return the subject in the key of a subject."""
     return unquote(key.removeprefix(_SUBJECTS))
 
 
 def identity_of_key(key: str) -> tuple[str, int]:
-    """Subject and version that end a key."""
+    """Return the subject and version at the end of a key."""
     _, subject, version = key.rsplit("/", 2)
     return unquote(subject), int(version)

@@ -1,7 +1,7 @@
-"""Check payloads against a JSON Schema in a process of its own, where that may take long.
+"""Check payloads against a costly JSON Schema in a process of its own.
 
-The library works without giving way to other threads, so a thread would stop the broker as the loop would. A worker
-process is ended when the time is over; the next check begins another.
+The library does not release the interpreter lock, so it would block the broker from a thread as well as in the loop. A
+worker process is killed at the time limit. The next check starts another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _limiter: RunVar[anyio.CapacityLimiter] = RunVar("pydanube_json_schema_workers")
 
 
 async def check_apart(schema: bytes, payload: bytes, *, limit_s: float = LIMIT_S) -> None:
-    """Check a payload in the worker process. Raises `PayloadInvalid`: it does not conform, or `limit_s` seconds did not suffice."""
+    """Check a payload in a worker process. Raises `PayloadInvalid` if it does not conform or the check exceeds `limit_s`."""
     limiter = _limiter.get(None)
     if limiter is None:
         limiter = anyio.CapacityLimiter(WORKERS)
@@ -51,7 +51,7 @@ def _too_long(limit_s: float) -> str:
 
 
 def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Check a payload, in the worker process; None if it conforms."""
+    """Check a payload, in the worker process. Return None if it conforms, otherwise message and details."""
     try:
         _check(schema).check(payload)
     except PayloadInvalid as error:
@@ -61,7 +61,7 @@ def _verdict(schema: bytes, payload: bytes) -> tuple[str, dict[str, Any]] | None
 
 @lru_cache(maxsize=32)
 def _check(schema: bytes) -> JsonPayload:
-    # Here, as in `formats`: only the worker process needs their library
+    # Imported here, as in `formats`: only the worker process needs the library
     from pydanube_broker.schema.json_schema.document import parse_json_schema
     from pydanube_broker.schema.json_schema.payload import JsonPayload
 

@@ -1,6 +1,7 @@
-"""Records that the registry keeps of a subject and of a version.
+"""The registry's records of subjects and versions.
 
-A `…Spec` is the JSON in the store, a `…Record` what was read: with the revision that guards the next change.
+A `…Spec` is the JSON in the store. A `…Record` adds the facts from reading it, such as the revision that guards the
+next change.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MAX_TAG_CHARS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSpec(JsonRecord):
-    """A subject's record. `last_version` is the highest number ever given out; numbers of deleted versions are not reused.
+    """A subject's record. `last_version` is the highest number ever assigned. Numbers of deleted versions are not reused.
 
-    `identity` is the schema id, from a leased block (`cluster.id_blocks`). None: the create revision of the key is.
+    `identity` is the schema id, from a leased block (`cluster.id_blocks`). If None, the key's create revision is the id.
     """
 
     subject: str
@@ -54,7 +55,7 @@ class VersionSpec(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRecord:
-    """A subject as it was read."""
+    """A subject as read from the store."""
 
     schema_id: int
     revision: Revision
@@ -72,7 +73,7 @@ class SubjectRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecord:
-    """A version with its text; `descriptors` only of a Protobuf schema."""
+    """A version with its text. Only Protobuf schemas have `descriptors`."""
 
     schema_id: int
     spec: VersionSpec
@@ -85,7 +86,7 @@ class VersionRecord:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Return the identity that messages carry."""
+        """Return (schema id, version), as in messages."""
         return self.schema_id, self.spec.version
 
 

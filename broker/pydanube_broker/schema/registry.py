@@ -1,10 +1,10 @@
 """The registry of schemas: every change is one guarded transaction over the tables of `index`.
 
-Each change of a subject guards the subject's record, so concurrent registrations are made one after the other. The second
-one's guard fails, and it is decided again: the same text has become a version, or the text is compared with the version
-that is the latest now, and gets the next number.
+Each change of a subject guards the subject's record, so concurrent registrations are serialized. The second one's
+guard fails and it is decided again: either its text is now a version already, or it is compared with the new latest
+version and gets the next number.
 
-Parsing, comparing and compiling happen in threads: a large schema takes longer than the loop may wait.
+Parsing, comparing and compiling run in threads, because they would block the loop too long for a large schema.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ from pydanube_broker.schema.turns import Turns
 from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, SchemaType
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 32  # each attempt that fails means that another registration was made
-_THREADS: Final = 2  # that parse and compare at once: each takes turns with the loop for the interpreter
-_PARSED: Final = 256  # versions whose parsed form, and payload check, is kept
+_ATTEMPTS: Final = 32  # each failed attempt means that another registration succeeded
+_THREADS: Final = (
+    2  # maximum concurrent parses and comparisons: each competes with the loop for the interpreter lock
+)
+_PARSED: Final = 256  # versions whose parsed form and payload check are cached
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"
 
@@ -92,7 +94,7 @@ class SchemaRegistry:
         self._checks: RecentDict[tuple[int, int], PayloadCheck] = RecentDict(_PARSED)
 
     async def load(self) -> None:
-        """Read all subjects and versions; call it before anything else."""
+        """Read all subjects and versions. Call it before anything else."""
         await self.records.load()
         self.index.set_incomplete_aside(self.records.aside)
         blocks = await self._store.get(ID_BLOCKS)
@@ -100,13 +102,13 @@ class SchemaRegistry:
             IdBlocksRecord.of(blocks)
 
     async def know(self, subject: str) -> None:
-        """Take in a subject that another broker may just have registered. Raises `StoreUnavailable`."""
+        """Load a subject that another broker may just have registered. Raises `StoreUnavailable`."""
         if subject and self.index.find_subject(subject) is None:
             await self.records.refresh(keys.subject_key(subject))
             await self._complete(subject)
 
     async def _complete(self, subject: str) -> None:
-        """Take in the newest version of a subject. Builds before this one write it after the subject."""
+        """Load the newest version of a subject. Older builds write it after the subject."""
         known = self.index.find_subject(subject)
         if known is not None and self.index.find_version(known.schema_id, known.spec.last_version) is None:
             parts = (keys.version_key, keys.definition_key, keys.descriptors_key)
@@ -119,7 +121,7 @@ class SchemaRegistry:
         return self.index.version(self.index.subject(subject).schema_id, None)
 
     def check_of(self, schema_id: int, version: int) -> PayloadCheck:
-        """Return the check of payloads against a version; made at its first use. Raises `SchemaNotFound`."""
+        """Return the check of payloads against a version, built at its first use. Raises `SchemaNotFound`."""
         identity = (schema_id, version)
         check = self._checks.get(identity)
         if check is None:
@@ -128,11 +130,11 @@ class SchemaRegistry:
         return check
 
     def has_check(self, schema_id: int, version: int) -> bool:
-        """Whether the check of a schema version is compiled already, so that `check_of` returns it at once."""
+        """Return whether the check of a schema version is built already, so that `check_of` is fast."""
         return (schema_id, version) in self._checks
 
     async def prepare_check(self, schema_id: int, version: int) -> None:
-        """Build the check of a version beside the loop: for a large schema that takes longer than the loop may wait."""
+        """Build the check of a version in a thread, because a large schema would block the loop too long."""
         record = self.index.version(schema_id, version)
 
         def work() -> tuple[ParsedSchema, PayloadCheck]:
@@ -146,7 +148,7 @@ class SchemaRegistry:
         self._checks[record.identity] = check
 
     def parsed(self, record: VersionRecord) -> ParsedSchema:
-        """The parsed form of a version that was registered."""
+        """Return the parsed form of a registered version."""
         parsed = self._parsed.get(record.identity)
         if parsed is None:
             parsed = parse_schema(record.spec.schema_type, record.definition, descriptors=record.descriptors)
@@ -166,16 +168,16 @@ class SchemaRegistry:
         tags: Sequence[str] = (),
         profile: JsonProfile = JsonProfile.STRICT,
     ) -> RegistrationFacts:
-        """Register a schema under a subject, and return its version; an equal one that is registered keeps its version.
+        """Register a schema under a subject and return its version. An equal registered schema keeps its version.
 
         Args:
-            profile: of a subject that is new; one that is there keeps its own.
+            profile: profile of a new subject. An existing one keeps its own.
 
         Raises:
-            InvalidArgument, SchemaInvalid: the name, the texts or the definition.
-            SchemaIncompatible: `details["differences"]` has all of them; nothing was stored.
-            Conflict: other brokers change the subject all the time.
-            Overloaded: a thousand others wait for their turn.
+            InvalidArgument, SchemaInvalid: the name, the texts or the definition is invalid.
+            SchemaIncompatible: `details["differences"]` has all differences. Nothing was stored.
+            Conflict: concurrent changes by other brokers won every attempt.
+            Overloaded: a thousand other changes of the subject are waiting.
         """
         check_subject(subject)
         labels = tuple(tags)
@@ -202,7 +204,7 @@ class SchemaRegistry:
         descriptors: bytes | None,
         profile: JsonProfile,
     ) -> RegistrationFacts:
-        """Register while holding the subject's turn; `told` is the version without its number."""
+        """Register while holding the subject's turn. `told` is the version with a provisional number and time."""
         subject, key = told.subject, keys.subject_key(told.subject)
         new_id = 0
 
@@ -270,7 +272,7 @@ class SchemaRegistry:
         return descriptors
 
     def _compiled_before(self, subject: str, definition: bytes) -> bytes | None:
-        """Return the descriptors of an equal registered schema: applications register again at every start, without a compilation."""
+        """Return the descriptors of an equal registered schema, because applications register again at every start."""
         known = self.index.find_subject(subject)
         fingerprint = "sha256:" + hashlib.sha256(definition).hexdigest()
         for record in () if known is None else self.index.versions(known.schema_id):
@@ -290,14 +292,14 @@ class SchemaRegistry:
         transitive: bool | None = None,
         profile: JsonProfile | None = None,
     ) -> Compatibility:
-        """Compare a definition with a subject's versions; nothing is stored.
+        """Compare a definition with a subject's versions, without storing anything.
 
         Args:
-            mode, transitive, profile: in place of the subject's.
+            mode, transitive, profile: replace the subject's settings.
 
         Raises:
-            SchemaNotFound: no such subject.
-            SchemaInvalid: the definition.
+            SchemaNotFound: the subject does not exist.
+            SchemaInvalid: the definition is invalid.
         """
         known = self.index.subject(subject)
         parsed, _ = await self._parse(subject, kind, definition)
@@ -334,7 +336,7 @@ class SchemaRegistry:
         compared = await self._in_thread(work) if olds else []
         for identity, old, _ in compared:
             self._parsed[identity] = old
-        worst = next((each for each in compared if each[2]), None)  # the newest that does not go with it
+        worst = next((each for each in compared if each[2]), None)  # the newest incompatible version
         return Compatibility(
             mode=mode,
             transitive=all_versions,
@@ -351,7 +353,7 @@ class SchemaRegistry:
         transitive: bool | None = None,
         profile: JsonProfile | None = None,
     ) -> SubjectRecord:
-        """Change how new versions are compared; None leaves a setting as it is. Raises `SchemaNotFound`."""
+        """Change the comparison of new versions. None leaves a setting unchanged. Raises `SchemaNotFound`."""
 
         def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
             spec = known.spec
@@ -369,9 +371,9 @@ class SchemaRegistry:
     # -- deleting ------------------------------------------------------------------------------------------------
 
     async def delete_version(self, subject: str, version: int) -> VersionRecord:
-        """Delete one version; its number is not reused. Raises `SchemaNotFound`.
+        """Delete one version. Its number is not reused. Raises `SchemaNotFound`.
 
-        Messages that carry it stay as they are; nobody can look up their schema any more.
+        Messages of that version stay, but their schema can no longer be looked up.
         """
         doomed: list[VersionRecord] = []
 
@@ -388,7 +390,7 @@ class SchemaRegistry:
     async def restore_version(
         self, spec: VersionSpec, definition: bytes, descriptors: bytes | None
     ) -> VersionRecord:
-        """Restore a deleted version; one that exists is left as it is. Raises `SchemaNotFound`."""
+        """Restore a deleted version. An existing one is left unchanged. Raises `SchemaNotFound`."""
 
         def decide(known: SubjectRecord) -> tuple[SubjectSpec, Sequence[Write]] | None:
             present = self.index.find_version(known.schema_id, spec.version)
@@ -407,8 +409,8 @@ class SchemaRegistry:
         """Change a subject's record, together with further writes, in one guarded transaction.
 
         Args:
-            decide: returns the new record and further writes, and is called again if another change came first. None changes
-                nothing, not even the time of the last change.
+            decide: returns the new record and further writes, or None to change nothing, not even the time of the last
+                change. Called again if another change came first.
         """
         key = keys.subject_key(subject)
 

@@ -1,8 +1,8 @@
-"""Schemas of topics: who may set them, and what that changes on the topics of this broker.
+"""Schemas of topics: setting them, and applying changes to the topics of this broker.
 
-The first producer that names a subject sets the topic's; a later one must name the same, be it a millisecond later:
-the decision is made in the transaction that stores it (docs/research/behaviours.md#row-33). An administrator may
-set another.
+The first producer that names a subject sets the topic's subject. Every later one must name the same. The transaction
+that stores the subject decides, so concurrent producers cannot set two (docs/research/behaviours.md#row-33). An
+administrator may set another subject.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydanube_broker.schema.vocabulary import ValidationPolicy
 
 
 class ServedTopic(Protocol):
-    """The part of a served topic that a change of its schema touches."""
+    """The part of a served topic that changes with its schema."""
 
     name: str
     options: Any
@@ -34,7 +34,7 @@ class ServedTopic(Protocol):
 
 
 class TopicSchemas:
-    """Bindings of topics over the catalog, their guards over the registry."""
+    """The bindings of topics, stored in the catalog, and the guards that apply them."""
 
     def __init__(self, registry: SchemaRegistry, catalog: TopicCatalog) -> None:
         self.registry = registry
@@ -43,39 +43,39 @@ class TopicSchemas:
         self._topics: Mapping[TopicName, ServedTopic] = {}
 
     def serve(self, topics: Mapping[TopicName, ServedTopic]) -> None:
-        """Register the served topics, which follow changes; the mapping is read at each change."""
+        """Set the served topics, to which changes are applied. The mapping is read at each change."""
         self._topics = topics
 
     # -- looking -------------------------------------------------------------------------------------------------
 
     def binding_of(self, record: TopicRecord) -> Binding | None:
-        """Return a concrete topic's binding; a partition has its parent's."""
+        """Return the binding of a topic or partition. A partition has its parent's."""
         parent = None if record.parent is None else self._catalog.index.partitioned(record.parent)
         settings = record.settings if parent is None else parent.spec.settings
         return Binding.of(settings.schema)
 
     def guard_of(self, record: TopicRecord) -> SchemaGuard | None:
-        """Return the guard of a topic's publishes; None if there is nothing to check."""
+        """Return the guard of a topic's publishes. None if there is nothing to check."""
         binding = self.binding_of(record)
         if binding is None or binding.validation_policy is ValidationPolicy.NONE:
             return None
         return SchemaGuard(record.name, binding, self.registry, self.counters)
 
     def config(self, topic: TopicName) -> Binding | None:
-        """The binding of a topic, None if it has none. Raises `TopicNotFound`."""
+        """Return the binding of a topic, None if it has none. Raises `TopicNotFound`."""
         name = self._whole(topic)
         parent = self._catalog.index.partitioned(name)
         record: TopicRecord | PartitionedRecord = parent or self._catalog.index.topic(name)
         return Binding.of(record.spec.settings.schema)
 
     def topics_by_subject(self) -> dict[str, list[str]]:
-        """Names of the topics that are bound to each subject, in one pass over all topics."""
+        """Return the names of the topics bound to each subject, in one pass over all topics."""
         index = self._catalog.index
         found: defaultdict[str, list[str]] = defaultdict(list)
         records: Iterable[TopicRecord | PartitionedRecord] = chain(index.all_partitioned(), index.topics())
         for record in records:
             schema = record.spec.settings.schema
-            # Asked last: it takes a name apart.
+            # `parent` is evaluated last, because it parses the name.
             if schema and (isinstance(record, PartitionedRecord) or record.parent is None):
                 found[str(schema.get("subject"))].append(record.name)
         return {subject: sorted(names) for subject, names in found.items()}
@@ -89,7 +89,7 @@ class TopicSchemas:
     def choose(
         self, subject: str, *, version: int | None = None, min_version: int | None = None
     ) -> VersionRecord:
-        """Return the version that a producer writes: `version`, else the latest. Raises `SchemaNotFound`, as `bind`."""
+        """Return the version for a producer: `version`, or the latest. Raises `SchemaNotFound`, as `bind`."""
         record = self.registry.index.subject(subject)
         chosen = self.registry.index.version(record.schema_id, version)
         if min_version is not None and chosen.version < min_version:
@@ -112,16 +112,16 @@ class TopicSchemas:
         min_version: int | None = None,
         may_set: Callable[[], None] = lambda: None,
     ) -> VersionRecord:
-        """Bind a topic to the subject that a producer names; a topic with a subject accepts only that one.
+        """Bind a topic to a producer's subject. A topic that has a subject accepts only that one.
 
         Args:
-            may_set: raises if the caller may not set the schema of a topic without one, as that concerns all producers.
+            may_set: raises if the caller may not set the schema of a topic without one, which affects all producers.
 
         Returns:
-            The version the producer is to write: `version`, else the latest.
+            The version that the producer must write: `version`, or the latest.
 
         Raises:
-            SchemaNotFound: no such subject or version, or the latest is below `min_version`.
+            SchemaNotFound: the subject or version does not exist, or the latest is below `min_version`.
             SchemaMismatch: the topic has another subject.
             TopicNotFound.
         """
@@ -156,7 +156,7 @@ class TopicSchemas:
     async def configure(
         self, topic: TopicName, subject: str, policy: ValidationPolicy, *, enable_payload_validation: bool
     ) -> Binding:
-        """Set a topic's schema, whatever it was. Raises `SchemaNotFound`, `TopicNotFound`."""
+        """Set or replace a topic's schema. Raises `SchemaNotFound`, `TopicNotFound`."""
         binding = replace(
             self.new_binding(subject),
             validation_policy=policy,
@@ -168,7 +168,7 @@ class TopicSchemas:
     async def set_policy(
         self, topic: TopicName, policy: ValidationPolicy, *, enable_payload_validation: bool
     ) -> Binding:
-        """Change how a topic's schema is enforced. Raises `TopicNotFound`; `SchemaMismatch` if it has none."""
+        """Change how a topic's schema is enforced. Raises `TopicNotFound`, or `SchemaMismatch` if it has none."""
         made: list[Binding] = []
 
         def decide(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -197,11 +197,11 @@ class TopicSchemas:
         return made[-1]
 
     async def restore(self, topic: TopicName, settings: Mapping[str, Any] | None) -> None:
-        """Set a topic's former schema again, or none. Raises `TopicNotFound`."""
+        """Restore a topic's former schema, or remove its schema. Raises `TopicNotFound`."""
         await self._decide(topic, lambda present: settings or {})
 
     def _whole(self, topic: TopicName) -> TopicName:
-        """Return the topic whose schema counts for a name: a partition's parent, else itself."""
+        """Return the topic whose schema applies to a name: a partition's parent, or the topic itself."""
         return topic.base if self._catalog.index.partitioned(topic.base) is not None else topic
 
     async def _decide(self, topic: TopicName, decide: Any) -> None:

@@ -1,7 +1,7 @@
-"""Turns of changes to a subject: one at a time in this broker, in the order of their arrival.
+"""Serializes changes of a subject in this broker, in the order of arrival.
 
-Without turns a hot subject is a race in which each change makes all others begin again, and the last of many gives
-up. What is left for the store's guards are the changes of other brokers.
+Without turns, each change of a busy subject makes all concurrent ones retry, and the last of many gives up. The store's
+guards remain for changes of other brokers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 import anyio
 from pydanube_core.errors import Overloaded
 
-MAX_WAITING: Final = 1_000  # for one subject; each holds a definition of up to 200 kB
+MAX_WAITING: Final = 1_000  # per subject. Each holds a definition of up to 200 kB
 
 
 class Turns:
-    """Turns of calls that change one subject. Single user: the loop."""
+    """One lock per subject. Single user: the loop."""
 
     def __init__(self) -> None:
         self.locks: dict[str, tuple[anyio.Lock, list[None]]] = {}

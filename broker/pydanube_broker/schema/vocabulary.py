@@ -1,6 +1,6 @@
-"""The registry's words and their spelling on the wire (docs/research/data-plane.md#112-string-vocabularies).
+"""The registry's enums and their spelling on the wire (docs/research/data-plane.md#112-string-vocabularies).
 
-Input is taken in any case and by the original's aliases; what we answer is always the value of the member.
+Input may be in any case and use the aliases of the reference broker. Output is always the value of the member.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SchemaType(StrEnum):
 
 
 class CompatibilityMode(StrEnum):
-    """Who must be able to read whose data. Backward: the new schema reads data written with the old one."""
+    """The required direction of reading. Backward: the new schema reads data written with the old one."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -31,14 +31,14 @@ class CompatibilityMode(StrEnum):
 
 
 class JsonProfile(StrEnum):
-    """The rules by which JSON Schemas are compared: those of the reference broker, or by possible instances."""
+    """The rules for comparing JSON Schemas: the reference broker's, or a comparison of possible instances."""
 
     DEFAULT = "default"
     STRICT = "strict"
 
 
 class ValidationPolicy(StrEnum):
-    """The handling of a message that does not conform: accept, log, refuse."""
+    """The handling of a message that does not conform: accept, log or refuse."""
 
     NONE = "none"
     WARN = "warn"
@@ -51,7 +51,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 def parse_type(text: str) -> SchemaType:
-    """Return the schema type of that name. Raises `InvalidArgument`, with the names there are."""
+    """Return the schema type of that name. Raises `InvalidArgument`, with the allowed names."""
     alias = _ALIASES.get(text.lower())
     return alias if alias is not None else _member(SchemaType, text, "schema_type")
 

@@ -1,1 +1,1 @@
-"""Avro in the registry: whether one version reads another's data, and the check of payloads."""
+"""Avro in the registry: compatibility of versions, and the check of payloads."""

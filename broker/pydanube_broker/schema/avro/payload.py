@@ -1,7 +1,7 @@
-"""Payloads held against an Avro schema: bare datum, single-object encoding, or an object container file.
+"""Checks payloads against an Avro schema: bare datum, single-object encoding, or object container file.
 
-A datum is walked by the reader of `pydanube_core.avro.reading`, which builds no values here and ignores logical types: a
-timestamp of the year 20000 is a datum.
+The reader of `pydanube_core.avro.reading` walks a datum. Here it builds no values and ignores logical types, so a
+timestamp of the year 20000 is valid.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pydanube_broker.schema.differences import Direction
 from pydanube_broker.schema.json_text import loads_strict
 
 SINGLE_OBJECT_MAGIC: Final = b"\xc3\x01"
-MAX_INFLATED_BYTES: Final = 64 << 20  # of all blocks of one container file
-MAX_WRITERS: Final = 16  # schemas of container files whose verdict is remembered
+MAX_INFLATED_BYTES: Final = 64 << 20  # per container file, over all its blocks
+MAX_WRITERS: Final = 16  # schemas of container files whose result is cached
 _SYNC_BYTES: Final = 16
 
 
@@ -43,7 +43,7 @@ class AvroPayload:
 
     Args:
         tree: the schema.
-        text: the schema as it was registered, for its fingerprint.
+        text: the registered text, for its fingerprint.
     """
 
     def __init__(self, tree: AvroType, text: bytes) -> None:
@@ -53,10 +53,10 @@ class AvroPayload:
         self._writers: RecentDict[bytes, Step | PayloadInvalid] = RecentDict(MAX_WRITERS)
 
     def check(self, payload: bytes) -> None:
-        """Check a payload. Raises `PayloadInvalid`: `details["at"]` is the byte from which it is no valid datum.
+        """Check a payload. Raises `PayloadInvalid`: `details["at"]` is the first invalid byte.
 
-        A magic number may be the beginning of a bare datum, too (a fixed of four bytes is anything): a payload that
-        is no container file may still be a datum.
+        A bare datum may also begin with a magic number (a fixed of four bytes can be anything). So a payload that is
+        not a valid container file may still be a valid datum.
         """
         if payload.startswith(CONTAINER_MAGIC):
             fault = _fault(self._check_container, payload)
@@ -74,7 +74,7 @@ class AvroPayload:
         read_whole(self._step, payload, 0, None)
 
     def _check_container(self, payload: bytes) -> None:
-        """Check a container file: every datum fits the file's own schema, which ours must be able to read."""
+        """Check a container file: its data must conform to its own schema, and ours must be able to read that."""
         header: dict[bytes, bytes] = {}
         at = len(CONTAINER_MAGIC)
         while True:
@@ -102,7 +102,7 @@ class AvroPayload:
                 block = _inflate(block, left, at)
             left -= len(block)
             end = 0
-            # Data that take no bytes need no look, and their number is not to be trusted.
+            # Data of zero bytes need no check, and their count is not trustworthy.
             for _ in range(count if block else 0):
                 begin, end = end, step(block, end, Room(), None)
                 if end == begin:
@@ -113,7 +113,7 @@ class AvroPayload:
                 raise Fault("a block of the container file holds more than its count says", at)
 
     def _writer(self, text: bytes) -> Step:
-        """The steps of a container file's schema, if data of it can be read with ours."""
+        """Return the reading step for a container file's schema. Raises `PayloadInvalid` if ours cannot read its data."""
         found = self._writers.get(text)
         if found is None:
             try:
@@ -146,7 +146,7 @@ def _fault(check: Callable[[bytes], None], payload: bytes) -> PayloadInvalid | N
 
 
 def _crc64_fingerprint(text: bytes) -> bytes:
-    """CRC-64-AVRO of the Parsing Canonical Form, as it stands in the single-object encoding."""
+    """Return the CRC-64-AVRO of the Parsing Canonical Form, as in the single-object encoding."""
     canonical = fastavro.schema.to_parsing_canonical_form(json.loads(text))
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 

@@ -1,15 +1,15 @@
-"""Whether a reader's schema resolves everything a writer's schema can write ("Schema Resolution").
+"""Decides whether a reader's schema resolves everything a writer's schema can write ("Schema Resolution").
 
-The specification resolves one datum; we ask about all of them. So every branch a writer's union may have chosen and
-every symbol it may have written has to be readable, and a reader's union is taken as it is at run time: the first
-branch that matches is the one that has to resolve.
+The specification resolves one datum. This module decides for all of them, so every branch of a writer's union and
+every symbol of its enums must be readable. For a reader's union, the first matching branch must resolve, as at run time.
 
-Where libraries differ, "compatible" means that Avro's own (Java) and fastavro both read the data:
+Where libraries differ, "compatible" means that both Avro's own (Java) and fastavro read the data:
 
-* a branch of the reader's union is the first that matches, or the first of the very type and name: both must resolve;
-* Java renames the writer's types and fields by the reader's aliases before it compares, wherever in the schema they
-  are: an alias that two fields share, a field with several sources, a type that is some other type's alias are read
-  by nobody for sure.
+* From a reader's union, one library takes the first matching branch, the other the first branch of exactly the
+  writer's type and name. Both must resolve.
+* Java renames the writer's types and fields by the reader's aliases before it compares, anywhere in the schema. An
+  alias shared by two fields, a field with several sources, and a type that is another type's alias are not read
+  reliably, so they are refused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from pydanube_core.avro.model import (
 
 from pydanube_broker.schema.differences import Difference, Direction, Findings
 
-MAX_STEPS: Final = 1_000_000  # types and branches looked at: about a second, in a thread
+MAX_STEPS: Final = 1_000_000  # types and branches visited: about a second, in a thread
 
 
 def resolve(writer: AvroType, reader: AvroType, direction: Direction) -> list[Difference]:
-    """Everything that keeps `reader` from reading data of `writer`; empty if it reads all of it."""
+    """Return all differences that prevent `reader` from reading data of `writer`. Empty if it reads everything."""
     findings = Findings(direction)
     if same_shape(writer, reader):
         return []
@@ -60,13 +60,13 @@ class _Resolver:
     def __init__(self, findings: Findings, reader: AvroType) -> None:
         self._findings = findings
         self._left = MAX_STEPS
-        self._renamed: dict[str, set[str]] = {}  # alias → full names of the reader's types that have it
-        self._names: set[str] = set()  # of the reader's types
+        self._renamed: dict[str, set[str]] = {}  # alias → full names of the reader's types with that alias
+        self._names: set[str] = set()  # full names of the reader's types
         for named in _named_types(reader):
             self._names.add(named.full_name)
             for alias in named.aliases - {named.full_name}:
                 self._renamed.setdefault(alias, set()).add(named.full_name)
-        self._seen: set[tuple[int, int]] = set()  # pairs of records: a recursive schema comes by again
+        self._seen: set[tuple[int, int]] = set()  # pairs of records, because schemas may be recursive
 
     def types(self, writer: AvroType, reader: AvroType, path: str) -> None:
         self._spend(1)
@@ -145,7 +145,7 @@ class _Resolver:
     def _fields(self, writer: Record, reader: Record, path: str) -> None:
         written = {field.name: field for field in writer.fields}
         aliases_count = _is_named_by(writer, reader)
-        taken: dict[str, str] = {}  # the writer's field → the reader's that takes it
+        taken: dict[str, str] = {}  # writer's field → reader's field that reads it
         also: dict[str, str] = {alias: field.name for field in reader.fields for alias in field.aliases}
         for field in reader.fields:
             at = f"{path}.{field.name}"
@@ -154,7 +154,7 @@ class _Resolver:
             if sources and aliases_count and also.get(field.name, field.name) != field.name:
                 self._findings.add(
                     at, "alias_is_shared", writer=sources, reader=[field.name, also[field.name]]
-                )  # renamed to this field, and from here to the other
+                )  # renamed to this field, and then to the other
             for source in sources:
                 other = taken.setdefault(source, field.name)
                 if other != field.name:
@@ -175,7 +175,7 @@ def _is_named_by(writer: Named, reader: Named) -> bool:
 
 
 def _is_exactly(writer: AvroType, reader: AvroType) -> bool:
-    """Whether Java takes this branch before it looks for one by promotion."""
+    """Return whether Java takes this branch before it tries promotions."""
     match writer, reader:
         case Primitive(), Primitive():
             return writer.name == reader.name
@@ -203,7 +203,7 @@ def _named_types(root: AvroType) -> Iterator[Named]:
 
 
 def same_shape(one: AvroType, other: AvroType) -> bool:
-    """Return whether two schemas differ only in aliases and texts: then every library reads one as the other."""
+    """Return whether two schemas differ only in aliases and texts, so that every library reads one as the other."""
     seen: set[tuple[int, int]] = set()
     work = [(one, other)]
     while work:
@@ -250,7 +250,7 @@ def _fact(field: Field) -> tuple[str, bool, str]:
 
 
 def _matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether the two match as the specification uses the word for choosing a branch of the reader's union."""
+    """Return whether the two match, in the specification's sense for choosing a branch of the reader's union."""
     if isinstance(writer, Union) or isinstance(reader, Union):
         return True
     match writer, reader:

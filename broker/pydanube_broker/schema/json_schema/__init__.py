@@ -1,1 +1,1 @@
-"""JSON Schema: documents, the two profiles of comparing them, and payloads held against them."""
+"""JSON Schema: documents, the two profiles for comparing them, and the check of payloads."""

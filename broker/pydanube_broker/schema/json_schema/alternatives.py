@@ -1,10 +1,10 @@
 """The values that a schema admits, as alternatives: each a list of plain schemas that all hold, split by kind of value.
 
-For the strict profile. `allOf` and references join the list, `anyOf` and `oneOf` make alternatives, and whatever is
-left out here (`not`, `if`, that only one of `oneOf` may hold) only makes the set larger: what is proved of all
-alternatives is true of the schema's instances.
+For the strict profile. `allOf` and references extend the list, `anyOf` and `oneOf` create alternatives. Other keywords
+(`not`, `if`, the exclusiveness of `oneOf`) are ignored, which only makes the set larger. So a proof for all
+alternatives holds for the schema's instances.
 
-Kinds are disjoint: a number is either an `integer` (1.0 is one) or a `fraction`.
+Kinds are disjoint: a number is either an `integer` (including 1.0) or a `fraction`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KINDS_OF_TYPE: Final = {
 _ALL: Final = frozenset(KINDS)
 _SILENT: Final = frozenset({"$ref", "$comment", "title", "description", "default", "examples"})
 _WHOLE: Final = "urn:pydanube:document"
-MAX_JUDGED: Final = 5_000_000  # looks × bytes of one value
+MAX_JUDGED: Final = 5_000_000  # checks × bytes for one value
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Values for which all of `parts` hold. `parts` are objects of the document: their identity is stable."""
+    """Values for which all of `parts` hold. `parts` are objects of the document, so their identity is stable."""
 
     parts: tuple[Mapping[str, Any], ...]
 
@@ -46,9 +46,9 @@ class Alternative:
 
 
 def alternatives(document: Document, schemas: Sequence[Schema], budget: Budget) -> list[Alternative]:
-    """The alternatives of a conjunction; none if nothing can hold. Raises `TooComplex`."""
+    """Return the alternatives of a conjunction, none if no value can be valid. Raises `TooComplex`."""
     done: list[Alternative] = []
-    # what is still to look at, what was taken, choices still to make, references followed
+    # remaining schemas, collected schemas, remaining choices, references followed
     work: list[tuple[list[Schema], dict[int, Mapping[str, Any]], list[list[Schema]], int]] = [
         (list(schemas), {}, [], 0)
     ]
@@ -67,7 +67,7 @@ def alternatives(document: Document, schemas: Sequence[Schema], budget: Budget) 
             if isinstance(reference, str):
                 followed += 1
                 target = document.target(reference, schema)
-                if target is None or followed > MAX_REFERENCES:  # what is not seen may speak of any name
+                if target is None or followed > MAX_REFERENCES:  # an unseen schema may use any name
                     raise TooComplex
                 todo.append(target)
                 if document.ref_hides_siblings or schema.keys() <= _SILENT:
@@ -118,7 +118,7 @@ def kind_of(value: Any) -> str:
 
 
 def finite_values(document: Document, schema: Schema) -> list[Any] | None:
-    """The values that `enum` or `const` leave, None where there is neither."""
+    """Return the values allowed by `enum` or `const`, None if there is neither."""
     if not isinstance(schema, Mapping) or (document.ref_hides_siblings and "$ref" in schema):
         return None
     if "const" in schema and document.knows("const"):
@@ -133,7 +133,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Judge:
-    """Checks single values against schemas of one document, each at its place in the whole document."""
+    """Checks single values against schemas of one document, each in the context of the whole document."""
 
     def __init__(self, document: Document, budget: Budget) -> None:
         self._document = document
@@ -143,12 +143,14 @@ class Judge:
         self._compiling = 0
 
     def accepts(self, schema: Schema, value: Any) -> bool | None:
-        """Whether the value is valid; None if we cannot tell, or not in time."""
+        """Return whether the value is valid. None if that cannot be decided, or not in time."""
         if isinstance(schema, bool):
             return schema
         if self._weight is None:
             self._weight = weight(self._document)
-            self._compiling = 100 + len(value_key(self._document.root)) // 32  # the whole is read each time
+            self._compiling = (
+                100 + len(value_key(self._document.root)) // 32
+            )  # each compilation reads the whole document
         work = self._weight * len(value_key(value))
         if work > MAX_JUDGED:
             return None

@@ -1,4 +1,4 @@
-"""Bounds of numbers and lengths, and which implies which."""
+"""Bounds of numbers and lengths, and implication between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Bound:
 
 
 def lower_bound(parts: Iterable[Mapping[str, Any]]) -> Bound | None:
-    """The strongest lower bound of all parts."""
+    """Return the strongest lower bound of all parts."""
     return _strongest(parts, "minimum", "exclusiveMinimum", 1)
 
 
@@ -33,7 +33,7 @@ def _strongest(parts: Iterable[Mapping[str, Any]], word: str, strict: str, sign:
     found: Bound | None = None
     for part in parts:
         limit, extra = part.get(word), part.get(strict)
-        # In draft 4 the other keyword is true or false and belongs to it
+        # In draft 4 the exclusive keyword is a boolean that modifies the limit
         if limit is not None and _is_number(limit):
             found = _stronger(found, Bound(value=limit, exclusive=extra is True, sign=sign))
         if extra is not None and _is_number(extra):
@@ -50,7 +50,7 @@ def _is_number(value: Any) -> bool:
 
 
 def lowest_count(parts: Iterable[Mapping[str, Any]], word: str) -> float:
-    """The largest of the lower bounds of a length; 0 where there is none."""
+    """Return the largest lower bound of a length, 0 if there is none."""
     return max((part[word] for part in parts if _is_number(part.get(word))), default=0)
 
 
@@ -59,7 +59,7 @@ def highest_count(parts: Iterable[Mapping[str, Any]], word: str) -> float | None
 
 
 def is_multiple(step: float, of: float) -> bool:
-    """Whether every multiple of `step` is one of `of`; floats only where they are the same, since division rounds."""
+    """Return whether every multiple of `step` is one of `of`. Unequal fractions count as no, because division rounds."""
     if step == of:
         return True
     whole = [int(x) for x in (step, of) if isinstance(x, int) or x.is_integer()]

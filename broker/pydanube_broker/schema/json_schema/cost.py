@@ -1,13 +1,13 @@
-"""The cost of a JSON Schema: how often one place of an instance is looked at.
+"""The cost of a JSON Schema: the number of validator checks per instance location.
 
-References make small texts into large work. Forty definitions of which each names the one before twice are 2^40
-looks at one place; properties that are described twice do the same a level at a time. So before a library gets to
-see a payload, the looks are counted without making them: subschemas in place (`allOf`, `$ref`, …) multiply at the
-same place, those below lead to the places of their names. A place is the multiset of schemas that describe it; new
-places are looked for until there are none, or too many.
+With references, a small text can cause much work. Forty definitions that each reference the previous one twice take
+2^40 checks at one location. Properties described twice multiply the same way, once per level. So the checks are counted
+before a library validates a payload: subschemas in place (`allOf`, `$ref`, …) multiply at the same location, and those
+below lead to the locations of their names. A location is represented by the multiset of schemas that describe it. The
+search ends when it finds no new locations, or too many.
 
-The count is an upper bound: every branch is taken, every pattern meets every name, a dynamic reference leads to all
-its anchors.
+The count is an upper bound: every branch is taken, every pattern matches every name, and a dynamic reference leads to
+all its anchors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from pydanube_core.errors import SchemaInvalid
 from pydanube_broker.schema.json_schema.document import Document, pointer
 from pydanube_broker.schema.json_schema.references import Schema
 
-MAX_IN_PLACE: Final = 20_000  # ≈ 0.5 ms a place of the instance
+MAX_IN_PLACE: Final = 20_000  # checks per instance location: ≈ 0.5 ms
 MAX_PLACES: Final = 5_000
-MAX_STEPS: Final = 300_000  # of counting: ≈ 0.2 s, in a thread
-FOREIGN_LOOKS: Final = 300  # a reference to a dialect's own schema, the only one that leaves a document
+MAX_STEPS: Final = 300_000  # counting steps: ≈ 0.2 s, in a thread
+FOREIGN_LOOKS: Final = (
+    300  # checks for a reference to a dialect's own schema, the only kind that leaves a document
+)
 _PROPERTY, _ITEM, _NAME = "property", "item", "name"
 _REST: Final = (
     (_PROPERTY, "additionalProperties"),
@@ -38,7 +40,7 @@ _REST: Final = (
     (_ITEM, "unevaluatedItems"),
 )
 
-# Whoever asks what is left unevaluated goes over the subschemas in place once more.
+# To find unevaluated items or properties, a validator visits the subschemas in place once more.
 _AGAIN: Final = ("unevaluatedItems", "unevaluatedProperties")
 
 
@@ -47,13 +49,13 @@ class EndlessReference(Exception):
 
 
 class TooManyLooks(Exception):
-    """A single place of an instance would be checked more than `MAX_IN_PLACE` times."""
+    """A single instance location would be checked more than `MAX_IN_PLACE` times."""
 
 
 def looks(document: Document) -> float:
-    """Return how often one place of an instance is checked at most; `inf` if that grows with the depth of instances.
+    """Return the maximum checks per instance location. `inf` if that grows with the depth of instances.
 
-    Raises `EndlessReference`, `TooManyLooks`: nothing can be held against such a schema.
+    Raises `EndlessReference`, `TooManyLooks`: no instance can be checked against such a schema.
     """
     if not isinstance(document.root, Mapping):
         return 1.0
@@ -66,13 +68,13 @@ def looks(document: Document) -> float:
 class _Count:
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._all: dict[int, Counter[int]] = {}  # schema → how often it and others in place are looked at
+        self._all: dict[int, Counter[int]] = {}  # schema → checks of it and of others in place
         self._kept: dict[int, Mapping[str, Any]] = {}
         self._below: dict[int, _Below] = {}
         self._steps = 0
 
     def in_place(self, schema: Mapping[str, Any]) -> Counter[int]:
-        """Return the schemas that apply to the same place as this one, with their numbers. Not recursive: chains are long."""
+        """Return the schemas that apply in the same place as this one, with their counts. Iterative, as chains may be long."""
         path: list[tuple[Mapping[str, Any], Iterator[Mapping[str, Any]]]] = []
         opened: set[int] = set()
 
@@ -115,7 +117,7 @@ class _Count:
             raise TooManyLooks
 
     def largest(self, root: Mapping[str, Any]) -> float:
-        """Return the largest number of checks over all places that instances can have."""
+        """Return the largest number of checks over all possible instance locations."""
         start = frozenset({(id(root), 1)})
         seen = {start}
         work = [start]
@@ -141,7 +143,7 @@ class _Count:
     def _weight(self, schema: int) -> float:
         found = self._kept[schema]
         if found.get("format") == "regex":
-            return inf  # compiles what the payload says
+            return inf  # compiles an expression from the payload
         reference = found.get("$ref")
         foreign = isinstance(reference, str) and self._document.target(reference, found) is None
         pattern = found.get("pattern")
@@ -166,7 +168,7 @@ class _Count:
                 counter = named.setdefault((kind, name), Counter())
                 for each in schemas:
                     counter[id(each)] += number
-                for each in below.rest.get(kind, ()):  # what is listed is not of the rest
+                for each in below.rest.get(kind, ()):  # listed names are not among the rest
                     counter[id(each)] -= number
         places = list(any_name.values())
         for (kind, _), counter in named.items():
@@ -177,11 +179,11 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class _Below:
-    """Object schemas one level further down, by kind of place (property, item, name of a property)."""
+    """Object schemas one level below, by kind of location (property, item, name of a property)."""
 
     named: dict[tuple[str, str], list[Mapping[str, Any]]]
-    always: dict[str, list[Mapping[str, Any]]]  # whatever the name
-    rest: dict[str, list[Mapping[str, Any]]]  # for names that are not listed
+    always: dict[str, list[Mapping[str, Any]]]  # for all names
+    rest: dict[str, list[Mapping[str, Any]]]  # for unlisted names
 
 
 def _beside(document: Document, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -238,16 +240,16 @@ def _objects(value: Any) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, inner) for name, inner in value.items() if isinstance(inner, Mapping)]
 
 
-_PATTERN_BYTES: Final = 256 << 10  # of a compiled expression: bounds the work for each character
+_PATTERN_BYTES: Final = 256 << 10  # maximum compiled size of an expression, to bound the work per character
 
 
 def admit(document: Document) -> float:
-    """Return the checks of one place of a payload; refuse a schema that cannot be checked in bounded time.
+    """Return the checks per location of a payload, and refuse a schema that cannot be checked in bounded time.
 
-    A registered schema is held against every payload of its topics, so expressions that need backtracking (a look ahead, a
-    back reference) and references that multiply without end are refused when it is registered.
+    Every payload of its topics is checked against a registered schema. So registration refuses expressions that need
+    backtracking (a look ahead, a back reference) and references that multiply without bound.
 
-    Raises `SchemaInvalid`: an expression or a reference that is not taken; `details["path"]` is its place.
+    Raises `SchemaInvalid` for such an expression or reference. `details["path"]` is its place.
     """
     for path, pattern in _patterns(document):
         if not _is_linear(pattern):
@@ -271,7 +273,7 @@ def admit(document: Document) -> float:
 
 
 def weight(document: Document) -> float:
-    """Return the checks of one place, for a schema registered before; `inf` if it would be refused today."""
+    """Return the checks per location for a registered schema. `inf` if registration would refuse it today."""
     try:
         return admit(document)
     except SchemaInvalid:
@@ -279,7 +281,7 @@ def weight(document: Document) -> float:
 
 
 def matches(pattern: str, text: str) -> bool | None:
-    """Return whether a schema's expression matches in a text; None if it cannot be matched in linear time."""
+    """Return whether a schema's expression matches in a text. None if it cannot be matched in linear time."""
     found = _compiled(pattern)
     return None if found is None else found.is_valid(text)
 

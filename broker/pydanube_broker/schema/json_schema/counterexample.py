@@ -1,8 +1,8 @@
 """A message that shows why two JSON Schemas are incompatible: the writer's schema accepts it, the reader's refuses it.
 
-What the rules say of schemas is an argument; a message is a fact. Samples are made from the writer's schema, small ones
-first, and held against both by the library that judges payloads. None is found for some differences: then there is
-none to show, which proves nothing.
+A message is easier to understand than a rule. Samples are generated from the writer's schema, small ones first, and
+checked against both schemas with the library that also checks payloads. For some differences no sample is found, which
+does not mean that the schemas are compatible.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import jsonschema_rs
 from pydanube_broker.schema.json_schema.document import Document
 from pydanube_broker.schema.json_schema.references import Schema
 
-MOST_SAMPLES: Final = 400  # of one schema that are tried; each costs some 10 µs
-MOST_BYTES: Final = 2_000  # of one that is shown
+MOST_SAMPLES: Final = 400  # maximum tried per schema. Each costs some 10 µs
+MOST_BYTES: Final = 2_000  # maximum size of a sample that is shown
 _DEEPEST: Final = 6
-_OF_EACH: Final = 6  # samples of a part, where it is not that part which is varied
+_OF_EACH: Final = 6  # maximum samples of a nested part
 _TEXTS: Final = {
     "date-time": "2026-01-31T12:00:00Z", "date": "2026-01-31", "time": "12:00:00Z", "email": "a@example.com",
     "uuid": "00000000-0000-4000-8000-000000000000", "uri": "https://example.com/", "ipv4": "127.0.0.1", "ipv6": "::1",
@@ -33,20 +33,20 @@ _KINDS: Final = ("object", "string", "integer", "number", "boolean", "array", "n
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterexample:
     message: str  # JSON
-    at: str  # JSON pointer to what is refused
+    at: str  # JSON pointer to the refused value
     why: str
 
 
 @dataclass(slots=True)
 class _Sampler:
     document: Document
-    left: int = 5_000  # parts of the schema that are looked at, each as often as it is met: ≈ 20 ms
+    left: int = 5_000  # remaining visits of parts of the schema: ≈ 20 ms
 
 
 def counterexample(
     writer: Document, takes: jsonschema_rs.Validator, refuses: jsonschema_rs.Validator
 ) -> Counterexample | None:
-    """Return the first sample that the writer's schema accepts and the reader's refuses; None if there is none."""
+    """Return the first sample that the writer's schema accepts and the reader's refuses. None if none is found."""
     for sample in islice(_samples(_Sampler(writer), writer.root, 0), MOST_SAMPLES):
         try:
             if not takes.is_valid(sample) or refuses.is_valid(sample):
@@ -64,7 +64,7 @@ def counterexample(
 
 
 def _samples(sampler: _Sampler, schema: Schema, depth: int) -> Iterator[Any]:
-    """Yield values that a schema may accept; not all of them are valid."""
+    """Yield candidate values for a schema. Not all of them are valid."""
     sampler.left -= 1
     if depth > _DEEPEST or schema is False or sampler.left < 0:
         return
@@ -159,7 +159,7 @@ def _arrays(sampler: _Sampler, schema: Mapping[str, Any], depth: int) -> Iterato
 
 
 def _objects(sampler: _Sampler, schema: Mapping[str, Any], depth: int) -> Iterator[dict[str, Any]]:
-    """Yield objects: with only the required properties, with all, without each, with each value of each, with an unnamed one."""
+    """Yield objects with the required properties, with all, without each, with each value of each, with an extra one."""
     properties = schema.get("properties")
     named = properties if isinstance(properties, Mapping) else {}
     required = [name for name in schema.get("required", ()) if isinstance(name, str)]

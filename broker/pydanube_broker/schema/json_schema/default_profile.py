@@ -1,15 +1,15 @@
-"""The default profile: the reference broker's verdicts, carried through nesting.
+"""The default profile: the reference broker's rules, also applied to nested schemas.
 
-Its rules for the top level are in docs/research/data-plane.md#115-results-per-rpc.
+Its rules for the top level are in docs/research/data-plane.md#115-results-per-rpc. These differences are refused there,
+with `old` and `new` as registered:
 
-At the top level of properties they are, with `old` and `new` as registered:
+* backward: a required field is removed, an optional field becomes required, or the `type` of a shared property
+  changes. A brand-new required field is accepted.
+* forward: a new property is required, or the `type` of a shared property changes.
 
-* backward: a field that was required is no property any more; an existing optional field becomes required; the
-  `type` of a shared property changes. A brand-new required field passes.
-* forward: a new required field that was no property before; the `type` of a shared property changes.
-
-We ask the same below: of the properties of a shared property, of items, of additional properties, and through
-references within the document. The root's own `type` is not compared, as there. The strict profile asks more.
+The same rules apply below: to the properties of a shared property, to items, to additional properties, and through
+references within the document. As in the reference broker, the root's own `type` is not compared. The strict profile
+has more rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydanube_broker.schema.json_schema.references import Schema
 
 
 def compare_by_default(old: Document, new: Document, direction: Direction) -> list[Difference]:
-    """Return the differences that the default profile refuses; empty if it refuses nothing."""
+    """Return the differences that the default profile refuses. Empty if there are none."""
     comparison = _Comparison(old, new, direction)
     comparison.schemas(old.root, new.root, "")
     return comparison.findings.found
@@ -41,7 +41,7 @@ class _Comparison:
         self.findings.add(path, rule, writer=writer, reader=reader)
 
     def schemas(self, old: Schema, new: Schema, path: str) -> None:
-        """Compare the schemas nested in two schemas; the caller has compared their own types."""
+        """Compare the schemas nested in two schemas. The caller has compared their own types."""
         old, new = _resolved(self._old, old), _resolved(self._new, new)
         if not isinstance(old, Mapping) or not isinstance(new, Mapping) or (id(old), id(new)) in self._seen:
             return
@@ -98,7 +98,7 @@ class _Comparison:
 
 
 def _resolved(document: Document, schema: Schema) -> Schema:
-    """A schema behind its references within the document; one that leads nowhere stays as it is."""
+    """Follow the references of a schema within the document. An unresolvable one is returned as it is."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             break
@@ -120,7 +120,7 @@ def _required(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _types(schema: Schema) -> frozenset[str] | None:
-    """The types a schema names, None for any; a list of one is that one."""
+    """Return the types allowed by a schema, None for any. A list of one type equals that type."""
     found = schema.get("type") if isinstance(schema, Mapping) else None
     if isinstance(found, str):
         return frozenset({found})

@@ -1,4 +1,4 @@
-"""Keywords whose meaning depends on `$schema`, so that documents of two dialects cannot be compared literally."""
+"""Keywords whose meaning depends on `$schema`, which prevents a literal comparison across dialects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydanube_broker.schema.json_schema.document import Document, pointer
 
-# keyword → from which dialect on its meaning is one; None: different in every one
+# keyword → the first dialect with its present meaning. None: different in every dialect
 _STABLE_SINCE: Final[Mapping[str, int | None]] = {
     "const": 6,
     "contains": 6,
@@ -15,7 +15,7 @@ _STABLE_SINCE: Final[Mapping[str, int | None]] = {
     "if": 7,
     "then": 7,
     "else": 7,
-    "format": 2019,  # an assertion before, of other formats in each
+    "format": 2019,  # an assertion before, with different formats in each dialect
     "contentEncoding": 2019,
     "contentMediaType": 2019,
     "contentSchema": 2019,
@@ -23,7 +23,7 @@ _STABLE_SINCE: Final[Mapping[str, int | None]] = {
     "maxContains": 2019,
     "dependentRequired": 2019,
     "dependentSchemas": 2019,
-    "unevaluatedItems": None,  # what `contains` looked at counts in 2020-12 only
+    "unevaluatedItems": None,  # items matched by `contains` count as evaluated only in 2020-12
     "unevaluatedProperties": None,
     "prefixItems": None,
     "additionalItems": None,
@@ -39,12 +39,12 @@ _STABLE_SINCE: Final[Mapping[str, int | None]] = {
 _REMARKS: Final = frozenset(
     {"$ref", "$comment", "title", "description", "default", "examples", "$defs", "definitions"}
 )
-_FIRST_WITH_1_0: Final = 6  # before, 1.0 is no integer
+_FIRST_WITH_1_0: Final = 6  # in older dialects, 1.0 is not an integer
 _FIRST_BESIDE_REF: Final = 2019
 
 
 def changed_meanings(one: Document, other: Document) -> Iterator[tuple[str, Any]]:
-    """(pointer, value) of each keyword, of either document, that may mean something else in the other's dialect."""
+    """Yield (pointer, value) of each keyword, in either document, that may differ in meaning in the other's dialect."""
     if one.year == other.year:
         return
     oldest = min(one.year, other.year)

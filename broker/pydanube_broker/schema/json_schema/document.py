@@ -1,7 +1,7 @@
 """A JSON Schema document: its dialect, and its references within itself.
 
-References out of the document are refused at registration: a schema must mean the same tomorrow and without a
-network. jsonschema-rs judges whether a document is a schema at all.
+References out of the document are refused at registration, because the meaning of a schema must not change later or
+depend on a network. jsonschema-rs decides whether a document is a valid schema.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydanube_core.errors import SchemaInvalid
 
 from pydanube_broker.schema.json_schema.references import References, Schema
 
-# The first dialect that knows a keyword; in an older one it says nothing.
+# The first dialect with a keyword. Older ones ignore it.
 _SINCE: Final = {
     "const": 6,
     "contains": 6,
@@ -34,15 +34,15 @@ _SINCE: Final = {
     "$dynamicRef": 2020,
 }
 _YEARS: Final = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019))
-# Dialects in which `$ref` hides its siblings ("JSON Reference"); from 2019-09 on it stands beside them.
+# Dialects in which `$ref` hides its siblings ("JSON Reference"). From 2019-09 on siblings apply too.
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
-# `admission` refuses what needs backtracking at all; this bounds it for what was registered before it did.
+# `cost.admit` refuses expressions that need backtracking. This limit is for schemas registered before that check.
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=2_000)
-MAX_REFERENCES: Final = 32  # followed one after another without going deeper
+MAX_REFERENCES: Final = 32  # maximum consecutive references without a step down in the instance
 
 
 class Document:
-    """One document; `root` is what instances are held against."""
+    """One document. Instances are checked against `root`."""
 
     __slots__ = ("_year", "dialect", "ref_hides_siblings", "references", "root")
 
@@ -58,36 +58,36 @@ class Document:
 
     @property
     def year(self) -> int:
-        """Return the year of its dialect; for those before 2019 their number."""
+        """Return the year of its dialect, or its draft number before 2019."""
         return self._year
 
     def knows(self, keyword: str) -> bool:
-        """Whether the keyword is one of this dialect's."""
+        """Return whether the keyword is part of this dialect."""
         return _SINCE.get(keyword, 0) <= self._year
 
     def get(self, schema: Mapping[str, Any], keyword: str) -> Any:
-        """The value of a keyword, None where it is absent or this dialect does not know it."""
+        """Return the value of a keyword. None if it is absent or not part of this dialect."""
         return schema.get(keyword) if self.knows(keyword) else None
 
     def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
-        """Return the schema that a reference in `within` points at; None where that is not in the document."""
+        """Return the target of a reference in `within`. None if it is not in the document."""
         return self.references.target(reference, within)
 
     @property
     def is_plain(self) -> bool:
-        """Whether every reference means the same wherever its schema is asked from."""
+        """Return whether no reference depends on the path by which its schema was reached."""
         return not self.references.is_dynamic
 
 
 def pointer(path: str, *tokens: str | int) -> str:
-    """`path` and below it these keys, as a JSON pointer (RFC 6901)."""
+    """Return `path` extended by these keys, as a JSON pointer (RFC 6901)."""
     return path + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
 
 
 def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
-    """The document and its compiled validator.
+    """Return the document and its compiled validator.
 
-    Raises `SchemaInvalid`: `details["path"]` is a JSON pointer to the fault.
+    Raises `SchemaInvalid`: `details["path"]` is a JSON pointer to the error.
     """
     if not isinstance(value, (dict, bool)):
         raise _bad("", "a JSON Schema is an object, or true or false", value)

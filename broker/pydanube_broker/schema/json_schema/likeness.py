@@ -1,8 +1,8 @@
-"""Whether two schemas of two documents are equal apart from annotations (titles, descriptions, …).
+"""Decides whether two schemas of two documents are equal apart from annotations (titles, descriptions, …).
 
-References are compared by what they lead to, so that it does not matter where definitions lie or what else changed in
-the documents. Two schemas are alike if their pair can be put down without a contradiction among all pairs that
-follow from it (a bisimulation), which recursion does not disturb.
+References are compared by their targets, so the place of definitions and other changes in the documents do not matter.
+Two schemas are alike if assuming so contradicts none of the pairs that follow from it (a bisimulation). That also works
+for recursive schemas.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pydanube_broker.schema.json_schema.document import Document
 from pydanube_broker.schema.json_schema.references import Schema
 from pydanube_broker.schema.json_text import value_key
 
-MAX_WORK: Final = 1_000_000  # steps of about a microsecond; in a thread
+MAX_WORK: Final = 1_000_000  # steps of about a microsecond each, in a thread
 
 
 class TooComplex(Exception):
-    """The comparison would take too long to be worth it."""
+    """The comparison would take too long."""
 
 
 class Budget:
-    """The work that a comparison may take: proofs branch, and anybody may send schemas."""
+    """Limits the work of a comparison, because proofs branch and schemas are untrusted."""
 
     __slots__ = ("_left",)
 
@@ -105,7 +105,7 @@ class Likeness:
         return True
 
     def _step(self, one: Mapping[str, Any], other: Mapping[str, Any], pairs: list[Pair]) -> bool:
-        """Return whether two objects agree at their own level; nested schemas that must agree, too, are added to `pairs`."""
+        """Return whether two objects agree at their own level. Add nested schemas that must also agree to `pairs`."""
         mine, theirs = self._words(self._writer, one), self._words(self._reader, other)
         self._budget.spend(1 + len(mine))
         return mine == theirs and all(self._keyword(word, one, other, pairs) for word in mine)
@@ -131,7 +131,7 @@ class Likeness:
                 return False
             self._budget.spend(len(mine))
             for name in mine:
-                if isinstance(mine[name], list) or isinstance(theirs[name], list):  # of `dependencies`
+                if isinstance(mine[name], list) or isinstance(theirs[name], list):  # in `dependencies`
                     if value_key(mine[name]) != value_key(theirs[name]):
                         return False
                 else:

@@ -1,4 +1,4 @@
-"""The strict profile's rules of objects (JSON Schema 2020-12 Validation 6.5, Core 10.3.2)."""
+"""The strict profile's rules for objects (JSON Schema 2020-12 Validation 6.5, Core 10.3.2)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydanube_broker.schema.json_schema.cost import matches
 from pydanube_broker.schema.json_schema.document import Document, pointer
 from pydanube_broker.schema.json_schema.references import Schema
 
-# what may speak of properties that `properties` does not name, and is not looked into on the writer's side
+# keywords that may constrain properties outside `properties`, and are not analysed on the writer's side
 _SPEAK_OF_OTHERS: Final = frozenset(
     {"if", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "unevaluatedProperties"}
 )
 
 
 class Prover(Protocol):
-    """The prover as the rules of objects use it, for nested schemas and for others beside them."""
+    """The part of the prover that the rules for objects use."""
 
     reader: Document
     reader_judge: Judge
@@ -46,7 +46,7 @@ class Prover(Protocol):
 
 
 class ObjectRules:
-    """Finds why objects of an alternative may be invalid for a reader."""
+    """Finds the reasons why objects of an alternative may be invalid for a reader."""
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
@@ -88,7 +88,7 @@ class ObjectRules:
     def _wanted_of(
         self, reader: Mapping[str, Any], name: str, path: str, findings: Findings
     ) -> list[tuple[Schema, str]]:
-        """Return what the reader's schema demands of a property of that name."""
+        """Return the reader's schemas for a property of that name, each with its path."""
         wanted: list[tuple[Schema, str]] = []
         if name in reader.get("properties", {}):
             wanted.append((reader["properties"][name], pointer(path, "properties", name)))
@@ -109,7 +109,7 @@ class ObjectRules:
     def _other_properties(
         self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
-        """Check names that neither side lists: those under each pattern of the reader, and those under none."""
+        """Check names that neither side lists: those that match a pattern of the reader, and those that match none."""
         patterns: Mapping[str, Schema] = reader.get("patternProperties", {})
         for pattern, wanted in patterns.items():
             self._by_some_part(
@@ -143,7 +143,7 @@ class ObjectRules:
         path: str,
         findings: Findings,
     ) -> None:
-        """Check that one part of the writer's schema guarantees it, whichever of its own rules applies to the name."""
+        """Check that some part of the writer's schema guarantees `wanted` by each of its `possible` schemas."""
         first: Findings | None = None
         for part in alternative.parts or ({},):
             trial = findings.trial()
@@ -196,7 +196,7 @@ def _is_closed_object(part: Mapping[str, Any]) -> bool:
 
 
 def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
-    """Return what one part of the writer's schema demands of a property; less if a pattern is not understood."""
+    """Return the schemas for a property in one part of the writer's schema. Fewer if a pattern cannot be decided."""
     found: list[Schema] = []
     sure = True
     if name in part.get("properties", {}):
@@ -213,7 +213,7 @@ def _of_name(part: Mapping[str, Any], name: str) -> list[Schema]:
 
 
 def of_property(alternative: Alternative, name: str) -> list[Schema]:
-    """Return everything that the writer's schema demands of a property of that name."""
+    """Return all schemas for a property of that name in the writer's schema."""
     return [schema for part in alternative.parts for schema in _of_name(part, name)]
 
 
@@ -226,7 +226,7 @@ def _knows(alternative: Alternative, name: str) -> bool:
 
 
 def _is_unknown(alternative: Alternative, name: str) -> bool:
-    """Return whether the writer's schema names properties, but neither this one nor any others in general."""
+    """Return whether the writer's schema names properties, but no keyword of it covers this one."""
     named = {known for part in alternative.parts for known in part.get("properties", {})}
     return (
         bool(named)

@@ -1,4 +1,4 @@
-"""Payloads held against a JSON Schema by jsonschema-rs."""
+"""Checks payloads against a JSON Schema with jsonschema-rs."""
 
 from __future__ import annotations
 

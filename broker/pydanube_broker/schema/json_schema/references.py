@@ -1,8 +1,8 @@
-"""References within a document and where they point: JSON pointers, anchors, and resources with an `$id` of their own.
+"""References within a document and their targets: JSON pointers, anchors, and resources with an `$id` of their own.
 
 A schema with an `$id` is a resource: `#/…` below it begins there, not at the document's root (Core 8.2). Documents
-are read as the newest dialects do; where an older one differs (`$id` beside `$ref` says nothing there) the caller
-knows the dialect.
+are read by the newest dialects' rules. The caller passes arguments for older dialects (which ignore `$id` beside
+`$ref`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAPS: Final = (
 
 
 def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
-    """(keys on the way, schema) of the object schemas directly within one."""
+    """Yield (keys to it, schema) for each object schema directly within one."""
     for word in _ONE:
         if isinstance(schema.get(word), Mapping):
             yield (word,), schema[word]
@@ -45,8 +45,8 @@ class References:
     """Index of one document.
 
     Args:
-        id_word: `$id`, in draft 4 `id`.
-        ref_alone: of old dialects, in which nothing stands beside `$ref`.
+        id_word: `$id`, or `id` in draft 4.
+        ref_alone: whether `$ref` hides its siblings, as in old dialects.
     """
 
     __slots__ = (
@@ -56,10 +56,10 @@ class References:
 
     def __init__(self, root: Schema, *, id_word: str = "$id", ref_alone: bool = False) -> None:
         self.root = root
-        self.schemas: list[Mapping[str, Any]] = []  # all objects that stand where schemas stand
-        self.paths: dict[int, tuple[str | int, ...]] = {}  # of a schema: its keys from the root
+        self.schemas: list[Mapping[str, Any]] = []  # all objects in a schema's position
+        self.paths: dict[int, tuple[str | int, ...]] = {}  # id of a schema → its keys from the root
         self.dynamic_anchors: dict[str, list[Mapping[str, Any]]] = {}
-        self.is_dynamic = False  # what a reference means depends on who came by
+        self.is_dynamic = False  # whether targets depend on the path of evaluation
         self._homes: dict[int, str] = {}  # id of a schema → address of its resource
         self._resources: dict[str, Schema] = {}
         self._named: dict[str, Mapping[str, Any]] = {}  # address#anchor
@@ -80,7 +80,7 @@ class References:
             work += [(inner, home, (*path, *keys)) for keys, inner in inner_schemas(schema)]
 
     def _entered(self, schema: Mapping[str, Any], home: str, named: Any, *, first: bool) -> str:
-        """Return the resource that a schema belongs to, or begins."""
+        """Return the address of the resource that a schema belongs to or begins, and index its anchors."""
         if isinstance(named, str):
             address, fragment = urldefrag(_joined(home, named))
             if fragment and not fragment.startswith("/"):  # an anchor, as drafts 4 to 7 spell it
@@ -100,7 +100,7 @@ class References:
         return home
 
     def target(self, reference: str, within: Mapping[str, Any] | None = None) -> Schema | None:
-        """Return the schema that a reference in `within` points at; None where that is not in the document."""
+        """Return the target of a reference in `within`. None if it is not in the document."""
         home = self._root_uri if within is None else self._homes.get(id(within), self._root_uri)
         try:
             address, fragment = urldefrag(_joined(home, reference))
@@ -116,7 +116,7 @@ class References:
 
 
 def _joined(home: str, reference: str) -> str:
-    """Join two URIs like `urljoin`, which cannot join addresses such as `urn:…`."""
+    """Join two URIs like `urljoin`, but also for addresses such as `urn:…`, which `urljoin` cannot join."""
     if reference.startswith("#"):
         return home + reference
     return urljoin(home, reference)

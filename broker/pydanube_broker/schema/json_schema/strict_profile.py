@@ -1,20 +1,20 @@
 """The strict profile: every document that is written by the writer's schema must be valid for the reader's.
 
-Written by a schema is what is valid for it and has only names that it speaks of: those of `properties` and
-`patternProperties`, and what `additionalProperties` gives a type. By JSON Schema alone an open object may hold
-anything under any name, and no property could ever be added to one, the commonest change of all; whoever has a schema
-writes what stands in it. A schema that names no property is a map of anything. Of a union, one alternative speaks. A
-name given up and taken again with another type is seen where all versions are compared (`transitive`).
+A document counts as written by a schema if it is valid and uses only declared properties: those of `properties` and
+`patternProperties`, and typed `additionalProperties`. By JSON Schema alone, an open object may hold any value under any
+name, so adding a property, the most common change, would always be refused. A schema without named properties is a map
+of anything. For a union, only the matching branch counts. A name that was removed and reused with another type is
+found when all versions are compared (`transitive`).
 
-Containment of JSON Schemas cannot be decided cheaply in general, so this proves it keyword by keyword and says
-"incompatible" where it finds no proof: never the other way round. The sections are those of JSON Schema Validation
-2020-12 (6.1 any type, 6.2 numbers, 6.3 strings, 6.4 arrays, 6.5 objects) and Core (10.2 subschemas in place, 10.3
-subschemas below); older dialects by the same rules for the keywords they know.
+Containment of JSON Schemas cannot be decided cheaply in general. So this module proves it keyword by keyword, and
+without a proof reports "incompatible". An incompatible pair is never reported as compatible. The sections are those of
+JSON Schema Validation 2020-12 (6.1 any type, 6.2 numbers, 6.3 strings, 6.4 arrays, 6.5 objects) and Core (10.2
+subschemas in place, 10.3 subschemas below). Older dialects follow the same rules for their keywords.
 
-The writer's side is taken apart into alternatives by kind of value (`alternatives`). For each, every keyword of the
-reader must follow from what the alternative says. Finite sets (`enum`, `const`, null, booleans) are tried value by
-value. Recursive schemas: a pair that is met again further down in the instance may be taken as proved, since
-instances are finite; met again in place it proves nothing.
+The writer's side is split into alternatives by kind of value (`alternatives`). For each, every keyword of the reader
+must follow from the alternative. Finite sets (`enum`, `const`, null, booleans) are checked value by value. Recursive
+schemas: a pair that recurs deeper in the instance counts as proved, because instances are finite. A pair that recurs in
+place proves nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Parts = Sequence[Schema]
 
 
 def compare_strictly(old: Document, new: Document, direction: Direction) -> list[Difference]:
-    """Return why an instance of the writer may be invalid for the reader; empty if it was proved that none is."""
+    """Return the reasons why an instance of the writer may be invalid for the reader. Empty if proved otherwise."""
     writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
     findings = Findings(direction)
     for path, value in changed_meanings(old, new):
@@ -85,7 +85,7 @@ class _Prover:
         self._writer_judge = Judge(writer, self._budget)
         self.reader_judge = Judge(reader, self._budget)
         self._likeness = Likeness(writer, reader, self._budget)
-        # Pair being proved → level in the instance
+        # Pair in the current proof → level in the instance
         self._open: dict[tuple[frozenset[int], str, int], int] = {}
         self._level = 0
         self._objects = ObjectRules(self)
@@ -119,7 +119,7 @@ class _Prover:
         return value_key(bare(self._writer.root)) == value_key(bare(self.reader.root))
 
     def below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
-        """Do the same one level deeper in the instance."""
+        """Call `contained` one level deeper in the instance."""
         self._level += 1
         try:
             self.contained(parts, reader, path, findings)
@@ -176,7 +176,7 @@ class _Prover:
     def _holds(
         self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
     ) -> bool:
-        """Return whether it can be proved; the reasons against it are dropped."""
+        """Return whether `proved` finds no reasons, and drop the reasons."""
         trial = findings.trial()
         self.proved(alternative, kind, reader, path, trial)
         return trial.ok
@@ -251,7 +251,7 @@ class _Prover:
                         writer=None,
                         reader=shown(reader.get(word)),
                     )
-        for word in ("unevaluatedItems", "unevaluatedProperties"):  # they speak of the schema as a whole
+        for word in ("unevaluatedItems", "unevaluatedProperties"):  # they depend on the schema as a whole
             if reader.get(word, True) is not True:
                 findings.add(pointer(path, word), "not_comparable", writer=None, reader=shown(reader[word]))
 
@@ -279,7 +279,7 @@ class _Prover:
         findings.add(path, rule, writer=_described(alternative), reader=shown(branches))
 
     def _disjoint(self, alternative: Alternative, kind: str, schema: Schema, followed: int) -> bool:
-        """Whether no value of the alternative can be valid for a schema of the reader's; False if not proved."""
+        """Return whether no value of the alternative can be valid for a schema of the reader. False if not proved."""
         self._budget.spend(10)
         if isinstance(schema, bool):
             return not schema
@@ -304,7 +304,7 @@ class _Prover:
         return kind == "object" and self._told_apart(alternative, schema)
 
     def _told_apart(self, alternative: Alternative, schema: Mapping[str, Any]) -> bool:
-        """Return whether a property tells the two apart: its values differ (a discriminator), or only one may have it."""
+        """Return whether a property separates the two: its values differ (a discriminator), or only one may have it."""
         demanded = set(listed(schema, "required"))
         if any(forbids(alternative, name) for name in demanded):
             return True
@@ -366,7 +366,7 @@ class _Prover:
         path: str,
         findings: Findings,
     ) -> None:
-        """Check keywords that are implied only by an equal keyword."""
+        """Check keywords that are implied only by the same keyword with an equal value."""
         for word in words:
             if self.reader.get(reader, word) is not None and not self.said_alike(alternative, reader, word):
                 given = [part[word] for part in alternative.parts if word in part]
@@ -386,7 +386,7 @@ class _Prover:
         at_least: int = 0,
         at_most: int | None = None,
     ) -> None:
-        """Check lengths: those that the writer guarantees, also through `at_least` and `at_most`, against those demanded."""
+        """Check that the writer's lengths, with `at_least` and `at_most`, satisfy the reader's bounds."""
         if low in reader:
             given = max(lowest_count(alternative.parts, low), at_least)
             if given < reader[low]:
@@ -435,7 +435,7 @@ class _Prover:
 
 
 def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], Schema, str, str]:
-    """Schemas of the first places and of the rest, and the keywords that say so."""
+    """Return the schemas of the first items and of the rest, and their keywords."""
     items = part.get("items", True)
     if isinstance(items, list):
         return items, part.get("additionalItems", True), "items", "additionalItems"

@@ -1,1 +1,1 @@
-"""Protobuf: `.proto` text compiled, descriptors compared by numbers and wire types, payloads held against them."""
+"""Protobuf: compiles `.proto` text, compares descriptors by numbers and wire types, and checks payloads against them."""

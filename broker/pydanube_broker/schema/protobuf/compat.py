@@ -1,15 +1,16 @@
 """Compatibility of two Protobuf schemas, by field numbers and wire types.
 
-Rules: protobuf.dev, "Updating A Message Type", "Encoding" and "Reserved Fields". Compared are the first messages of
-both files and what they reach, by field number; names of messages are not on the wire and may change. Closed
-unknown enum values and numbers that lose their field go to the unknown fields, so they count as not read.
+Rules: protobuf.dev, "Updating A Message Type", "Encoding" and "Reserved Fields". The comparison covers the first
+messages of both files and all messages they reach, by field number. Names of messages are not on the wire and may
+change. Unknown values of closed enums and numbers that lose their field go to the unknown fields, so they count as not
+read.
 
-Extensions are fields of the message they extend, wherever in the files they stand. A field that is absent is read as
-its default, so a default is part of what was written.
+Extensions are fields of the message they extend, anywhere in the files. A reader sees an absent field as its default,
+so the default is part of the data.
 
-A number that was used once must never mean something else. Versions are compared with their neighbour only, so
-what protects a number beyond that is its `reserved` line ("Reserved Fields"): a removed field leaves one behind, and it
-stays, whatever the direction.
+A number that was used once must never get another meaning. Versions are compared only with their neighbour, so a
+`reserved` line must protect the number later ("Reserved Fields"): removing a field requires one, and no version may
+remove it, in either direction.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _GROUPS: Final[tuple[frozenset[int], ...]] = (
     frozenset({_F.TYPE_FIXED64, _F.TYPE_SFIXED64}),
 )
 # "string and bytes are compatible as long as the bytes are valid UTF-8", "embedded messages are compatible with
-# bytes if the bytes contain an encoded instance": so much is certain in one direction only. (writer, reader)
+# bytes if the bytes contain an encoded instance": certain in one direction only. (writer, reader)
 _ONE_WAY: Final = frozenset({(_F.TYPE_STRING, _F.TYPE_BYTES), (_F.TYPE_MESSAGE, _F.TYPE_BYTES)})
 _LENGTH_DELIMITED: Final = frozenset({_F.TYPE_STRING, _F.TYPE_BYTES, _F.TYPE_MESSAGE})
-# Of the types that may be keys; a narrower key that is wide enough keeps different keys different.
+# Bits of the types allowed as map keys. A key with at least as many bits keeps different keys different.
 _BITS: Final = {
     _F.TYPE_BOOL: 1,
     **dict.fromkeys((_F.TYPE_INT32, _F.TYPE_UINT32, _F.TYPE_SINT32, _F.TYPE_FIXED32, _F.TYPE_SFIXED32), 32),
@@ -53,7 +54,7 @@ _NAMES: Final = {
 
 
 def compare_protobuf(old: ProtoFile, new: ProtoFile, direction: Direction) -> list[Difference]:
-    """Return why the reader would lose or misread what the writer writes; empty if it would not."""
+    """Return the reasons why the reader would lose or misread data of the writer. Empty if there are none."""
     findings = Findings(direction)
     comparison = _Comparison(findings)
     if direction is Direction.BACKWARD:
@@ -70,7 +71,7 @@ class _Comparison:
         self._seen: set[tuple[str, str]] = set()
 
     def messages(self, writer: Any, reader: Any, path: str) -> None:
-        # a list of work, not recursion: a chain of messages may be longer than the stack is deep
+        # iterative, because a chain of messages may exceed the recursion limit
         work = [(writer, reader, path)]
         while work:
             one, other, at = work.pop(0)
@@ -99,7 +100,7 @@ class _Comparison:
         return below
 
     def _field(self, writer: Any, reader: Any, path: str) -> list[tuple[Any, Any, str]]:
-        """Compare a field number that both have; return what is to be compared below it."""
+        """Compare a field number that both have. Return the messages to compare below it."""
         if reader.is_required and not writer.is_required:
             self._add(path, "field_became_required", writer, reader)
         if writer.is_repeated and not reader.is_repeated and not _is_lenient(writer, reader):
@@ -122,7 +123,7 @@ class _Comparison:
             self._enums(writer.enum_type, reader.enum_type, path)
         if writer.message_type is not None and reader.message_type is not None:
             if _is_map(reader) and not _is_map(writer):
-                self._add(path, "became_map", writer, reader)  # what has the same key is one entry only
+                self._add(path, "became_map", writer, reader)  # items with the same key become one entry
                 return []
             if _is_map(writer) and not reader.is_repeated:
                 self._add(path, "map_changed", writer, reader)
@@ -131,8 +132,7 @@ class _Comparison:
         return []
 
     def _defaults(self, writer: Any, reader: Any, path: str) -> None:
-        """ "Changing a default value is generally OK, as long as you remember that default values are never sent": what
-        was absent is then read as another value."""
+        """Compare the defaults of a field. As "default values are never sent", an absent field would change its value."""
         if writer.is_repeated or reader.is_repeated or writer.is_required:
             return
         if writer.message_type is not None or reader.message_type is not None:
@@ -141,13 +141,13 @@ class _Comparison:
             self._findings.add(path, "default_changed", writer=_default(writer), reader=_default(reader))
 
     def _map_keys(self, writer: Any, reader: Any, path: str) -> None:
-        """Compare map keys: if they are cut to fewer bits, different keys become equal and entries are lost."""
+        """Compare map keys. With fewer bits, different keys become equal and entries are lost."""
         mine, its = writer.fields_by_name["key"], reader.fields_by_name["key"]
         if _BITS.get(mine.type, 0) > _BITS.get(its.type, 64):
             self._add(f"{path}.key", "map_key_narrowed", mine, its)
 
     def _enums(self, writer: Any, reader: Any, path: str) -> None:
-        """Unknown values survive in an open enum and are set aside in a closed one ("Enum Behavior")."""
+        """Compare enums. An open enum keeps unknown values, a closed one does not ("Enum Behavior")."""
         if reader.is_closed and not writer.is_closed:
             self._findings.add(path, "enum_became_closed", writer="open", reader="closed")
         self._reservations(of_enum, writer, reader, path)
@@ -167,7 +167,7 @@ class _Comparison:
                 )
 
     def _renumbered(self, written: Mapping[int, Any], read: Mapping[int, Any], path: str) -> None:
-        """ "This is equivalent to deleting the field and creating a new one with the same type": its data is lost."""
+        """Find renumbered fields. It "is equivalent to deleting the field and creating a new one": the data is lost."""
         by_name = {label(field): field for field in read.values()}
         for number, field in written.items():
             other = by_name.get(label(field))
@@ -177,8 +177,11 @@ class _Comparison:
                 )
 
     def _oneofs(self, writer: Any, reader: Any, path: str) -> None:
-        """ "Moving multiple fields into a new oneof may be safe if you are sure that no code sets more than one at
-        a time. Moving any fields into an existing oneof is not safe." The last one on the wire wins."""
+        """Find fields moved into a oneof, where only the last one on the wire counts.
+
+        "Moving multiple fields into a new oneof may be safe if you are sure that no code sets more than one at a time.
+        Moving any fields into an existing oneof is not safe."
+        """
         for oneof in _real_oneofs(reader):
             together = [
                 writer.fields_by_number[field.number]
@@ -208,7 +211,7 @@ class _Comparison:
 
 
 def _is_lenient(writer: Any, reader: Any) -> bool:
-    """ "For string, bytes, and message fields, singular is compatible with repeated"; numbers may be packed."""
+    """Return whether repeated may become singular: "for string, bytes, and message fields". Numbers may be packed."""
     return writer.type in _LENGTH_DELIMITED and reader.type in _LENGTH_DELIMITED and not _is_map(writer)
 
 
@@ -228,7 +231,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _home(field: Any) -> Any:
-    """Return the oneof that a field is in as written; the synthetic one of `optional` does not count."""
+    """Return the declared oneof of a field. The synthetic one of `optional` does not count."""
     oneof = field.containing_oneof
     return oneof if oneof is not None and oneof in _real_oneofs(field.containing_type) else None
 
@@ -246,12 +249,12 @@ def _is_map_entry(message: Any) -> bool:
 
 
 def _checks_utf8(field: Any) -> bool:
-    """Whether parsers of this field refuse what is not UTF-8 (proto3, editions; not proto2)."""
+    """Return whether parsers of this field refuse invalid UTF-8 (proto3 and editions, not proto2)."""
     return bool(field._GetFeatures().utf8_validation == FeatureSet.VERIFY)
 
 
 def _default(field: Any) -> Any:
-    """Return the value that an absent field is read as, in a form that is equal for 0 and false, and for text and its bytes."""
+    """Return a field's default, in a form that is equal for 0 and false, and for text and its bytes."""
     value = field.default_value
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
@@ -277,13 +280,15 @@ def of_enum(enum: Any) -> Reserved:
     return Reserved(
         what="enum_value",
         used={value.number: (value.name, f"{value.name} = {value.number}") for value in enum.values},
-        ranges=[(each.start, each.end + 1) for each in proto.reserved_range],  # here the end is of the range
+        ranges=[
+            (each.start, each.end + 1) for each in proto.reserved_range
+        ],  # for enums the end is inclusive
         names=frozenset(proto.reserved_name),
     )
 
 
 def _shown(field: Any) -> str:
-    """A field as a person would write it."""
+    """Return a field as in `.proto` text."""
     kind = _NAMES[field.type]
     if field.message_type is not None:
         kind = field.message_type.name
@@ -310,7 +315,7 @@ Broken = tuple[str, str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """Of one message or enum. `used`: number → (name, as a person writes it). `ranges` are half-open."""
+    """Reservations of one message or enum. `used`: number → (name, its text in `.proto`). `ranges` are half-open."""
 
     what: str  # field, enum_value
     used: Mapping[int, tuple[str, str]]
@@ -319,7 +324,7 @@ class Reserved:
 
 
 def broken_reservations(old: Reserved, new: Reserved) -> Iterator[Broken]:
-    """Return the reserved numbers and names that the new version uses, and those it no longer protects."""
+    """Yield the reserved numbers and names that the new version uses, and those it no longer protects."""
     before, after = _Ranges(old.ranges), _Ranges(new.ranges)
     names = {name for name, _ in new.used.values()}
     for number, (name, shown) in new.used.items():

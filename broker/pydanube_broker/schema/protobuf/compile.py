@@ -1,7 +1,7 @@
-"""`.proto` text to descriptors, by protoc, in a process of its own.
+"""Compiles `.proto` text to descriptors with protoc, in a process of its own.
 
-The compiler is C++ and its input is anybody's: a crash or a hang of it must cost a registration, not the broker.
-Its result is stored with the version, so that nobody needs the compiler to read what was registered.
+The compiler is C++ and its input is untrusted, so a crash or a hang must fail a registration, not the broker. Its
+result is stored with the version, so that later uses of the version do not need the compiler.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ TIMEOUT_S: Final = 20.0
 _FILE: Final = "schema.proto"
 _PLACED: Final = re.compile(rf"^{re.escape(_FILE)}:(\d+):(\d+): (?!warning)(.*)$", re.MULTILINE)
 _MESSAGE: Final = re.compile(rf"^{re.escape(_FILE)}: (?!warning)(.*)$", re.MULTILINE)
-_COMPILERS: Final = 2  # at once; a registration is rare, a loop of them must not fill the machine
+_COMPILERS: Final = 2  # maximum concurrent compilers, so that a client in a loop does not exhaust the machine
 
 
 class _Limits:
-    """Made in the loop that uses it."""
+    """Holds the limiter, which is created in the loop that uses it."""
 
     compilers: anyio.CapacityLimiter | None = None
 
 
 async def compile_proto(text: bytes) -> bytes:
-    """A serialized FileDescriptorSet: the file, and before it what it imports of `google/protobuf`.
+    """Return a serialized FileDescriptorSet: the imports from `google/protobuf`, then the file.
 
     Raises:
-        SchemaInvalid: `details["path"]` is `line 3, column 7`; imports other than Google's own are refused.
+        SchemaInvalid: `details["path"]` is `line 3, column 7`. Imports other than Google's own are refused.
         MissingExtra: grpcio-tools is not installed.
-        Overloaded: the compiler did not answer in 20 s.
+        Overloaded: the compiler did not finish in 20 s.
     """
     try:
         source = text.decode()
@@ -62,7 +62,7 @@ def _compile(source: str, included: Path) -> bytes:
             "-I",
             "-m",
             "grpc_tools.protoc",
-            "-I.",  # relative, so that faults are reported as of `schema.proto`
+            "-I.",  # relative, so that errors name `schema.proto`
             f"-I{included}",
             "--include_imports",
             f"--descriptor_set_out={target}",

@@ -1,7 +1,6 @@
 """The descriptors of one `.proto` file, in a pool of their own.
 
-A payload is the file's first message: the one that stands first in the text. Messages that it does not reach have
-no part in payloads.
+A payload is an instance of the first message in the text. Messages that it does not reach are not in payloads.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pydanube_core.errors import SchemaInvalid
 
 
 class ProtoFile:
-    """`root` is the descriptor of the message that payloads are."""
+    """`root` is the descriptor of the payloads' message."""
 
     __slots__ = ("_pool", "root")
 
@@ -27,7 +26,7 @@ class ProtoFile:
 
 
 def parse_descriptors(serialized: bytes) -> ProtoFile:
-    """Parse the bytes that `compile_proto` returned. Raises `SchemaInvalid`: no message in the file, or invalid bytes."""
+    """Parse the result of `compile_proto`. Raises `SchemaInvalid`: no message in the file, or invalid bytes."""
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
@@ -52,7 +51,7 @@ def parse_descriptors(serialized: bytes) -> ProtoFile:
 
 
 def fields_of(message: Any) -> dict[int, Any]:
-    """The fields of a message by number, extensions of its file among them."""
+    """Return the fields of a message by number, including extensions."""
     found = {field.number: field for field in message.fields}
     if message.is_extendable:
         found |= {field.number: field for field in message.file.pool.FindAllExtensions(message)}
@@ -60,7 +59,7 @@ def fields_of(message: Any) -> dict[int, Any]:
 
 
 def label(field: Any) -> str:
-    """A field's name; of an extension `[note]`, and `[Scope.note]` where it stands in a message."""
+    """Return a field's name. For an extension `[note]`, or `[Scope.note]` if declared in a message."""
     if not field.is_extension:
         return str(field.name)
     package = field.file.package

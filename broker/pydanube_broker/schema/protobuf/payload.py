@@ -1,8 +1,8 @@
-"""Payloads held against the first message of a Protobuf schema.
+"""Checks payloads against the first message of a Protobuf schema.
 
-The runtime parses, which settles wire format, UTF-8 of strings (proto3) and nesting (its own limit of 100). What it
-lets pass and we do not: a missing required field, and a declared field under another wire type, which it would put
-among the unknown ones and so lose. A field number the schema does not have is no fault: that is how Protobuf grows.
+The runtime's parser checks wire format, UTF-8 of strings (proto3) and nesting (its own limit of 100). This module also
+refuses a missing required field, and a declared field with another wire type, which the runtime would move to the
+unknown fields and so lose. A field number outside the schema is valid: that is how Protobuf schemas evolve.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ProtoPayload:
         self._class = file.message_class()
 
     def check(self, payload: bytes) -> None:
-        """Check that a payload parses as the message, whole and with all required fields. Raises `PayloadInvalid`."""
+        """Check that a payload parses as the message, with all required fields. Raises `PayloadInvalid`."""
         message = self._class()
         try:
             message.ParseFromString(payload)
@@ -39,7 +39,7 @@ class ProtoPayload:
 
 def _check_unknown(message: Any, path: str) -> None:
     numbers = {field.number: field.name for field in message.DESCRIPTOR.fields}
-    unknown_fields: Any = UnknownFieldSet(message)  # its stubs do not say that it can be iterated
+    unknown_fields: Any = UnknownFieldSet(message)  # iterable, but not in its stubs
     for unknown in unknown_fields:
         if unknown.field_number in numbers:
             at = f"{path}/{numbers[unknown.field_number]}"
