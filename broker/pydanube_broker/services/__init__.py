@@ -1,1 +1,1 @@
-"""The broker's gRPC services: those of official clients, the streams of our SDK, and the schema registry."""
+"""The broker's gRPC services: for official clients, for our SDK's streams, and for the schema registry."""

@@ -9,8 +9,10 @@ from pydanube_core.batch import MAX_BATCH_MESSAGES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-MAX_RANGES: Final = 65_536  # of one ack: every second message of the longest span in flight is half of it
-MAX_MASKS: Final = 1_024  # the same; one a batch, and a batch may hold a single message
+MAX_RANGES: Final = (
+    65_536  # per answer: twice as many as for every second message of the longest span in flight
+)
+MAX_MASKS: Final = 1_024  # per answer: one per batch, and a batch may hold a single message
 MAX_MASK_BYTES: Final = MAX_BATCH_MESSAGES // 8
 
 
@@ -38,7 +40,7 @@ def masks_of(masks: Sequence[pb.OffsetMask]) -> list[tuple[int, int]]:
 
 
 def check_number(flat: Sequence[int]) -> None:
-    """Refuse more numbers than one request may have, and a number of them that makes no pairs."""
+    """Refuse too many ranges in one request, and an odd count of numbers. Raises `InvalidArgument`."""
     if len(flat) > 2 * MAX_RANGES:
         raise InvalidArgument(
             f"{len(flat) // 2} ranges in one request, at most {MAX_RANGES} are taken: send them in several",

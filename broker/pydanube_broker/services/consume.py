@@ -37,21 +37,21 @@ ANSWERS: Final = frozenset(("ack", "nack", "terminate"))
 WITH_RANGES: Final = frozenset(("ack", "nack", "terminate", "extend", "given_back"))
 SENT_AGAIN: Final = frozenset(
     ("ack", "nack", "terminate", "given_back")
-)  # at the topic's next owner, where they did not arrive
-OF_READERS: Final = frozenset(("stop",))  # of OpenConsumer
+)  # sent again to the topic's next owner, unless carried out here
+OF_READERS: Final = frozenset(("stop",))  # fields of OpenConsumer
 OF_CONSUMERS: Final = frozenset(
     ("type", "key_filters", "ack_timeout_ms", "reports_taken", "max_extend_ms", "resume_session")
 )
-RANGES_AT_ONCE: Final = 2_048  # of an answer: some milliseconds; then everybody else has a turn
-MAX_REQUEST_BYTES: Final = 2 << 20  # room for as many ranges, and for everything else
-MAX_UNREAD_ANSWERS: Final = 1_000  # then nothing more is read from a client that does not read
+RANGES_AT_ONCE: Final = 2_048  # ranges of an answer per turn of the loop: some milliseconds
+MAX_REQUEST_BYTES: Final = 2 << 20  # room for the most ranges, and for everything else
+MAX_UNREAD_ANSWERS: Final = 1_000  # with more, the broker stops reading from the client until it reads
 
 
 class ConsumeStream:
     """One stream: `open`, then credit and answers in one direction, deliveries in the other."""
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[ConsumeStream], None]) -> None:
-        self.consumer_id = 0  # until it has a topic
+        self.consumer_id = 0  # 0 until the stream has a topic
         self._name = ""
         self.connected_at_ms = now_ms()
         self.heard_at_ms: int | None = self.connected_at_ms
@@ -68,18 +68,18 @@ class ConsumeStream:
         self._opened = False
         self._pace = Pace()
         self._unread = 0
-        self._carried_out = 0  # of what the client answered
+        self._carried_out = 0  # answers of the client that were applied
         self.closed = False
 
     @property
     def right(self) -> Right | None:
-        """The permission by which the stream was opened; None before that."""
+        """Return the permission under which the stream was opened. None before that."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.CONSUME, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:
-        if len(message) > MAX_REQUEST_BYTES:  # before it is parsed: its numbers take twenty times its room
+        if len(message) > MAX_REQUEST_BYTES:  # before parsing, which takes twenty times the memory
             raise InvalidArgument(
                 f"a request of {len(message)} bytes, at most {MAX_REQUEST_BYTES} are taken: send ranges in several",
                 field="request",
@@ -95,7 +95,7 @@ class ConsumeStream:
             if self._opening:
                 raise InvalidArgument("a consume stream is opened once", field="kind", value="open")
             self._opening = True
-            self._reply.pause_reading()  # what comes before the answer waits with the client, not here
+            self._reply.pause_reading()  # so that further requests wait at the client, not here
             budget = self._plane.budget
             self._plane.spawn(budget.within(self._open(request.open), budget.account(self._reply)))
         elif not self._opening:
@@ -113,7 +113,7 @@ class ConsumeStream:
                 kind = request.WhichOneof("kind")
                 if kind in WITH_RANGES and len(getattr(request, kind).ranges) > 2 * RANGES_AT_ONCE:
                     check_number(getattr(request, kind).ranges)
-                    self._reply.pause_reading()  # what follows comes after it
+                    self._reply.pause_reading()  # later requests are handled after this one
                     self._plane.spawn(self._answer_in_slices(self._pump, request, getattr(request, kind)))
                 else:
                     self._answer(self._pump, request)
@@ -124,7 +124,7 @@ class ConsumeStream:
             self._fail(error)
 
     async def _answer_in_slices(self, pump: AnyPump, request: pb.ConsumeRequest, verb: Any) -> None:
-        """`_answer` for many ranges, some at a time; `verb` is the part of the request that has them."""
+        """Call `_answer` for many ranges, in slices. `verb` is the part of the request that has them."""
         ranges, confirm = list(verb.ranges), getattr(verb, "confirm", 0)
         try:
             for at in range(0, len(ranges), 2 * RANGES_AT_ONCE):
@@ -199,7 +199,7 @@ class ConsumeStream:
                 )
 
     async def _seek(self, seek: pb.Seek) -> None:
-        """Move the cursor, or answer why not. A refusal changes nothing, and the stream stays open."""
+        """Move the cursor, or answer with an error. A refusal changes nothing, and the stream stays open."""
         topic, number = self._topic, seek.request
         assert topic is not None
         try:
@@ -271,7 +271,7 @@ class ConsumeStream:
 
     async def _open_consumer(self, name: TopicName, start: Position, request: pb.OpenConsumer) -> None:
         check_left_out(request, OF_READERS, "is for readers, which have no subscription")
-        if request.type:  # before a subscription is made that its maker cannot use
+        if request.type:  # before a subscription is created that the consumer cannot use
             check_key_filters(request.type, request.key_filters)
         check_filter_sizes(request.key_filters)
         terms = ConsumerTerms(
@@ -354,7 +354,7 @@ class ConsumeStream:
         self._topic, self._opened = topic, True
         if isinstance(topic, MemoryTopic):
             if stop is not None:
-                self._ended(topic.commit)  # what is published from now on lies behind every stop
+                self._ended(topic.commit)  # later messages are after any stop
                 return
             self._reader = LiveReader(topic, self, session=session, turns=engine.turns)
             self._reader.grant(request.credit_messages, request.credit_bytes)
@@ -414,7 +414,7 @@ class ConsumeStream:
         self._fail(error, carried_out=self._carried_out if isinstance(error, (NoOwner, NotOwner)) else None)
 
     def _count_unread(self) -> None:
-        """Count an answer that the client has not read yet."""
+        """Count an answer if the client has not read the earlier ones yet."""
         if self._reply.writable:
             return
         self._unread += 1
@@ -423,7 +423,7 @@ class ConsumeStream:
 
     def confirmed(self, number: int, error: ClusterError | None) -> None:
         if not number:
-            if error is not None:  # nobody waits for the answer, and nobody may miss it
+            if error is not None:  # without a confirm number, only the end of the stream can report the error
                 self._fail(error)
             return
         if not self.closed:
@@ -440,7 +440,7 @@ class ConsumeStream:
         self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
 
     def _fail(self, error: ClusterError, *, carried_out: int | None = None) -> None:
-        self.said_goodbye = True  # we end it; its client is not to blame
+        self.said_goodbye = True  # the broker ends it, so the client did not leave abruptly
         if not self.closed:
             self._reply.send(
                 pb.ConsumeResponse(
@@ -458,7 +458,7 @@ class ConsumeStream:
         self._flowing()
 
     def _flowing(self) -> None:
-        """Resume sending: the stream is writable again."""
+        """Resume sending, because the stream is writable again."""
         if self._pump is not None:
             self._pump.flowing(self.consumer_id)
         elif self._reader is not None:

@@ -1,6 +1,6 @@
 """`grpc.health.v1.Health/Check` on every gRPC port, for orchestrators' probes.
 
-Its two messages are one field each, so they are read and written here rather than through another generated file.
+Its two messages have one field each, so they are encoded here, without another generated file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOT_SERVING: Final = bytes((0x08, 2))
 
 
 class HealthService:
-    """Answers SERVING while `ready` says so, whatever service is asked for."""
+    """Answers SERVING while `ready` returns True, for any service name."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self._ready = ready

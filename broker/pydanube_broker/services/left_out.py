@@ -1,4 +1,4 @@
-"""Refuse fields of a request that have no effect where they stand, so that no caller relies on them."""
+"""Refuses fields of a request that have no effect there, so that no caller relies on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube_core.errors import InvalidArgument
 
 
 def check_left_out(request: Message, fields: Container[str], because: str) -> None:
-    """Check that none of these fields is set. Raises `InvalidArgument` that names the first one."""
+    """Check that none of these fields is set. Raises `InvalidArgument` for the first one that is."""
     for field, value in request.ListFields():
         if field.name in fields:
             raise InvalidArgument(

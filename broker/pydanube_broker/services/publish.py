@@ -38,12 +38,14 @@ from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 log = logging.getLogger("pydanube.publish")
 
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
-LONGEST_HOLD_MS: Final = 10_000  # a batch that the publish rate lets go later is refused, as retryable
-WAITING_BYTES: Final = 16 << 20  # taken from one connection and not committed yet; then it is not read from
+LONGEST_HOLD_MS: Final = 10_000  # a batch that the publish rate would delay longer is refused, as retryable
+WAITING_BYTES: Final = (
+    16 << 20
+)  # maximum uncommitted bytes per connection. Beyond it, the broker stops reading
 
 
 class PublishStream:
-    """One stream: `open`, then batches, each answered when it is committed."""
+    """One stream: `open`, then batches. Each is answered when it is committed."""
 
     __slots__ = (
         "_answers_unread", "_checking", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
@@ -58,20 +60,22 @@ class PublishStream:
         self._session: ProducerSession | None = None
         self._pace = Pace()
         self._open = False
-        self._patient = False  # nobody waits for the receipts
+        self._patient = False  # receipts may wait
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
-        self._held = False  # the delayed batch waits for the topic's publish rate, and was counted
-        self._checking = False  # payloads of a batch are being looked at
+        self._held = (
+            False  # the delayed batch waits for the topic's publish rate, and was counted as rejected
+        )
+        self._checking = False  # payloads of a batch are being checked
         self._half_closed = False
-        self._goodbye = False  # it ends in good order; its connection does not just break
-        self._answers_unread = False  # then nothing more is read from the client
+        self._goodbye = False  # the stream was ended, rather than its connection broken
+        self._answers_unread = False  # reading is paused until the client reads its answers
         self.closed = False
 
     @property
     def right(self) -> Right | None:
-        """The permission by which the stream was opened; None before that."""
+        """Return the permission under which the stream was opened. None before that."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.PRODUCE, self._topic)
 
     # -- from the client -------------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ class PublishStream:
             self._fail(Internal("the broker could not open the producer; see its log"))
 
     def _not_opened(self, name: str, error: ClusterError) -> None:
-        """Count the refusal of a producer like that of a batch, under names of existing topics only."""
+        """Count the refusal of a producer like that of a batch, but only for existing topics."""
         with contextlib.suppress(ClusterError):
             topic = self._plane.ownership.topics.get(TopicName.parse(name))
             if topic is not None:
@@ -199,7 +203,7 @@ class PublishStream:
             self._plane.health.check_publish()
             schema = topic.schema
             if schema is not None and not _is_retry(topic, part) and not schema.check_batch(data, part):
-                # Nothing more is read from this client until its payloads are checked: order is kept.
+                # To keep the order, reading is paused until the payloads are checked.
                 self._reply.pause_reading()
                 self._checking = True
                 self._plane.spawn(self._check_payloads(schema, topic, data, part))
@@ -212,7 +216,7 @@ class PublishStream:
     async def _check_payloads(
         self, schema: SchemaGuard, topic: Topic, data: memoryview, part: ProducerPart
     ) -> None:
-        """Check payloads beside the loop, then continue where `_publish` left off."""
+        """Check payloads without blocking the loop, then continue where `_publish` stopped."""
         refused: ClusterError | None = None
         try:
             await schema.check_payloads(data, part)
@@ -235,12 +239,12 @@ class PublishStream:
             self.on_half_close()
 
     def _append(self, topic: Topic, data: memoryview, part: ProducerPart) -> None:
-        """Assign offsets to a valid batch, and answer once they are committed."""
+        """Assign offsets to a valid batch, and answer once it is committed."""
         try:
             self._pace.check_publish()
             appended, duplicate = topic.append(data, part)
         except Overloaded:
-            # The disk is behind by one segment of zeros: a moment, in which nothing more is read from this client.
+            # The next segment is still in preparation. Reading from this client is paused until it is ready.
             self._reply.pause_reading()
             self._delayed = data
             topic.when_room(self._publish_delayed)
@@ -250,7 +254,7 @@ class PublishStream:
             if wait_ms > LONGEST_HOLD_MS:
                 self._rejected(error, topic, data, part.first_sequence, part.count)
                 return
-            # Held here, and nothing more is read, rather than refused and sent anew: the pace is even, order is kept.
+            # Held here with reading paused, instead of refused and retried: the rate is even and the order is kept.
             if not self._held:
                 self._plane.rejected(topic.name, error, part.count)
             self._held = True
@@ -271,7 +275,7 @@ class PublishStream:
             self._pace.count_published(part.count, size)
             if self._pace.slowed:
                 self._reply.pause_reading()
-        # A duplicate of which only the sequence is remembered was appended before now, and is perhaps not durable yet.
+        # A duplicate without a known offset was appended earlier, and may not be durable yet.
         end = (
             topic.state.next_offset if appended.base_offset is None else appended.base_offset + appended.count
         )
@@ -282,7 +286,7 @@ class PublishStream:
 
     @staticmethod
     def _later(done: OutcomeCallback, error: ClusterError | None) -> None:
-        """Of a receipt that nobody waits for: what the message causes, its delivery above all, leaves before it is made."""
+        """Send a receipt that may wait after the message's effects, above all its delivery."""
         asyncio.get_running_loop().call_soon(done, error)
 
     def _rejected(
@@ -300,7 +304,7 @@ class PublishStream:
                 self.on_half_close()
 
     def _check_session(self, part: ProducerPart) -> None:
-        """Check that the batch belongs to the stream's session and continues its sequence: retries depend on both."""
+        """Check that the batch belongs to the stream's session and has consecutive sequences, for retries to work."""
         session = self._session
         if session is None:
             raise ProducerFenced(
@@ -378,7 +382,7 @@ class PublishStream:
             self._reply.end(error)
 
     def end(self, error: ClusterError) -> None:
-        """End the stream from the broker's side (draining, topic deleted, another producer took over)."""
+        """End the stream from the broker's side: draining, topic deleted, or another producer took over."""
         self._goodbye = True
         self._release()
         self._fail(error)
@@ -386,7 +390,7 @@ class PublishStream:
     # -- the rest of its life --------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
-        """Resume: the client reads its answers again."""
+        """Resume reading, because the client reads its answers again."""
         if self._answers_unread:
             self._answers_unread = False
             self._read_on()
@@ -407,7 +411,7 @@ class PublishStream:
         self._pace = Pace()  # the other one refers to this stream
 
     def _release(self) -> None:
-        """Release the producer's session: this connection writes no more."""
+        """Release the producer's session. This connection writes no more."""
         if self._session is not None and self._topic is not None:
             self._session.connections -= 1
             self._topic.producer_detached()
@@ -420,7 +424,7 @@ class PublishStream:
 
 
 def _is_retry(topic: Topic, part: ProducerPart) -> bool:
-    """Return whether the log has the batch already: then it is answered as before, whatever the schema is now."""
+    """Return whether the log has the batch already. It is then answered as before, even if the schema has changed."""
     known = topic.state.producers.check(
         part.producer_id, part.producer_epoch, part.first_sequence, part.count
     )
@@ -428,5 +432,5 @@ def _is_retry(topic: Topic, part: ProducerPart) -> bool:
 
 
 def _peek_sequence(data: memoryview) -> int:
-    """Return the sequence that a refused batch claims, so that its producer knows which one was refused."""
+    """Return the sequence in a refused batch, so that its producer can identify the batch."""
     return int.from_bytes(data[40:48], "little") if len(data) >= 72 else 0

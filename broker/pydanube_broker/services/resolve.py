@@ -1,5 +1,5 @@
-"""`danube.stream.Stream/Resolve`: where a topic is, how many partitions it has; made when asked for. And `Match`: which
-topics fit a pattern."""
+"""`danube.stream.Stream/Resolve` returns a topic's owners and partitions, and can create it. `Match` returns the topics
+that match patterns."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pydanube_broker.services.left_out import check_left_out
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 
-#: fields of a request that say how the topic is created
+#: fields of a request that apply only to the creation of the topic
 WITH_CREATE: Final = frozenset(
     {"partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s"}
 )
 _MOST_TOPICS: Final = 1000
 _MOST_PATTERNS: Final = 1000
-_MOST_GLOBS: Final = 10  # of them; each is compiled, and compared with every topic
-_NAMES_AT_ONCE: Final = 500  # compared with all globs in one turn of the loop: a few milliseconds
-_COUNTED_AT_ONCE: Final = 20  # topics whose partitions are counted in one turn: 0.2 ms for 1 000 partitions
+_MOST_GLOBS: Final = 10  # globs among the patterns. Each is compiled, and compared with every topic
+_NAMES_AT_ONCE: Final = 500  # names compared with all globs per turn of the loop: a few milliseconds
+_COUNTED_AT_ONCE: Final = 20  # topics whose partitions are counted per turn: 0.2 ms for 1 000 partitions
 
 
 async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes:
-    """Handle `Resolve`, which is seldom called."""
+    """Handle `Resolve`, a rare call."""
     request = pb.ResolveRequest.FromString(data)
     name = TopicName.parse(request.topic)
     strategy = request.dispatch_strategy or "reliable"
@@ -39,7 +39,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
             value=strategy,
         )
     if request.create:
-        # No topic is left behind by a producer whose schema there is not.
+        # Before the creation, so that a producer with an unknown schema leaves no topic behind.
         await access.know_schema(request.schema_subject)
         access.check_schema(request.schema_subject, request.schema_version)
         partitioned, topics = await access.parts_to_write(
@@ -73,7 +73,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
 
 
 async def match(access: TopicAccess, data: bytes) -> bytes:
-    """Handle `Match`, which is seldom called."""
+    """Handle `Match`, a rare call."""
     request = pb.MatchRequest.FromString(data)
     if len(request.patterns) > _MOST_PATTERNS:
         raise InvalidArgument(

@@ -2,8 +2,8 @@
 
 The messages are those of docs/research/data-plane.md#11-package-danube_schema.
 
-Where the reference broker answers INTERNAL for what the caller did wrong, the codes here say so; no client looks at
-them. Definitions come back as they were registered.
+Where the reference broker answers a caller's mistake with INTERNAL, this service uses the proper code. No client
+evaluates these codes. Definitions are returned as they were registered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ M = TypeVar("M", bound=Message)
 
 TOPIC_FIELD: Final = "topic_name"
 
-#: what a method needs: on the topic that the request names, else on the cluster, since subjects have no namespace
+#: method → permission, on the request's topic, or on the cluster, because subjects have no namespace
 NEEDS: Final = {
     "RegisterSchema": "schemas:create",
     "DeleteSchemaVersion": "schemas:delete",
@@ -49,7 +49,7 @@ NEEDS: Final = {
 
 
 class SchemaRegistryService:
-    """Handlers of the schema registry's calls, which are seldom made."""
+    """Handlers of the schema registry's calls, which are rare."""
 
     def __init__(self, schemas: TopicSchemas, locks: Locks | None = None) -> None:
         self._schemas = schemas
@@ -58,7 +58,7 @@ class SchemaRegistryService:
 
     @property
     def cold(self) -> Mapping[str, ColdHandler]:
-        """Path → handler, of every method of the service."""
+        """Return path → handler for every method of the service."""
         found = {
             "RegisterSchema": _handler(pb.RegisterSchemaRequest, self.register_schema),
             "GetSchema": _handler(pb.GetSchemaRequest, self.get_schema),
@@ -160,7 +160,7 @@ class SchemaRegistryService:
         for subject in self._registry.index.subjects():
             latest = self._registry.index.find_latest(subject.schema_id)
             if latest is None:
-                continue  # every version was deleted; a client has no word for its type, and Java fails on none
+                continue  # all versions are deleted, so it has no type, and Java fails without one
             summaries.append(
                 pb.SubjectSummary(
                     subject=subject.subject,
@@ -176,7 +176,7 @@ class SchemaRegistryService:
     async def check_compatibility(
         self, request: pb.CheckCompatibilityRequest
     ) -> pb.CheckCompatibilityResponse:
-        """Compare a schema. Raises `InvalidArgument` for an unknown mode, which the reference broker replaces by the subject's."""
+        """Compare a schema. Raises `InvalidArgument` for an unknown mode (the reference broker uses the subject's)."""
         mode = parse_mode(request.compatibility_mode) if request.compatibility_mode else None
         verdict = await self._registry.check(
             request.subject, parse_type(request.schema_type), request.new_schema_definition, mode=mode
@@ -198,7 +198,7 @@ class SchemaRegistryService:
     async def delete_schema_version(
         self, request: pb.DeleteSchemaVersionRequest
     ) -> pb.DeleteSchemaVersionResponse:
-        """Delete a version; one that does not exist counts as deleted, as in the reference broker, and the message says so."""
+        """Delete a version. A missing one counts as deleted, as in the reference broker, with a note in the message."""
         try:
             await self._registry.delete_version(request.subject, request.version)
             message = f"version {request.version} of {request.subject!r} was deleted"
@@ -249,12 +249,12 @@ class SchemaRegistryService:
 
 
 def _profile_of(metadata: Mapping[str, str | bytes]) -> JsonProfile:
-    """Return the profile of a new subject: the official clients' own if one of them registers it."""
+    """Return the profile of a new subject: the default profile if an official client registers it."""
     return JsonProfile.STRICT if metadata.get("user-agent") == SDK_AGENT else JsonProfile.DEFAULT
 
 
 def _handler(kind: type[M], method: Callable[[M], Awaitable[Message]]) -> ColdHandler:
-    """Bytes in and out; a registered error travels as it is."""
+    """Wrap a method as a handler of bytes. Its errors pass through."""
 
     async def handle(data: bytes) -> bytes:
         return (await method(_parsed(kind, data))).SerializeToString()

@@ -1,8 +1,8 @@
 """The data plane of Danube's own clients: package `danube` on port 6650 (`docs/research/data-plane.md`).
 
-Whoever serves them makes one `OfficialServices`, calls `load` before the port opens, `start` and `close` around its life,
-and `end` to end its streams as retryable. Its properties `cold`, `hot` and `server_streams` are the gRPC methods to
-serve, by path. The modules beside this one hold a service each; `client_book` knows who an id belongs to.
+The broker creates one `OfficialServices`, calls `load` before the port opens, `start` and `close` around its life, and
+`end` to end its streams as retryable. Its properties `cold`, `hot` and `server_streams` are the gRPC methods to serve,
+by path. The other modules of this package hold a service each. `client_book` maps ids to producers and consumers.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ class OfficialServices:
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
-        """Read the names behind the ids that were given out."""
+        """Read the names behind the ids that were assigned."""
         await self.book.load(topics, catalog)
 
     async def arriving(self, record: TopicRecord) -> Callable[[Topic], None]:
-        """As `load`, for a topic that comes from another broker; call the result once the topic is served."""
+        """As `load`, for a topic that arrives from another broker. Call the result once the topic is served."""
         return await self.book.read(record)
 
     def start(self) -> None:
-        """Keep the places of consumers that will return, and start to notice clients that no longer call."""
+        """Keep the places of consumers that may return, and start the sweeps."""
         loop = asyncio.get_running_loop()
         self.book.seat_filtered(loop.time())
         self._timer = loop.call_later(SWEEP_S, self._tick)
@@ -90,15 +90,15 @@ class OfficialServices:
         self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._tick)
 
     def sweep(self) -> None:
-        """Give up clients that have not called for long; runs every `SWEEP_S` once started."""
+        """Mark clients without recent calls as gone. Runs every `SWEEP_S` once started."""
         self.book.sweep(asyncio.get_running_loop().time())
 
     def send_away(self) -> None:
-        """Tell the clients of topics that have left to look for them: the broker is leaving."""
+        """From now on, make clients of topics that have left look up the new owner, because the broker is leaving."""
         self._health.sends_away = True
 
     def end(self, error: ClusterError) -> None:
-        """End the streams as retryable; the broker is shutting down."""
+        """End the streams as retryable, because the broker is shutting down."""
         self._consumer.end(error)
 
     @property
@@ -128,7 +128,7 @@ class OfficialServices:
 
     @property
     def carried(self) -> frozenset[str]:
-        """Return the methods that another broker can carry out: each is about one topic."""
+        """Return the methods that can be relayed to another broker, because each is about one topic."""
         cold = (PRODUCER_SERVICE["CreateProducer"].path, CONSUMER_SERVICE["Subscribe"].path)
         return frozenset((*cold, *self.hot, *self.server_streams))
 

@@ -1,9 +1,8 @@
 """`danube.AuthService`: called by Java clients with an API key, before anything else and every hour.
 
-Where the locks are off every caller is anonymous, and credentials are ignored wherever they come: any key is answered
-with a token that grants nothing which its bearer would not have without it. Without this call a Java client that was
-given a key could not be built. Where they are on, a key that is good is its own token: it can be revoked at once, and
-lives no longer than it would as a key.
+With authorization off, every caller is anonymous and credentials are ignored: any key is answered with a token that
+adds no rights. The call exists so that a Java client with a key can be created. With authorization on, a valid key is
+its own token, so it can be revoked immediately and does not outlive the key.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ANONYMOUS: Final = "anonymous"
 
 
 class AuthService:
-    """Answers with the caller's own token. `keeper`: authenticates callers; None: authorization is off."""
+    """Answers with the caller's own token. `keeper` authenticates callers. It is None if authorization is off."""
 
     def __init__(self, keeper: Keeper | None) -> None:
         self._keeper = keeper
@@ -35,7 +34,7 @@ class AuthService:
             try:
                 self._keeper.identify(f"Bearer {request.api_key}", peer)
             except Unauthenticated:
-                await asyncio.sleep(self._keeper.wait_s(peer))  # as long as a call with that key would
+                await asyncio.sleep(self._keeper.wait_s(peer))  # the same delay as a call with that key
                 raise
             return pb.AuthResponse(token=request.api_key).SerializeToString()
         return pb.AuthResponse(token=ANONYMOUS).SerializeToString()

@@ -1,11 +1,11 @@
-"""The producers and consumers behind every id given out, kept in the metadata store.
+"""The producers and consumers behind every assigned id, stored in the metadata store.
 
-`ReceiveMessages` and health checks carry an id and nothing else, and after a restart of the broker some clients go on
-with their old id for ever (docs/research/data-plane.md#105-recipes). So the names behind an id are written down when it
-is given out, and read at the start. A record goes with its topic or subscription. A name that nobody used for long is
-forgotten when there are too many: whoever comes with it is told to create or subscribe anew.
+`ReceiveMessages` and health checks carry only an id, and some clients keep using their old id forever after a restart
+of the broker (docs/research/data-plane.md#105-recipes). So the names behind an id are stored when it is assigned, and
+read at the start. A record is deleted with its topic or subscription. If there are too many names, unused ones are
+forgotten, and their clients must create or subscribe again.
 
-"Alive" is what we know of official clients without a connection to look at: they called within the last 15 s (health
+Official clients have no connection to observe. A client counts as alive if it has called within the last 15 s (health
 checks come every 5 s).
 """
 
@@ -42,10 +42,10 @@ from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.official")
 
-MAX_NAMES: Final = 4096  # producers of a topic, consumers of a subscription
-MAX_BYTES: Final = 128 << 20  # of all of them
-LOOKED_AT: Final = 1024  # for one that can be forgotten
-_WRITES: Final = 100  # a transaction's most
+MAX_NAMES: Final = 4096  # producers per topic, consumers per subscription
+MAX_BYTES: Final = 128 << 20  # memory of all names
+LOOKED_AT: Final = 1024  # maximum names examined to find one that can be forgotten
+_WRITES: Final = 100  # maximum per transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +73,18 @@ class ClientBook:
     def __init__(self, store: MetadataStore, foreign_ids: ForeignIds) -> None:
         self._store = store
         self._aside = Aside()
-        self.foreign_ids = foreign_ids  # of ids that are not known here
+        self.foreign_ids = foreign_ids  # for ids of other brokers
         self.producers: dict[int, KnownProducer] = {}
         self.consumers: dict[int, KnownConsumer] = {}
-        self.held_bytes = 0  # of both, about
-        #: streams whose topic is gone, by consumer; they end when the consumer has been told
+        self.held_bytes = 0  # approximate, of both
+        #: streams whose topic is gone, by consumer id. They end after the consumer's health check returned CLOSE
         self.closing: dict[int, AttachedStream] = {}
         # least recently created or subscribed first
         self._producers_of: dict[int, OrderedDict[int, KnownProducer]] = {}
         self._consumers_of: dict[tuple[int, str], OrderedDict[int, KnownConsumer]] = {}
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
-        """Read the stored records; delete those of topics that are gone."""
+        """Read the stored records, and delete those of topics that are gone."""
         self._aside = catalog.aside
         by_id = {topic.topic_id: topic for topic in topics}
         table = Table(keys.CLIENTS, _client_of)
@@ -94,14 +94,14 @@ class ClientBook:
             if topic_id in by_id:
                 table.put(item, self._aside)
             elif catalog.index.topic_by_id(topic_id) is None and not catalog.restorable.kept(topic_id):
-                stale.append(item.key)  # else it is another broker's
+                stale.append(item.key)  # otherwise it belongs to another broker's topic
         for client in table:
             self._put(by_id[client.topic_id], client)
         for start in range(0, len(stale), _WRITES):
             await self._store.transact([Delete(key) for key in stale[start : start + _WRITES]])
 
     async def read(self, record: TopicRecord) -> Callable[[Topic], None]:
-        """Read the clients of a topic that is about to be served; call the result to add them.
+        """Read the clients of a topic that will be served. Call the result to add them.
 
         Raises `StoreUnavailable`.
         """
@@ -126,7 +126,7 @@ class ClientBook:
     # -- looking up ------------------------------------------------------------------------------------------
 
     def producer(self, number: int) -> KnownProducer | None:
-        """Return the producer with that id; None if there is none, or its topic is gone."""
+        """Return the producer with that id. None if there is none, or its topic is gone."""
         known = self.producers.get(number)
         if known is not None and known.topic.closed is not None:
             self._drop_producer(known)
@@ -134,7 +134,7 @@ class ClientBook:
         return known
 
     def consumer(self, number: int) -> KnownConsumer | None:
-        """Return the consumer with that id; None if there is none, or its topic or subscription is gone."""
+        """Return the consumer with that id. None if there is none, or its topic or subscription is gone."""
         known = self.consumers.get(number)
         if known is not None and known.gone:
             self.drop_consumer(known)
@@ -148,7 +148,7 @@ class ClientBook:
     ) -> KnownProducer:
         """Return the producer of that name, admitted by the topic's gate and with its id on stable storage.
 
-        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it may not come.
+        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it is not admitted.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
@@ -170,10 +170,9 @@ class ClientBook:
         return known
 
     def attach_producer(self, topic: Topic, name: str, mode: AccessMode, share: Share) -> KnownProducer:
-        """The producer of that name, admitted by the topic's gate; nothing is written down for it, and it is
-        forgotten with its last sign of life.
+        """Return the producer of that name, admitted by the topic's gate. It is not stored, and forgotten once it is idle.
 
-        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it may not come, and is not known afterwards.
+        Raises `ProducerFenced`, `LimitReached`, `QuotaExceeded`: it is not admitted, and not added.
         """
         number = producer_id(topic.name, name)
         known = self.producer(number)
@@ -215,7 +214,7 @@ class ClientBook:
         try:
             await self._store.transact(writes)
         except ClusterError as error:
-            # It is served all the same. Only a restart would make it unknown, and then it is told to come anew.
+            # It is served anyway. It is lost only at a restart, and the client must then register again.
             log.warning("client_not_recorded", extra={"error": str(error)})
 
     def _put_producer(self, known: KnownProducer) -> None:
@@ -231,9 +230,9 @@ class ClientBook:
         others[known.consumer_id] = known
 
     def _forget_one(self, others: Mapping[int, KnownProducer] | Mapping[int, KnownConsumer]) -> str | None:
-        """If there are too many clients, forget one that is gone; return the key of its record.
+        """If there are too many clients, forget an idle one, and return the key of its record.
 
-        Raises `LimitReached`: those looked at are all in use.
+        Raises `LimitReached`: all examined clients are in use.
         """
         found: Iterable[KnownProducer | KnownConsumer]
         if len(others) >= MAX_NAMES:
@@ -267,7 +266,7 @@ class ClientBook:
         for others in self._consumers_of.values():
             if not any(known.record.key_filters for known in others.values()):
                 continue
-            for known in reversed(others.values()):  # the latest, where there is not room for all
+            for known in reversed(others.values()):  # the latest first, in case there is no room for all
                 pump = known.topic.subscriptions.get(known.subscription)
                 if pump is None or not known.topic.stores or not keep_seat(known, pump, now_s + RESTART_S):
                     break
@@ -300,7 +299,7 @@ class ClientBook:
                 del self._consumers_of[place]
 
     def sweep(self, now_s: float) -> None:
-        """Mark clients that have not called for long as gone; called every 5 s with the loop's time."""
+        """Mark clients without recent calls as gone. Called every 5 s with the loop's time."""
         for producer in list(self.producers.values()):
             if producer.topic.closed is not None:
                 self._drop_producer(producer)

@@ -1,4 +1,4 @@
-"""`danube.ConsumerService`: subscribe, acknowledge, give back. The stream itself is in `receive`."""
+"""`danube.ConsumerService`: subscribe, ack, nack. The stream itself is in `receive`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pydanube_broker.subscription.routes.key_filters import check_filter_sizes
 from pydanube_broker.topics.topic import Topic
 
 TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
-CONSUME: Final = Action.CONSUME  # looked up once: the hot calls name it
+CONSUME: Final = Action.CONSUME  # looked up once, for the hot calls
 MAX_OFFSET: Final = (1 << 63) - 1
 
 
@@ -47,9 +47,9 @@ class ConsumerService:
     # -- subscribing -----------------------------------------------------------------------------------------
 
     async def subscribe(self, data: bytes) -> bytes:
-        """Subscribe; never creates a topic. A new subscription begins at the end, fixed by the transaction that creates it.
+        """Subscribe, without creating a topic. A new subscription begins at the end, fixed by the transaction that creates it.
 
-        The type of a subscription that exists holds, whatever the request says (as in the original).
+        An existing subscription keeps its type, even if the request has another (as in the original).
         """
         request = parse(pb.ConsumerRequest, data)
         name = topic_name(request.topic_name)
@@ -79,7 +79,7 @@ class ConsumerService:
         ).SerializeToString()
 
     async def _open(self, topic: Topic, name: str, type: str) -> AnyPump:
-        """Return the subscription, whatever its type; a new one begins at the end of the topic."""
+        """Return the subscription, of any type. A new one begins at the end of the topic."""
         pump: AnyPump | None = topic.subscriptions.get(name)
         if pump is not None:
             return pump
@@ -88,14 +88,14 @@ class ConsumerService:
             return await self._plane.access.subscription(
                 COLD_CALL, topic, name, type=type, start=latest, start_given=False
             )
-        except InvalidArgument:  # made by somebody else in the same instant, with another type
+        except InvalidArgument:  # created concurrently with another type
             if name not in topic.subscriptions:
                 raise
             made: AnyPump = topic.subscriptions[name]
             return made
 
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
-        """Open a receiving stream; called for every official consumer."""
+        """Open a receiving stream. Called for every official consumer."""
         number: int = parse(pb.ReceiveRequest, data).consumer_id
         if self._book.consumer(number) is None:
             self._book.foreign_ids.check(reply, number)
@@ -106,7 +106,7 @@ class ConsumerService:
     # -- answers ---------------------------------------------------------------------------------------------
 
     def ack(self, data: bytes, reply: UnaryReply) -> None:
-        """Acknowledge; called for every message. A late or unknown id is ignored and answered with OK."""
+        """Acknowledge a message. Called for every message. A late or unknown id is ignored and answered with OK."""
         request = parse(pb.AckRequest, data)
         pump, offset = self._answered(reply, request), request.msg_id.topic_offset
         if pump is not None and offset <= MAX_OFFSET:
@@ -117,16 +117,16 @@ class ConsumerService:
         request = parse(pb.NackRequest, data)
         pump, offset = self._answered(reply, request), request.msg_id.topic_offset
         if pump is not None and offset <= MAX_OFFSET:
-            delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's bound is far below
+            delay_ms = min(request.delay_ms, MAX_OFFSET)  # the policy's maximum is far lower
             pump.nack_delivered([(offset, offset + 1)], delay_ms, request.reason)
         reply.send(request_id_only(request.request_id))
 
     def _answered(self, called: Called, answer: pb.AckRequest | pb.NackRequest) -> AnyPump | None:
-        """Return the subscription that an answer is about; None for a non-reliable topic, which expects no answers.
+        """Return the subscription of an answer. None for a non-reliable topic, which expects no answers.
 
         Raises:
-            Internal: no such topic or subscription. The original's status; NOT_FOUND would make Java subscribe and
-                acknowledge again without end.
+            Internal: the topic or subscription does not exist. This is the original's status, because NOT_FOUND makes
+                Java subscribe and acknowledge again forever.
         """
         check_ident(answer)
         topic = self._topic(called, answer.msg_id.topic_name)
@@ -149,6 +149,6 @@ class ConsumerService:
             ) from None
 
     def end(self, error: ClusterError) -> None:
-        """End every stream as retryable: the broker is shutting down."""
+        """End every stream as retryable, because the broker is shutting down."""
         for stream in tuple(self.streams):
             stream.end(error)

@@ -1,4 +1,4 @@
-"""`danube.Discovery`: where a topic is, and which partitions it has."""
+"""`danube.Discovery`: looks up the owner and the partitions of a topic."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MEANT: Final = "x-danube-broker-url"
 
 
 class ForeignIds:
-    """The topics behind ids that other brokers gave out. Single user: the loop.
+    """The topics behind ids of other brokers. Single user: the loop.
 
-    Health checks and `ReceiveMessages` carry an id and no name. Of producers and consumers whose topic has left this broker,
-    or was somewhere else when they were made through this one, the topic is remembered, within bounds, and said to the
-    broker that such a call is relayed to. Where it is not, a client in proxy mode says which broker it means
-    (`x-danube-broker-url`, docs/research/data-plane.md#62-proxy-mode).
+    Health checks and `ReceiveMessages` carry an id and no name. This class remembers, within bounds, the topic of each
+    producer and consumer whose topic has left this broker, or was elsewhere when they registered through this one. The
+    topic is passed to the broker to which such a call is relayed. If it is not remembered, a client in proxy mode
+    names the broker (`x-danube-broker-url`, docs/research/data-plane.md#62-proxy-mode).
     """
 
     def __init__(self, access: TopicAccess, ownership: Ownership) -> None:
@@ -38,13 +38,13 @@ class ForeignIds:
         self._topics: RecentDict[int, TopicName] = RecentDict(REMEMBERED)
 
     def left(self, number: int, topic: Topic) -> None:
-        """Note that an id is no longer known here, if that is because its topic has left."""
+        """Remember the topic of an id that was dropped here, if the topic has left."""
         if isinstance(topic.closed, (NotOwner, NoOwner)):
             self._topics[number] = topic.options.topic
 
     @contextmanager
     def noting(self, number: int, name: TopicName) -> Iterator[None]:
-        """Context in which a client registers a producer or consumer with that id, here or at another broker."""
+        """Remember the topic of that id if the registration in this context fails because another broker owns the topic."""
         try:
             yield
         except (NotOwner, NoOwner):
@@ -52,7 +52,7 @@ class ForeignIds:
             raise
 
     def check(self, called: Called, number: int) -> None:
-        """Raise `NotOwner` or `NoOwner` if an id that is unknown here belongs to another broker's topic."""
+        """Raise `NotOwner` or `NoOwner` if an unknown id belongs to another broker's topic."""
         if not self._ownership.several:
             return
         metadata = dict(called.caller.metadata)
@@ -89,7 +89,7 @@ class DiscoveryService:
         except NotOwner as error:
             kind, url = pb.TopicLookupResponse.LookupType.Redirect, error.details["broker_url"]
         except NoOwner:
-            pass  # it moves: calls are held here until it has one
+            pass  # it is moving, and calls are held here until it has an owner
         return pb.TopicLookupResponse(
             request_id=request.request_id,
             response_type=kind,
@@ -99,10 +99,10 @@ class DiscoveryService:
         ).SerializeToString()
 
     async def topic_partitions(self, data: bytes) -> bytes:
-        """Return the concrete topics of a name, by partition; none if it is unknown.
+        """Return the concrete topics of a name, ordered by partition number. Empty if it does not exist.
 
-        By index and not by text: Java numbers its consumers by the place in this list, and a partition made later
-        must not move the others.
+        They are not in text order, because Java numbers its consumers by the position in this list, and a partition
+        added later must not shift the others.
         """
         request = parse(pb.TopicLookupRequest, data)
         name = topic_name(request.topic, field="topic")

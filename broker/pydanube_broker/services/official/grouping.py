@@ -1,14 +1,14 @@
-"""Gather single messages of official clients into batches: one for each topic and turn of the loop.
+"""Groups single messages of official clients into batches: one per topic and turn of the loop.
 
-Grouping is per topic and not per producer, because Rust and Go have one send in flight for each producer: per producer
-it would always give batches of one. Arrival order is kept. Nothing awaits between reading a message and queuing it here,
-and a lone message waits for nobody: its group is appended before the loop turns again. While a group of the topic waits
-for the disk the next one gathers, and is appended when that one is committed: it could not be durable earlier, since the
-disk works on one group at a time, and batches of one would each pay for encoding, writing and committing.
+Grouping is per topic, because Rust and Go have only one send in flight per producer, so batches per producer would
+always hold one message. Arrival order is kept. There is no await between reading a message and queuing it here, and a
+lone message does not wait: its group is appended before the loop turns again. While a group of the topic waits for the
+disk, the next one gathers, and is appended when the first is committed. It could not be durable earlier, because the
+disk works on one group at a time, and batches of one would each cost encoding, writing and committing.
 
-A message is checked, whole, before it is queued, so that a group can only be refused for a reason that holds for all of
+A message is checked completely before it is queued, so a group can only be refused for a reason that holds for all of
 it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
-deduplicated, because their ids derive from names and their request ids begin anew with each process
+deduplicated, because their ids derive from names and their request ids restart with each process
 (docs/design.md#6-delivery).
 """
 
@@ -43,14 +43,14 @@ from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.official")
 
-MAX_REQUEST_ID: Final = (1 << 63) - 1  # what the sequence column holds
-PUBLISH_TIME_SPAN_MS: Final = (1 << 31) - 1  # what its column holds
+MAX_REQUEST_ID: Final = (1 << 63) - 1  # maximum of the sequence column
+PUBLISH_TIME_SPAN_MS: Final = (1 << 31) - 1  # maximum span of the publish time column
 GROUP_MESSAGES: Final = 4096
-#: a batch of one message is larger than its request by less than this: fixed parts, offsets, padding, tables
-BATCH_OVERHEAD_BYTES: Final = 4096  # the batch around it
-#: a delivery adds its offset, our address and longer lengths to what was published
+#: maximum bytes that a batch of one message adds to its request: fixed parts, offsets, padding, tables
+BATCH_OVERHEAD_BYTES: Final = 4096
+#: maximum bytes that a delivery adds to the published message: its offset, our address and longer lengths
 DELIVERY_OVERHEAD_BYTES: Final = 1024
-WAITING_BYTES: Final = 256 << 20  # taken from all official producers and not committed yet
+WAITING_BYTES: Final = 256 << 20  # maximum uncommitted bytes of all official producers
 
 assert MAX_COPY_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
 
@@ -62,8 +62,8 @@ class Pending:
 
     def __init__(self, message: SentMessage, size: int, reply: UnaryReply, not_before: float = 0.0) -> None:
         self.message = message
-        self.not_before = not_before  # the loop's time at which it is answered at the earliest: a quota
-        self.size = size  # of the request
+        self.not_before = not_before  # the earliest loop time for its answer, because of a quota
+        self.size = size  # bytes of the request
         self.reply = reply
 
 
@@ -71,8 +71,8 @@ def check_message(message: SentMessage, topic: Topic) -> None:
     """Refuse a message that cannot be stored, or whose payload is too large for the topic.
 
     Raises:
-        MessageTooLarge: the payload is beyond the topic's limit.
-        InvalidArgument: a number that its column does not hold.
+        MessageTooLarge: the payload exceeds the topic's limit.
+        InvalidArgument: a number exceeds the maximum of its column.
     """
     if len(message.payload) > topic.max_message_bytes:
         raise MessageTooLarge(
@@ -88,9 +88,9 @@ def check_message(message: SentMessage, topic: Topic) -> None:
 
 
 def check_size(size: int) -> None:
-    """Refuse a message that is larger, as a whole, than official clients may send (4 MiB).
+    """Refuse a message that exceeds the total size for official clients (4 MiB).
 
-    Raises `MessageTooLarge`: names the limit.
+    Raises `MessageTooLarge`, with the limit.
     """
     if size > MAX_BATCH_BYTES - BATCH_OVERHEAD_BYTES:
         raise MessageTooLarge(
@@ -172,15 +172,15 @@ class _Gathering:
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
-        self.waiting_bytes = 0  # of `pending`
-        self.in_flight = 0  # groups that are appended and not committed
-        self.due = False  # appended when the loop turns
-        self.held = False  # the topic takes nothing for a moment, and is tried again by itself
-        self.answering = 0  # groups that are committed and answered when the loop turns
+        self.waiting_bytes = 0  # bytes of `pending`
+        self.in_flight = 0  # groups that are appended but not committed
+        self.due = False  # will be appended when the loop turns
+        self.held = False  # the topic is waiting for room, and then continues automatically
+        self.answering = 0  # groups that are committed, and answered when the loop turns
 
     @property
     def full(self) -> bool:
-        """Whether the batch is so large that waiting for more gains nothing."""
+        """Return whether the batch is so large that waiting for more gains nothing."""
         return self.waiting_bytes >= BATCH_TARGET_BYTES or len(self.pending) >= GROUP_MESSAGES
 
 
@@ -188,7 +188,7 @@ class Grouping:
     """Gathers the messages of each topic that arrive in one turn of the loop, or while the disk writes.
 
     Args:
-        rejected: told of every refused message: topic and error.
+        rejected: called with topic and error for every refused message.
     """
 
     def __init__(self, rejected: Callable[[str, ClusterError], None]) -> None:
@@ -199,9 +199,9 @@ class Grouping:
         self._waiting_bytes = 0
 
     def add(self, topic: Topic, pending: Pending) -> None:
-        """Queue a checked message; its reply is answered once it is committed.
+        """Queue a checked message. Its reply is sent once it is committed.
 
-        Raises `Overloaded`: too much waits for its commit.
+        Raises `Overloaded`: too many bytes wait for their commit.
         """
         if self._waiting_bytes + pending.size > WAITING_BYTES:
             raise Overloaded("too much waits for the disk; try again in a moment", retry_after_ms=100)
@@ -225,7 +225,7 @@ class Grouping:
         due[-1][0].write_now()
 
     def _flush(self, topic: Topic, gathering: _Gathering) -> None:
-        """Append the waiting messages of a topic; drop the topic's entry when none are left."""
+        """Append the waiting messages of a topic. Remove the topic's entry when none are left."""
         pending, gathering.pending, gathering.waiting_bytes = gathering.pending, [], 0
         if pending:
             for group in _groups(pending):
@@ -234,7 +234,7 @@ class Grouping:
             del self._topics[topic]
 
     def _append(self, topic: Topic, gathering: _Gathering, group: Sequence[Pending]) -> None:
-        if gathering.held:  # those before it wait, too
+        if gathering.held:  # earlier ones wait too
             self._put_back(gathering, group)
             return
         try:
@@ -245,9 +245,9 @@ class Grouping:
         except RateLimited as error:
             if len(group) == 1:
                 self._answer(topic, group, error)
-            for one in group if len(group) > 1 else ():  # some of them may still be within the rate
+            for one in group if len(group) > 1 else ():  # some may still be within the rate
                 self._append(topic, gathering, [one])
-        except Overloaded:  # nothing was stored: the messages wait, as those of the SDK do
+        except Overloaded:  # nothing was stored, and the messages wait, as the SDK's do
             gathering.held = True
             self._put_back(gathering, group)
             topic.when_room(lambda: self._go_on(topic, gathering))
@@ -277,8 +277,8 @@ class Grouping:
         if not (gathering.in_flight or gathering.due or gathering.held):
             self._flush(topic, gathering)
         if gathering.in_flight or gathering.answering:
-            # What was appended is written first: the disk works while the loop answers. A group that one sync
-            # committed with an earlier one stays behind it.
+            # Appended groups are written first, so that the disk works while the loop answers. A group stays behind
+            # an earlier one that the same sync committed.
             gathering.answering += 1
             self._loop.call_soon(self._turn_to_answer, topic, gathering, group, error)
         else:

@@ -1,10 +1,11 @@
-"""`danube.HealthCheck`: every 5 s each official producer and consumer asks whether its id is still served here.
+"""`danube.HealthCheck`: every 5 s each official producer and consumer checks that its id is still served here.
 
-CLOSE tells a consumer to look the topic up and subscribe anew, which it does when its stream ends. It is said only where
-that helps: the id is not known here, or its topic or subscription is gone. A known consumer whose stream was just lost
-is OK, since it opens a new one with the same id (after CLOSE, Python would throw a message away first).
+On CLOSE, a consumer looks up the topic and subscribes again when its stream ends. So CLOSE is sent only where that
+helps: the id is not registered here, or its topic or subscription is gone. A registered consumer that has just lost its
+stream gets OK, because it opens a new one with the same id (after CLOSE, Python would first discard a message).
 
-Ids are made from names, so that anybody can make them: whoever may not use the topic is answered as if there were none.
+Ids derive from names, so any client can compute them. A caller without permission for the topic gets the same answer
+as for an unknown id.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class HealthCheckService:
     def __init__(self, book: ClientBook, access: TopicAccess) -> None:
         self._book = book
         self._access = access
-        self.sends_away = False  # clients are to look for the owners of their topics
+        self.sends_away = False  # whether clients must look up the owners of their topics
 
     def check(self, data: bytes, reply: UnaryReply) -> None:
-        """Answer a health check; called for every one that official clients send."""
+        """Answer a health check. Called for each one of official clients."""
         request = parse(pb.HealthCheckRequest, data)
         if request.client == _PRODUCER:
             reply.send(self._producer(reply, request.id))

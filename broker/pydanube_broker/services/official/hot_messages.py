@@ -1,7 +1,7 @@
-"""The messages that pass for every message of an official client: as a producer sends it, and as a consumer gets it.
+"""Encoding and parsing on the hot path of official clients: a producer's message, its answer, and a delivery.
 
-The generated classes do the work, in C. They are filled field by field, which takes half the time of a constructor with
-keywords, and what is read from them is copied once: each look at a field makes its value anew.
+The generated classes, in C, do the work. They are filled field by field, in half the time of a constructor with
+keywords. Fields are read only once, because each access creates a new value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SentMessage:
 
 
 def read_sent(data: bytes) -> SentMessage:
-    """Parse a `StreamMessage` from a producer. Raises `InvalidArgument`: it is none, or names no topic."""
+    """Parse a `StreamMessage` from a producer. Raises `InvalidArgument`: it is not one, or has no topic."""
     message = parse(pb.StreamMessage, data)
     check_ident(message)
     ident, attributes = message.msg_id, message.attributes
@@ -70,7 +70,7 @@ def encode_delivery(
     schema_version: int = 0,
     routing_key: bytes | None = None,
 ) -> bytes:
-    """Encode a `StreamMessage` for a consumer; absent fields stay absent."""
+    """Encode a `StreamMessage` for a consumer. Absent fields stay absent."""
     message = pb.StreamMessage()
     message.request_id = request_id
     ident = message.msg_id

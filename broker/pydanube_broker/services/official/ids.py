@@ -1,8 +1,8 @@
-"""The ids that official clients are known by: derived from names, so that they outlive a restart.
+"""The ids of official clients, derived from names, so that they outlive a restart.
 
-Those clients keep an id for ever: `SendMessage`, `ReceiveMessages` and health checks name it long after the broker
-that gave it out is gone, and some of them never ask for a new one (docs/research/data-plane.md#105-recipes). Java holds
-ids as signed numbers and takes 0 for "none", hence 1 … 2^63-1.
+These clients keep an id forever: `SendMessage`, `ReceiveMessages` and health checks carry it long after the broker
+that assigned it is gone, and some clients never request a new one (docs/research/data-plane.md#105-recipes). Java
+stores ids as signed numbers and treats 0 as "none", hence 1 … 2^63-1.
 
 Two names of one cluster share an id with a probability of about n² / 2^64: one in ten million for a million names.
 """
@@ -16,12 +16,12 @@ MAX_ID: Final = (1 << 63) - 1
 
 
 def producer_id(topic: str, producer: str) -> int:
-    """The id of a producer's name on a topic."""
+    """Return the id of a producer's name on a topic."""
     return _id(b"producer", topic, producer)
 
 
 def consumer_id(topic: str, subscription: str, consumer: str) -> int:
-    """The id of a consumer's name in a subscription."""
+    """Return the id of a consumer's name in a subscription."""
     return _id(b"consumer", topic, subscription, consumer)
 
 

@@ -1,4 +1,4 @@
-"""A producer or consumer as a client registered it by name, and what is attached under the name now."""
+"""A producer or consumer registered by name, and the client that is attached under the name now."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ assert LONGEST_DELAY_MS < QUIET_MS, "else rivals would be forgotten between two 
 
 
 class Takeovers:
-    """When a consumer may take over the stream of another with the same name. Pure: monotonic milliseconds are given.
+    """Decides when a consumer may take over the stream of another with the same name. Pure: monotonic milliseconds are given.
 
-    Two living processes with one name take the stream from each other: whoever loses it opens it again at once, Rust and
-    Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, since it may be a
-    client that came back before its dead connection was noticed. Those that follow within `QUIET_MS` wait longer each time,
-    so that two rivals settle at one change every four seconds, and deliver in between.
+    Two running processes with one name take the stream from each other: the loser opens it again immediately, Rust and
+    Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, because it may
+    be a client that returned before its broken connection was detected. Later ones within `QUIET_MS` wait longer each
+    time, so two rivals settle at one takeover every four seconds, and receive messages in between.
     """
 
     __slots__ = ("_count", "_last_ms")
@@ -39,7 +39,7 @@ class Takeovers:
         self._count = 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return the milliseconds until a newcomer may take over; 0: at once."""
+        """Return the milliseconds until a newcomer may take over. 0 if it may now."""
         if self._last_ms is None or now_ms - self._last_ms >= QUIET_MS:
             return 0
         delay = min(FIRST_DELAY_MS << min(self._count - 1, 10), LONGEST_DELAY_MS)
@@ -53,12 +53,12 @@ class Takeovers:
         self._last_ms = now_ms
 
 
-KNOWN_BYTES: Final = 1024  # of a producer or consumer beside its names
-SWEEPS_WITHOUT_A_CALL: Final = 3  # 5 s apart, until a client counts as gone
+KNOWN_BYTES: Final = 1024  # memory per producer or consumer, without its names
+SWEEPS_WITHOUT_A_CALL: Final = 3  # sweeps, 5 s apart, until a client counts as gone
 
 
 class AttachedStream(Protocol):
-    """A consumer's open stream, or one that waits to take the place of another."""
+    """A consumer's open stream, or one that waits to take over from another."""
 
     @property
     def topic_name(self) -> TopicName: ...
@@ -67,10 +67,10 @@ class AttachedStream(Protocol):
         """The consumer's health check was answered with CLOSE: end the stream soon after."""
 
     def stop_waiting(self) -> None:
-        """Refuse this stream, which waits for the place: a newer one waits instead."""
+        """Refuse this waiting stream, because a newer one waits instead."""
 
     def place_is_free(self) -> None:
-        """Attach: the stream that had the place has ended."""
+        """Attach, because the previous stream has ended."""
 
 
 class KeptSeat(Protocol):
@@ -80,7 +80,7 @@ class KeptSeat(Protocol):
         """Leave the subscription for good."""
 
     def swept(self, now_s: float) -> None:
-        """Leave the subscription if the time to return is over."""
+        """Leave the subscription if the time to return has expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +105,11 @@ class KnownProducer:
     name: str
     signs: int = 0
     here: bool = False  # counted in the topic's `producers_connected`
-    mode: AccessMode = AccessMode.SHARED  # as it last came
-    admitted: AccessMode | None = None  # by the topic's gate
+    mode: AccessMode = AccessMode.SHARED  # its latest mode
+    admitted: AccessMode | None = None  # the mode in which the topic's gate admitted it
     fenced: ClusterError | None = None  # an exclusive producer has the topic for itself
     recorded: bool = False  # its id is on stable storage
-    share: Share | None = None  # what it counts in as a producer
+    share: Share | None = None  # the quota share in which it counts as a producer
 
     @property
     def size(self) -> int:
@@ -118,7 +118,7 @@ class KnownProducer:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody has called by this name for long."""
+        """Return whether no recent call used this name."""
         return not self.signs
 
     def touch(self) -> None:
@@ -131,7 +131,7 @@ class KnownProducer:
                 self.share.producers(1)
 
     def admit(self, mode: AccessMode) -> None:
-        """Attach the producer as the topic's gate allows, beside others or in their place.
+        """Attach the producer through the topic's gate, beside others or in their place.
 
         Raises `ProducerFenced`, `LimitReached`: nothing has changed.
         """
@@ -145,12 +145,12 @@ class KnownProducer:
         self.fenced = None
 
     def end(self, error: ClusterError) -> None:
-        """Detach: the gate took away the right to write (`AttachedProducer`)."""
+        """Detach, because the gate revoked the right to write (`AttachedProducer`)."""
         self.fenced = error
         self.admitted = None
 
     def leave(self) -> None:
-        """Detach: the client has not called for long, or its topic is gone."""
+        """Detach, because the client has no recent calls, or its topic is gone."""
         self.topic.gate.detach(self)
         self.admitted = None
         if self.here:
@@ -170,7 +170,7 @@ class KnownConsumer:
     signs: int = 0
     seat: KeptSeat | None = None  # while it has no stream
     stream: AttachedStream | None = None
-    waiting: AttachedStream | None = None  # would take the stream's place and must wait
+    waiting: AttachedStream | None = None  # waits to take over from the stream
     takeovers: Takeovers = field(default_factory=Takeovers)
     not_before_ms: int = 0  # no stream is opened earlier (the loop's clock)
 
@@ -181,7 +181,7 @@ class KnownConsumer:
 
     @property
     def idle(self) -> bool:
-        """Whether it has no stream, and the client has not called for long."""
+        """Return whether it has no stream, and the client has no recent calls."""
         return self.stream is None and not self.signs
 
     def touch(self) -> None:
@@ -198,7 +198,7 @@ class KnownConsumer:
 
     @property
     def gone(self) -> bool:
-        """Whether its topic or subscription is gone."""
+        """Return whether its topic or subscription is gone."""
         return self.topic.closed is not None or self.subscription not in self.topic.subscriptions
 
     def filters_for(self, pump: AnyPump) -> tuple[str, ...]:

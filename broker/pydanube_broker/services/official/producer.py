@@ -1,8 +1,8 @@
 """`danube.ProducerService`: producers of the official clients.
 
-`CreateProducer` is the only call of theirs that makes a topic. `SendMessage` is the hot one: nothing in it awaits. A
-message is accepted from any producer whose id is the one of the name it carries, known or not: after a restart of the
-broker Rust, Go and Python go on with their old id, and would hand any other answer than UNAVAILABLE to the application.
+`CreateProducer` is their only call that creates a topic. `SendMessage` is the hot call, and never awaits. A message is
+accepted from any producer whose id matches the name in the message, even if it is not registered: after a restart of
+the broker Rust, Go and Python keep using their old id, and pass any error except UNAVAILABLE to the application.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ProducerService:
         self._loop = asyncio.get_running_loop()
 
     async def create_producer(self, data: bytes) -> bytes:
-        """Create a producer; an existing name gets its id again, and concurrent creations are one."""
+        """Create a producer. An existing name gets its id again, and concurrent creations of a name count as one."""
         request = parse(pb.ProducerRequest, data)
         name = topic_name(request.topic_name)
         check_name(request.producer_name, field="producer_name")
@@ -84,21 +84,21 @@ class ProducerService:
         ).SerializeToString()
 
     def send_message(self, data: bytes, reply: UnaryReply) -> None:
-        """Store a message of an official producer; called for every one."""
-        check_size(len(data))  # before it is parsed: attributes take thirty times their room
+        """Store a message of an official producer. Called for every message."""
+        check_size(len(data))  # before parsing, where attributes take thirty times the memory
         message = read_sent(data)
         name = message.topic_name
         known = self._book.producer(message.producer_id)
         if known is None or known.topic.name != name:
             known = self._attach(reply, message, name)
-        else:  # anybody can name its id
+        else:  # any client can compute its id
             self._plane.access.check_again(reply, Action.PRODUCE, known.topic)
         topic = known.topic
         try:
             self._plane.health.check_publish()
             if known.fenced is not None:
                 raise known.fenced
-            if known.admitted is None:  # it is back after a restart or a pause: it may come as it did, or not
+            if known.admitted is None:  # it is back after a restart or a pause, and may not be admitted again
                 known.admit(known.mode)
             check_message(message, topic)
             checking = self._schemas.check(topic, message)
@@ -113,7 +113,7 @@ class ProducerService:
             raise
 
     def _not_before(self, topic: Topic, reply: UnaryReply, size: int) -> float:
-        """Return the earliest time of the answer, by which these clients are slowed down. Raises `QuotaExceeded`."""
+        """Return the earliest time of the answer, whose delay throttles these clients. Raises `QuotaExceeded`."""
         if not self._plane.access.limited:
             return 0.0
         share = self._plane.access.share(reply, topic)
@@ -122,7 +122,7 @@ class ProducerService:
         return 0.0 if waited is None else self._loop.time() + waited.wait_ms / 1000
 
     async def _add_checked(self, checking: Awaitable[None], topic: Topic, pending: Pending) -> None:
-        """Queue a message whose payload takes longer to check than the loop may wait."""
+        """Queue a message after the check of a payload that would block the loop too long."""
         try:
             await checking
             self._plane.health.check_publish()

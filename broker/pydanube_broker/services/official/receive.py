@@ -1,17 +1,18 @@
 """`danube.ConsumerService/ReceiveMessages`: the stream of one official consumer.
 
-What these clients make of the way a stream begins and ends (docs/research/data-plane.md#82-receivemessages,
-#103-receivemessages-reactions) decides everything here:
+This module follows from the clients' reactions to the begin and end of a stream
+(docs/research/data-plane.md#82-receivemessages, #103-receivemessages-reactions):
 
-* The headers leave as soon as the consumer is attached: Rust waits for them with a lock in hand. A failure before that is
-  trailers only, since an error after the headers makes Rust open the stream again without a pause.
-* It never ends with OK (Go stops for good, the others spin), but with UNAVAILABLE.
-* An id that is not known, or a place that is taken, is answered after a pause, because Python asks again at once.
-* Where the topic is gone the consumer is told so by its next health check, and the stream ends shortly after: only so do
-  all of them subscribe anew, and only once.
+* The headers are sent as soon as the consumer is attached, because Rust holds a lock until they arrive. A failure before
+  that sends only trailers, because an error after the headers makes Rust open the stream again without a pause.
+* The stream never ends with OK (Go stops forever, the others spin), but with UNAVAILABLE.
+* An unknown id, or a place in use, is answered after a pause, because Python retries immediately.
+* If the topic is gone, the consumer's next health check returns CLOSE, and the stream ends shortly after. Only then do
+  all clients subscribe again, and only once.
 
-A consumer takes part in its subscription while its stream is open. What it holds is free again when the stream is lost, but
-not where its topic moves: the stream is carried on (`relay`), its client still has the messages, and keeps them at the next owner.
+A consumer takes part in its subscription while its stream is open. When the stream is lost, its unacknowledged messages
+can be redelivered. When its topic moves, they cannot: the stream is relayed (`relay`), and the client keeps its messages
+at the next owner.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.official")
 
-REFUSE_AFTER_S: Final = 0.3  # before an unknown id, or a taken place, is answered
-FAILED_PAUSE_MS: Final = 1_000  # after a failure of ours the same consumer waits so long
+REFUSE_AFTER_S: Final = 0.3  # delay of the answer to an unknown id or a place in use
+FAILED_PAUSE_MS: Final = 1_000  # pause of the same consumer after a failure of the broker
 CLOSE_WAIT_S: Final = 6.0  # longer than the 5 s between two health checks
 CLOSE_GRACE_S: Final = 0.2  # from the answer CLOSE to the end of the stream
-STEP_MESSAGES: Final = 16  # ≈ 100 µs of encoding in one turn
+STEP_MESSAGES: Final = 16  # messages per turn: ≈ 100 µs of encoding
 
 
 class ReceiveStream:
@@ -73,10 +74,10 @@ class ReceiveStream:
     ) -> None:
         self.consumer_id = consumer_id
         self.connected_at_ms = now_ms()
-        # Answers are calls of their own, which do not name who sends them
+        # Answers are separate calls, without the consumer's id
         self.heard_at_ms: int | None = None
         self.answered_at_ms: int | None = None
-        # These clients leave by cancelling, which looks like a connection that broke
+        # These clients leave by cancelling, which looks like a broken connection
         self.said_goodbye = True
         self.queued = False
         self.closed = False
@@ -91,7 +92,7 @@ class ReceiveStream:
         self._known: KnownConsumer | None = None
         self._pump: AnyPump | None = None
         self._frames: deque[Iterator[bytes]] = deque()
-        self._owed = 0  # bytes of the frame that is being sent, told to the connection
+        self._owed = 0  # remaining bytes of the current frame, as reported to the connection
         self.name = ""
         self._try()
 
@@ -103,12 +104,12 @@ class ReceiveStream:
         self._timer = self._loop.call_later(delay_s, then)
 
     def _try(self) -> None:
-        """Attach if that is possible yet, else try again later."""
+        """Attach if that is possible now, otherwise try again later."""
         self._timer = None
         if self.closed:
             return
         known = self._book.consumer(self.consumer_id)
-        # Ids are made from names: whoever may not read the topic is not told that there is one, and waits in nobody's place.
+        # Any client can compute an id. Without permission, the answer is as for an unknown id, and no place is taken.
         if known is None or not self._plane.access.may(
             self._reply, Action.CONSUME, known.topic.options.topic
         ):
@@ -127,7 +128,7 @@ class ReceiveStream:
         if known.stream is not None:
             wait_ms = max(wait_ms, known.takeovers.wait_ms(now))
         if wait_ms > 0:
-            # At once when the place becomes free; an earlier newcomer gives way to this one.
+            # Earlier if the place becomes free. This stream replaces another one that waits.
             if known.waiting is not None and known.waiting is not self:
                 known.waiting.stop_waiting()
             known.waiting = self
@@ -162,7 +163,7 @@ class ReceiveStream:
             known.takeovers.happened(self._now_ms())
         known.stream = self
         former = self._book.closing.pop(self.consumer_id, None)
-        if former is not None:  # of the topic's former life; the client has come anew by itself
+        if former is not None:  # a stream of the deleted topic, whose client has subscribed again already
             former.told_close()
         known.touch()
         self._pace = Pace(self._plane.access.share(self._reply, known.topic), known.topic.name, self._paid)
@@ -171,7 +172,7 @@ class ReceiveStream:
 
     @property
     def right(self) -> Right | None:
-        """The permission by which the stream was opened."""
+        """Return the permission under which the stream was opened."""
         return (
             None
             if self._known is None or self.closed
@@ -179,7 +180,7 @@ class ReceiveStream:
         )
 
     def _refuse(self, error: ClusterError) -> None:
-        """End with an error instead of response headers, after a pause."""
+        """End with an error, without response headers, after a pause."""
         if not self.closed:
             self._later(REFUSE_AFTER_S, lambda: self._refuse_now(error))
 
@@ -224,11 +225,12 @@ class ReceiveStream:
         return more
 
     def _feed(self) -> bool:
-        """Encode and send a few messages; return whether more can be sent now."""
+        """Encode and send a few messages. Return whether more can be sent now."""
         frames, reply, messages, size = self._frames, self._reply, 0, 0
         try:
             for _ in range(STEP_MESSAGES):
-                # What is owed counts as queued: if that stopped it, streams that are owed much would wait for one another.
+                # Owed bytes count as queued, but `has_room` ignores other streams: with `writable` they would block
+                # one another.
                 if not frames or not reply.has_room or self._pace.slowed:
                     return False  # `on_credit` or `_paid` goes on
                 message = next(frames[0], None)
@@ -243,7 +245,7 @@ class ReceiveStream:
             self._failed()
             return False
         finally:
-            if messages:  # as sent: these clients get what our SDK compressed uncompressed
+            if messages:  # sizes as sent, because these clients receive compressed batches uncompressed
                 self._pace.count_delivered(messages, size)
         return bool(frames)
 
@@ -255,7 +257,7 @@ class ReceiveStream:
             self._flowing()
 
     def _send_rest(self) -> bool:
-        """Send all delivered messages even if the client does not read: they are in memory anyway. False: that ended the stream."""
+        """Send all delivered messages, which are in memory anyway, even to a slow client. Return False if that failed."""
         try:
             for message in chain.from_iterable(self._frames):
                 self._reply.send(message)
@@ -283,16 +285,16 @@ class ReceiveStream:
             self._pump.flowing(self.consumer_id)
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Drop what was not sent yet. Official clients know no sessions, so they are not told."""
+        """Drop the messages not sent yet. Official clients have no sessions, so there is nothing to send."""
         if reason != SessionReason.JOINED:
             self._drop_frames()
             self._flowing()
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: official clients cannot be asked for messages in their buffers."""
+        """Do nothing, because official clients cannot return messages from their buffers."""
 
     def activated(self) -> None:
-        """Do nothing: for official clients a standby is a silent stream until messages arrive."""
+        """Do nothing, because for official clients a standby is a silent stream until messages arrive."""
 
     def end(self, error: ClusterError) -> None:
         """End the stream: taken over, topic or subscription gone, log unreadable, or shutdown."""
@@ -301,8 +303,9 @@ class ReceiveStream:
         known = self._known
         match error:
             case NotOwner() | NoOwner():
-                # Carried on by the relay, in the next turn: whoever ends us goes through its consumers. What was
-                # delivered is with the consumer at the next owner, and goes to the client before what comes from there.
+                # The relay continues the stream. It ends in the next turn, because the caller is iterating over its
+                # consumers. Delivered messages stay with the consumer at the next owner, and must reach the client
+                # before later ones.
                 if self._send_rest():
                     self._later(0, lambda: self._reply.end(error))
             case TopicNotFound() | SubscriptionNotFound() if known is not None:
@@ -332,11 +335,11 @@ class ReceiveStream:
         )
 
     def stop_waiting(self) -> None:
-        """Refuse this stream, which waits for the place: a newer one waits instead."""
+        """Refuse this waiting stream, because a newer one waits instead."""
         self._refuse_now(self._taken_over())
 
     def place_is_free(self) -> None:
-        """Attach: the stream that had the place has ended."""
+        """Attach, because the previous stream has ended."""
         self._later(0, self._try)
 
     # -- the rest of its life --------------------------------------------------------------------------------
@@ -363,7 +366,7 @@ class ReceiveStream:
         self._pace = Pace()  # the other one refers to this stream
 
     def _detach(self) -> None:
-        """Free the consumer's place; a stream that waits for it takes it."""
+        """Free the consumer's place. A waiting stream takes it."""
         known = self._known
         if known is None:
             return

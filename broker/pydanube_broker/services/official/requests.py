@@ -1,4 +1,4 @@
-"""Checks that come first in every request: that it parses, and its names."""
+"""The first checks of every request: parsing and names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydanube_core.names import TopicName
 
 M = TypeVar("M", bound=Message)
 
-# The original restricts the names of producers and consumers in no way. Ours are stored, hence a length.
+# The original does not restrict the names of producers and consumers. Here they are stored, so their length is bounded.
 MAX_NAME_CHARS: Final = 1024
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Parse a request. Raises `InvalidArgument`: the bytes are no such message, or a text is not UTF-8."""
+    """Parse a request. Raises `InvalidArgument`: the bytes are not such a message, or a text is not UTF-8."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -29,9 +29,9 @@ def parse(kind: type[M], data: bytes) -> M:
 
 @lru_cache(maxsize=4096)
 def topic_name(text: str, *, field: str = "topic_name") -> TopicName:
-    """A topic's full name, `/namespace/topic`: official clients know no short form, and compare names as text.
+    """Parse a topic's full name, `/namespace/topic`. Official clients have no short form, and compare names as text.
 
-    Remembered: it comes with every acknowledgement.
+    The result is cached, because every acknowledgement contains a name.
     """
     name = TopicName.parse(text, field=field)
     if text != str(name):
@@ -48,7 +48,7 @@ def check_ident(request: Any) -> None:
 
 
 def check_name(text: str, *, field: str) -> str:
-    """A producer's or consumer's name: any text, the empty one included, of bounded length."""
+    """Check a producer's or consumer's name: any text, even empty, of bounded length. Raises `InvalidName`."""
     if len(text) > MAX_NAME_CHARS:
         raise InvalidName(
             f"{field} has {len(text)} characters, at most {MAX_NAME_CHARS} are taken",
@@ -59,7 +59,7 @@ def check_name(text: str, *, field: str) -> str:
 
 
 def enum_value(words: tuple[str, ...], number: int, *, field: str) -> str:
-    """Return our member for the number of a proto3 enum, which may be any number on the wire."""
+    """Return the word for the number of a proto3 enum. Raises `InvalidArgument`, as the wire allows any number."""
     if not 0 <= number < len(words):
         choices = ", ".join(f"{i} ({word})" for i, word in enumerate(words))
         raise InvalidArgument(f"{field} {number}: use one of {choices}", field=field, value=number)

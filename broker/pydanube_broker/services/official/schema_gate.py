@@ -1,4 +1,4 @@
-"""The data plane's questions to the schema registry."""
+"""The official services' access to the schema registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class SchemaGate:
-    """The registry as the data plane needs it: topics have a subject and a policy, and messages are checked."""
+    """Binds topics to subjects, and checks messages against them."""
 
     def __init__(self, schemas: TopicSchemas) -> None:
         self._schemas = schemas
@@ -28,11 +28,11 @@ class SchemaGate:
             raise _as_mismatch(error) from error
 
     async def bind(self, topic: Topic, reference: pb.SchemaReference, may_set: Callable[[], None]) -> None:
-        """Bind the topic to the subject that a producer names, if it has none yet.
+        """Bind the topic to a producer's subject, if it has none yet.
 
         Raises:
-            SchemaMismatch: the topic has another one, also when that was assigned a moment ago; or the subject, or
-                the version asked for, is not registered (FAILED_PRECONDITION, as these clients know it).
+            SchemaMismatch: the topic has another subject, even one set concurrently, or the requested subject or version
+                is not registered (FAILED_PRECONDITION, which these clients expect).
         """
         pinned, least = _versions(reference)
         try:
@@ -43,9 +43,9 @@ class SchemaGate:
             raise _as_mismatch(error) from error
 
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
-        """Check a message by the topic's policy: at once, or by awaiting the result if it takes longer.
+        """Check a message by the topic's policy. If that takes longer, return an awaitable that completes the check.
 
-        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client takes as final.
+        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client treats as final.
         """
         guard = topic.schema
         if guard is None:
@@ -54,7 +54,7 @@ class SchemaGate:
         try:
             done = guard.check_message(schema_id, version, payload, null=is_null(payload, message.attributes))
         except SchemaMismatch as error:
-            # FAILED_PRECONDITION puts Java into a loop without end or delay
+            # FAILED_PRECONDITION puts Java into an endless loop without delay
             # (docs/research/data-plane.md#102-unary-reactions).
             raise InvalidArgument(f"{error.code}: {error.message}", **error.details) from error
         return None if done else guard.check_payload(schema_id, version, payload)
@@ -67,12 +67,12 @@ def _versions(reference: pb.SchemaReference) -> tuple[int | None, int | None]:
             return reference.pinned_version, None
         case "min_version":
             return None, reference.min_version
-        case _:  # use_latest, or nothing: the same to every client
+        case _:  # use_latest or unset, which every client treats the same
             return None, None
 
 
 def _as_mismatch(error: SchemaNotFound) -> SchemaMismatch:
-    # Tools of the original look for these words, whatever the status (docs/research/data-plane.md).
+    # Tools of the original search for these words, with any status (docs/research/data-plane.md).
     return SchemaMismatch(
         f"schema not found: {error.message}", next=error.next, **{**error.details, "field": "schema_ref"}
     )

@@ -1,16 +1,16 @@
 """The place that is kept for a consumer in its subscription while it has no stream.
 
-Official clients subscribe first and open their stream later, and the subscription counts them from the first moment:
-an exclusive one is taken, a failover's order is that of subscribing, and a key-shared one must not take a key for
-nobody's because the consumer that asked for it has not opened its stream yet (a message nobody accepts is skipped for
-good). So a seat joins the subscription and is sent nothing; the stream that follows takes it over.
+Official clients subscribe first and open their stream later, but count from the moment of subscribing: an exclusive
+subscription is in use, and a failover's order is that of subscribing. A key-shared subscription must not treat a key as
+unaccepted because the consumer with its filter has no stream yet (a message that no consumer accepts is skipped
+permanently). So a seat joins the subscription and receives nothing, and the later stream takes it over.
 
 How long a seat is kept:
 
-* exclusive: as long as its consumer lives (health checks);
-* failover, key-shared: `OPENING_S` after subscribing, since others wait for it;
-* non-reliable topics: the same in every type. What is published meanwhile is queued for it, within bounds;
-* key-shared with filters, when a stream was lost: `LOST_S`; after a restart of the broker: `RESTART_S`.
+* exclusive: while its consumer is alive (health checks)
+* failover, key-shared: `OPENING_S` after subscribing, because others wait for it
+* non-reliable topics: the same for every type. Messages published in that time are queued for it, within bounds
+* key-shared with filters: `LOST_S` after its stream was lost, `RESTART_S` after a restart of the broker
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESTART_S: Final = 30.0
 
 
 class Seat:
-    """A `ConsumerLink` that is sent nothing."""
+    """A `ConsumerLink` that receives nothing."""
 
     __slots__ = (
         "_known", "_pump", "answered_at_ms", "connected_at_ms", "consumer_id", "heard_at_ms", "name",
@@ -46,7 +46,7 @@ class Seat:
         """Join the subscription, taking over from a predecessor of the same name.
 
         Args:
-            until_s: the loop's time until when it is kept; None: while the consumer lives.
+            until_s: the loop's time until which it is kept. None: while the consumer is alive.
 
         Raises:
             ConsumerBusy, LimitReached: nothing has changed.
@@ -74,16 +74,16 @@ class Seat:
         raise AssertionError("a seat has no credit and is sent nothing")
 
     def session_changed(self, session: int, offset: int, reason: str) -> None:
-        """Do nothing: an empty seat has nobody to tell."""
+        """Do nothing, because a seat has no client."""
 
     def recall(self, session: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Do nothing: an empty seat holds no messages."""
+        """Do nothing, because a seat holds no messages."""
 
     def activated(self) -> None:
-        """Do nothing: an empty seat has nobody to tell."""
+        """Do nothing, because a seat has no client."""
 
     def end(self, error: ClusterError) -> None:
-        """End the seat: the consumer's stream has taken the place, or the subscription is gone."""
+        """End the seat, because the consumer's stream has taken over, or the subscription is gone."""
         if self._known.seat is self:
             self._known.seat = None
 
@@ -95,17 +95,17 @@ class Seat:
             self._pump.leave(self.consumer_id)
 
     def swept(self, now_s: float) -> None:
-        """Leave the subscription if the time to return is over."""
+        """Leave the subscription if the time to return has expired."""
         if not self._known.signs if self.until_s is None else now_s >= self.until_s:
             self.give_up()
 
 
 def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) -> None:
-    """Keep a place for the stream that will follow; not needed for a consumer that has its stream.
+    """Keep a place for a stream that will follow, unless the consumer has its stream already.
 
     Raises:
-        ConsumerBusy: exclusive, and held by another name.
-        LimitReached: one more consumer would be too many.
+        ConsumerBusy: the subscription is exclusive and in use under another name.
+        LimitReached: the maximum number of consumers is reached.
     """
     if known.stream is not None:
         return
@@ -117,7 +117,7 @@ def seat_after_subscribing(known: KnownConsumer, pump: AnyPump, now_s: float) ->
 
 
 def seat_after_loss(known: KnownConsumer, pump: AnyPump, now_s: float) -> bool:
-    """Keep the place of a consumer that will probably return, if messages would be skipped in its absence."""
+    """Keep the place of a consumer that may return, if messages would be skipped in its absence."""
     if not pump.needs_keys:
         return False
     return keep_seat(known, pump, now_s + LOST_S)

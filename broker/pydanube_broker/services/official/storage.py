@@ -15,10 +15,10 @@ from pydanube_broker.tier.tier import Tier
 class StorageService:
     def __init__(self, access: TopicAccess, tier: Callable[[], Tier]) -> None:
         self._access = access
-        self._tier = tier  # opened after these services are made
+        self._tier = tier  # opened after these services are created
 
     async def list_segment_descriptors(self, data: bytes) -> bytes:
-        """Committed objects that begin behind an offset. They are Parquet, not the original's frames."""
+        """Return the committed objects that begin after an offset. They are Parquet, not the original's frames."""
         request = parse(pb.ListSegmentDescriptorsRequest, data)
         name = topic_name(request.topic, field="topic")
         topic = self._access.topic(COLD_CALL, Action.CONSUME, name)

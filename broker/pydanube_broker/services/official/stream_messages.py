@@ -1,8 +1,8 @@
-"""Cut messages for official consumers from stored batches.
+"""Extracts messages for official consumers from stored batches.
 
-A frame notes which messages of which batches are wanted; they become `StreamMessage`s when it is sent. Decoded batches
-are kept for a while, bounded in bytes: a strict round robin takes them apart one message at a time, and decoding a batch
-of thousands anew for each would cost a millisecond a message.
+A frame records the batches and indices of its messages, and encodes them as `StreamMessage`s when it is sent. Decoded
+batches are cached, bounded in bytes, because a strict round robin takes one message at a time, and decoding a batch of
+thousands for each would cost a millisecond per message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CACHE_BYTES: Final = 32 << 20
 
 
 class DecodedBatches:
-    """The batches that were decoded last, for the whole broker, bounded in bytes."""
+    """The broker's cache of recently decoded batches, bounded in bytes."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit = limit_bytes
@@ -36,8 +36,8 @@ class DecodedBatches:
 
     def get(self, topic: Topic, batch: CachedBatch) -> DecodedBatch:
         if batch.count == 1:
-            return DecodedBatch(batch)  # nobody asks for it again soon
-        # The broker part, which has a checksum, names the batch: the same stored batch read again has the same.
+            return DecodedBatch(batch)  # not cached, because it is not used again soon
+        # The broker part, which has a checksum, identifies the stored batch, also when it is read again.
         key = (topic.topic_id, bytes(batch.buffers[0][:BROKER_PART_BYTES]))
         decoded = self._batches.get(key)
         if decoded is not None:
@@ -52,7 +52,7 @@ class DecodedBatches:
 
 
 class MessageFrame:
-    """One sending to an official consumer (a `Frame`)."""
+    """One delivery to an official consumer (a `Frame`)."""
 
     __slots__ = ("_pieces", "messages", "stored_bytes")
 
@@ -78,7 +78,7 @@ class MessageFrame:
         return cost
 
     def encode(self, topic: Topic, decoded: DecodedBatches, broker_url: str) -> Iterator[bytes]:
-        """Yield the encoded messages in order, each made on demand."""
+        """Yield the encoded messages in order, each encoded on demand."""
         name = topic.name
         stored = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
         for batch, inside in self._pieces:
@@ -88,11 +88,11 @@ class MessageFrame:
 
 
 def _delivery(columns: DecodedBatch, index: int, topic: str, broker_url: str, *, stored: bool) -> bytes:
-    """Return one message in the official clients' form; absent fields stay absent.
+    """Return one message in the official clients' form. Absent fields stay absent.
 
     Args:
-        stored: whether the topic keeps its messages. One that does not has no offsets for them: they are 0, and the
-            original's command line goes by that.
+        stored: whether the topic stores its messages. Otherwise their offsets are 0, on which the original's command
+            line relies.
     """
     producer_id, producer_name = columns.producer(index)
     schema_id, version = columns.schema(index)
