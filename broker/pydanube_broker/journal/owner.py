@@ -23,7 +23,7 @@ class JournalOwner(Protocol):
         """Return the current state, encoded in pieces."""
 
     def durable(self, lsn: int) -> None:
-        """Everything below `lsn` is on stable storage."""
+        """Called when everything below `lsn` is on stable storage."""
 
     def failed(self, error: JournalReadOnly) -> None:
-        """The journal has failed and is read-only. The outcome of records not yet durable is unknown."""
+        """Called when the journal has failed and is read-only. The outcome of records not yet durable is unknown."""

@@ -57,7 +57,7 @@ assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
 class Kind(IntEnum):
-    """The kinds of records. Records contain topic ids, so a topic created again under its name is distinct from the old one."""
+    """The kinds of records. They contain ids, so a topic created again under its name is distinct from the old one."""
 
     BATCH = 1
     CURSOR = 2

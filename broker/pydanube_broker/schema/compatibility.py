@@ -27,9 +27,9 @@ class Refused:
 def refused_message(
     compared: tuple[tuple[int, int], ParsedSchema, object], new: ParsedSchema, mode: CompatibilityMode
 ) -> Refused | None:
-    """Return a message that one schema accepts and the other refuses. None if none is found or the format is not JSON Schema.
+    """Return a message that one schema accepts and the other refuses. None if none is found.
 
-    `compared`: schema id and version of the old schema, and its parsed form.
+    Other formats than JSON Schema have none. `compared`: schema id and version of the old schema, and its parsed form.
     """
     (_, version), old, _ = compared
     if not isinstance(old, JsonSchema) or not isinstance(new, JsonSchema):

@@ -25,9 +25,10 @@ MAX_TAG_CHARS: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectSpec(JsonRecord):
-    """A subject's record. `last_version` is the highest number ever assigned. Numbers of deleted versions are not reused.
+    """A subject's record.
 
-    `identity` is the schema id, from a leased block (`cluster.id_blocks`). If None, the key's create revision is the id.
+    `last_version` is the highest number ever assigned. Numbers of deleted versions are not reused. `identity` is the
+    schema id, from a leased block (`cluster.id_blocks`). If it is None, the key's create revision is the id.
     """
 
     subject: str

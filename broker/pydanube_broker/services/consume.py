@@ -173,7 +173,7 @@ class ConsumeStream:
                     self.consumer_id, terminate.session, pairs_of(terminate.ranges), terminate.reason
                 )
             case "seek":
-                self._reply.pause_reading()  # one at a time, and what follows it comes after it
+                self._reply.pause_reading()  # later requests are handled after the seek
                 self._plane.spawn(self._seek(request.seek))
             case "taken":
                 taken = request.taken
@@ -189,7 +189,7 @@ class ConsumeStream:
             case "credit":
                 reader.grant(request.credit.messages, request.credit.bytes)
             case "seek":
-                self._reply.pause_reading()  # one at a time, and what follows it comes after it
+                self._reply.pause_reading()  # later requests are handled after the seek
                 self._plane.spawn(self._seek(request.seek))
             case kind:
                 raise InvalidArgument(
@@ -475,4 +475,4 @@ class ConsumeStream:
             self._pump.leave(self.consumer_id)
         if self._reader is not None:
             self._reader.close()
-        self._pace = Pace()  # the other one refers to this stream
+        self._pace = Pace()  # drops the old one, which references this stream

@@ -61,7 +61,7 @@ class CopyStream:
         self._source.handle(_decode_request(message))
 
     def _peer(self) -> BrokerId:
-        """Return the broker that calls. Raises `PermissionDenied`: it proves no membership."""
+        """Return the calling broker. Raises `PermissionDenied`: it does not prove its membership."""
         shown = dict(self._reply.caller.metadata).get(RELAYED.decode())
         if self._relay is None or self._relay.membership is None or not isinstance(shown, str):
             raise not_a_member()

@@ -408,7 +408,7 @@ class PublishStream:
         self.closed = True
         self._gone(self)
         self._release()
-        self._pace = Pace()  # the other one refers to this stream
+        self._pace = Pace()  # drops the old one, which references this stream
 
     def _release(self) -> None:
         """Release the producer's session. This connection writes no more."""

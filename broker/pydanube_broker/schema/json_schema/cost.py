@@ -74,7 +74,7 @@ class _Count:
         self._steps = 0
 
     def in_place(self, schema: Mapping[str, Any]) -> Counter[int]:
-        """Return the schemas that apply in the same place as this one, with their counts. Iterative, as chains may be long."""
+        """Return the schemas that apply in the same place, with their counts. Iterative, because chains may be long."""
         path: list[tuple[Mapping[str, Any], Iterator[Mapping[str, Any]]]] = []
         opened: set[int] = set()
 

@@ -47,9 +47,10 @@ class ConsumerService:
     # -- subscribing -----------------------------------------------------------------------------------------
 
     async def subscribe(self, data: bytes) -> bytes:
-        """Subscribe, without creating a topic. A new subscription begins at the end, fixed by the transaction that creates it.
+        """Subscribe, without creating a topic.
 
-        An existing subscription keeps its type, even if the request has another (as in the original).
+        A new subscription begins at the end, fixed by the transaction that creates it. An existing subscription keeps
+        its type, even if the request has another (as in the original).
         """
         request = parse(pb.ConsumerRequest, data)
         name = topic_name(request.topic_name)

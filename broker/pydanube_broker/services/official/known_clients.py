@@ -24,7 +24,7 @@ assert LONGEST_DELAY_MS < QUIET_MS, "else rivals would be forgotten between two 
 
 
 class Takeovers:
-    """Decides when a consumer may take over the stream of another with the same name. Pure: monotonic milliseconds are given.
+    """Decides when a consumer may take over the stream of another with the same name. Pure: the caller passes the time.
 
     Two running processes with one name take the stream from each other: the loser opens it again immediately, Rust and
     Python without any delay (docs/research/data-plane.md#105-recipes). The first takeover is immediate, because it may
@@ -64,7 +64,7 @@ class AttachedStream(Protocol):
     def topic_name(self) -> TopicName: ...
 
     def told_close(self) -> None:
-        """The consumer's health check was answered with CLOSE: end the stream soon after."""
+        """End the stream soon, because the consumer's health check was answered with CLOSE."""
 
     def stop_waiting(self) -> None:
         """Refuse this waiting stream, because a newer one waits instead."""

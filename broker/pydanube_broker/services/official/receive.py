@@ -328,7 +328,7 @@ class ReceiveStream:
         return name
 
     def told_close(self) -> None:
-        """The consumer's health check was answered with CLOSE: end the stream soon after."""
+        """End the stream soon, because the consumer's health check was answered with CLOSE."""
         self._later(
             CLOSE_GRACE_S,
             lambda: self._reply.end(Unavailable("the topic is not here any more; look it up again")),
@@ -363,7 +363,7 @@ class ReceiveStream:
                 pump.leave(self.consumer_id)
         self._detach()
         self._gone(self)
-        self._pace = Pace()  # the other one refers to this stream
+        self._pace = Pace()  # drops the old one, which references this stream
 
     def _detach(self) -> None:
         """Free the consumer's place. A waiting stream takes it."""
