@@ -1,1 +1,1 @@
-"""The subscription: a pure state machine that decides who gets which message; `delivery` acts on it."""
+"""The subscription: a pure state machine that assigns messages to consumers. `delivery` executes it."""

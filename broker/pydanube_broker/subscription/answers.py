@@ -1,6 +1,6 @@
-"""What consumers say of the messages they were sent: acknowledged, failed, more time, handed out, given back.
+"""Answers of consumers to messages they were sent: acknowledged, failed, more time, taken, given back.
 
-See the contract in `subscription`: which answers count, which are stale, and which are refused.
+The contract in `subscription` defines which answers count, which are stale, and which are refused.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pydanube_broker.subscription.ranges import Range, check_ranges
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
-_REFRESHES: Final = 8  # of the deadlines of what a consumer holds, in each ack timeout
-#: But no more often: each costs O(in flight), and the timeout is the consumer's choice.
+_REFRESHES: Final = 8  # refreshes of a consumer's deadlines in each ack timeout
+# Minimum interval: each refresh costs O(in flight), and the timeout is the consumer's choice.
 _REFRESH_MS: Final = 20
 
 
 def refresh_every_ms(ack_timeout_ms: int) -> int:
-    """Return how often a consumer's answers give what it holds a new deadline."""
+    """Return the interval at which a consumer's answers extend the deadlines of the messages it holds."""
     return max(ack_timeout_ms // _REFRESHES, _REFRESH_MS)
 
 
 class Answers:
-    """Takes in answers, and counts them."""
+    """Processes answers and counts them."""
 
     __slots__ = ("_aside", "_failures", "_members", "_window", "acknowledged", "stale")
 
@@ -40,15 +40,16 @@ class Answers:
         self._aside = aside
         self._failures = failures
         self.acknowledged = 0  # messages
-        self.stale = 0  # answers of another session, or of nobody
+        self.stale = 0  # answers of another session, or of an unknown consumer
 
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> int:
-        """Acknowledge messages, in any order; return how many were open. A mask is (offset of its lowest bit, bits).
+        """Acknowledge messages in any order. Return how many were open. A mask is (offset of its lowest bit,
+        bits).
 
         Raises:
-            NotDelivered: names the first offset the consumer was never sent.
+            NotDelivered: names the first offset that the consumer was never sent.
             InvalidArgument: a range is empty or inverted.
         """
         check_ranges(ranges)
@@ -70,12 +71,13 @@ class Answers:
         return closed
 
     def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
-        """Acknowledge messages that were ever sent, whoever holds them; return how many were open. The rest is ignored.
+        """Acknowledge messages that were ever sent, regardless of their holder. Return how many were open.
 
-        For clients that name neither consumer nor session with an answer. They grant no credit either, so that much
-        is queued on its way to a slow one; its time for what is behind the answered message begins with the answer.
+        Other messages are ignored. For clients that name neither consumer nor session in an answer. They
+        grant no credit either, so many messages are queued on the way to a slow client. Its ack timeout for
+        messages behind an answered one therefore begins with the answer.
 
-        Raises `InvalidArgument`: a range is empty or inverted.
+        Raises `InvalidArgument` if a range is empty or inverted.
         """
         check_ranges(ranges)
         window, closed = self._window, 0
@@ -96,9 +98,10 @@ class Answers:
         return closed
 
     def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
-        """Give consumers their full time again for what they hold after the answered messages.
+        """Restart the ack timeout of messages that consumers hold behind the answered ones.
 
-        A message that was passed over keeps its deadline. Done a few times in each timeout, as it costs O(in flight).
+        A message that was passed over keeps its deadline. This is done a few times per timeout, because it
+        costs O(in flight).
         """
         ends: dict[Consumer, int] = {}
         for flight, mask in answered:
@@ -111,7 +114,8 @@ class Answers:
                 self._refresh_behind(consumer, offset, now_ms + consumer.ack_timeout_ms)
 
     def _refresh_behind(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
-        """Give what a consumer holds from `offset` on a new deadline, unless it has a later one. O(in flight)."""
+        """Extend the deadlines of messages that a consumer holds from `offset` on to `deadline_ms`. O(in
+        flight)."""
         for chunk in self._window.chunks:
             if chunk.end <= offset:
                 continue
@@ -131,9 +135,10 @@ class Answers:
         delay_ms: int = 0,
         reason: str = "",
     ) -> list[Effect]:
-        """Return messages as failed; they are delivered again after the policy's delay, or `delay_ms` if that is longer.
+        """Return messages as failed. They are delivered again after the policy's delay, or `delay_ms` if
+        longer.
 
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
@@ -142,9 +147,10 @@ class Answers:
     def nack_delivered(
         self, ranges: Sequence[Range], now_ms: int, *, delay_ms: int = 0, reason: str = ""
     ) -> list[Effect]:
-        """Return messages in flight as failed, whoever holds them; the rest is ignored. See `ack_delivered`.
+        """Return messages in flight as failed, regardless of their holder. See `ack_delivered`.
 
-        Raises `InvalidArgument`: a range is empty or inverted, or the delay is negative.
+        Other messages are ignored. Raises `InvalidArgument` if a range is empty or inverted, or the delay is
+        negative.
         """
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
@@ -173,9 +179,9 @@ class Answers:
     def terminate(
         self, consumer_id: int, session: int, ranges: Sequence[Range], now_ms: int, *, reason: str = ""
     ) -> list[Effect]:
-        """Apply the poison policy to messages at once, whatever their count.
+        """Apply the poison policy to messages immediately, regardless of their count.
 
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """
         for flight, mask in self._held(consumer_id, session, ranges):
             self._window.end_flight(flight, mask)
@@ -189,8 +195,9 @@ class Answers:
     ) -> list[Effect]:
         """Note that a consumer's application has taken `total` messages of the session, in order of sending.
 
-        Their time begins now; what waits in its buffer is not late, since it was heard of. But key-shared and failover
-        set it aside when it takes nothing and holds nothing for a whole timeout; `busy`: it takes messages of other topics.
+        Their ack timeout begins now. Messages in the buffer are not late, because this is a sign of life. But
+        key-shared and failover set the consumer aside when its application takes nothing and holds nothing
+        for a whole timeout. `busy`: the application takes messages of other topics.
         """
         consumer = self._current(consumer_id, session)
         if consumer is None or not consumer.reports:
@@ -210,9 +217,10 @@ class Answers:
         return []
 
     def _heard_of(self, consumer: Consumer, now_ms: int) -> None:
-        """Extend what a reporting consumer has not taken, or may keep for longer: it is alive. O(in flight)."""
+        """Extend messages that a live, reporting consumer has not taken or may keep for longer. O(in
+        flight)."""
         if consumer.standing is not Standing.ANSWERING:
-            return  # it has to take its message, not only to be heard of
+            return  # a report is not enough: it has to take its message
         deadline_ms = now_ms + consumer.ack_timeout_ms
         for chunk in self._window.chunks:
             for flight in tuple(chunk.flights):
@@ -225,9 +233,9 @@ class Answers:
                     self._window.extend(flight, flight.mask, until_ms)
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> int:
-        """Take back messages from a consumer's buffer, as if they had never been sent; return how many.
+        """Take messages back from a consumer's buffer, as if they had never been sent. Return how many.
 
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """
         back: dict[Chunk, int] = {}
         for flight, mask in self._held(consumer_id, session, ranges, answers=False) if ranges else ():
@@ -243,9 +251,10 @@ class Answers:
     def extend(
         self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
     ) -> int:
-        """Let deliveries expire `extension_ms` from now; return how many. Those without a deadline stay so.
+        """Let deliveries expire `extension_ms` from now. Return how many. Those without a deadline are
+        unchanged.
 
-        Raises `NotDelivered`, `InvalidArgument`: as for `ack`.
+        Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """
         if extension_ms < 1:
             raise InvalidArgument(
@@ -260,7 +269,7 @@ class Answers:
     def _held(
         self, consumer_id: int, session: int, ranges: Sequence[Range], *, answers: bool = True
     ) -> list[tuple[Flight, int]]:
-        """Return the messages of the ranges that the consumer holds, by flight, and note its answer to them."""
+        """Return the messages of the ranges that the consumer holds, by flight, and note its answer."""
         check_ranges(ranges)
         consumer = self._current(consumer_id, session)
         if consumer is None:

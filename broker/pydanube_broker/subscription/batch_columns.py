@@ -16,18 +16,18 @@ from pydanube_broker.subscription.ranges import runs_of
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[Any]
-OBJECT_BYTES: Final = 200  # what a decoded message takes beside its bytes
+OBJECT_BYTES: Final = 200  # of a decoded message, beside its payload
 
 
 def producer_bytes(batch: CachedBatch) -> Buffer:
-    """Producer part and body of a stored batch."""
+    """Return the producer part and body of a stored batch."""
     if len(batch.buffers) == 2:
         return batch.buffers[1]
     return memoryview(batch.buffers[0])[BROKER_PART_BYTES:]
 
 
 def view_of(batch: CachedBatch) -> BatchView:
-    """A view of a stored batch. Its checksum was verified on receipt, or when it was read from the journal."""
+    """Return a view of a stored batch. Its checksum was verified on receipt or on reading the journal."""
     data = producer_bytes(batch)
     return BatchView(data, base_offset=batch.base, part=read_producer_part(data, verify=False))
 
@@ -38,7 +38,7 @@ def messages_between(
     """Find the messages with first ≤ offset < end, at most `most` (≥ 1) of them.
 
     Returns:
-        Their indices in the batch, the end of what was looked at, and their offsets as ranges.
+        Their indices in the batch, the end of the offsets that were searched, and their offsets as ranges.
     """
     if batch.end - batch.base == batch.count:
         end = min(end, batch.end, first + most)
@@ -52,14 +52,14 @@ def messages_between(
 
 
 class BatchColumns:
-    """Facts about one batch, computed once: a batch is routed in several parts, as credit arrives."""
+    """Facts about one batch, computed once, because a batch is routed in several parts as credit arrives."""
 
     def __init__(self, batch: CachedBatch) -> None:
         self.batch = batch
 
     @cached_property
     def weight(self) -> int:
-        """Return the bytes that this may hold: the stored batch, and its arranged copy."""
+        """Return the maximum bytes that this holds: the stored batch and its arranged copy."""
         part = read_producer_part(producer_bytes(self.batch), verify=False)
         return 2 * max(self.batch.stored_bytes, part.raw_bytes)
 
@@ -80,7 +80,7 @@ class BatchColumns:
         return batch.base + np.asarray(deltas, dtype=np.int64)
 
     def indices_of(self, offsets: Ints) -> Ints:
-        """Return the indices of messages with these offsets, ascending; offsets without a message are left out."""
+        """Return the ascending indices of messages with these offsets. Offsets in holes are left out."""
         batch = self.batch
         if batch.end - batch.base == batch.count:
             return offsets - batch.base
@@ -95,7 +95,7 @@ class BatchColumns:
         return self.cutter.slots().astype(np.uint16)
 
     def arrange(self, order: Ints) -> None:
-        """Lay out (some of) the messages in this order, in which cuts will be contiguous; see `Cutter`."""
+        """Lay out (some of) the messages in this order, in which cuts will be contiguous. See `Cutter`."""
         self.cutter.arrange(order)
 
     @cached_property
@@ -108,7 +108,7 @@ class BatchColumns:
 
     @cached_property
     def keys(self) -> list[str]:
-        """The key of each message: its routing key, else its producer's name."""
+        """Return the key of each message: its routing key, else its producer's name."""
         view = view_of(self.batch)
         keys = view.keys() or [None] * self.batch.count
         names = [name for _, name in view.producers()] or [""]

@@ -1,4 +1,4 @@
-"""A stretch of offsets with open messages, and the states they are in; see `window`."""
+"""A stretch of offsets with open messages, and the states of these messages. See `window`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from pydanube_broker.subscription.consumer import Consumer
 
-# A chunk's masks are at most this long: 1 KiB an integer, so an operation stays near 0.1 µs.
+# Maximum offsets of a chunk. A mask is then at most a 1 KiB integer, and an operation takes about 0.1 µs.
 CHUNK_OFFSETS: Final = 8192
 
 NO_SLOTS: Final = array("H")  # shared by all chunks that need none
@@ -22,8 +22,8 @@ NOT_FIRST: Final[dict[int, int]] = {}  # the same
 class Flight:
     """Messages of one chunk that one consumer holds, sent together.
 
-    `taken`: the application has them, as far as is known. Of a consumer that reports they begin as not taken; when it
-    says that they are, `sent_at_ms` is that moment.
+    `taken`: as far as the broker can tell, the application has them. For a consumer that reports they begin
+    as not taken, and `sent_at_ms` becomes the time of the report that they are.
     """
 
     chunk: Chunk
@@ -37,7 +37,10 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """Messages of one chunk that are sent again at `due_ms`. `wall_ms`: when, by the wall clock; None for a span of time."""
+    """Messages of one chunk that are sent again at `due_ms`.
+
+    `wall_ms` is the same time by the wall clock, None for a span of time.
+    """
 
     chunk: Chunk
     mask: int
@@ -48,7 +51,7 @@ class Wait:
 
 @dataclass(slots=True, eq=False)
 class Poison:
-    """Exhausted messages of one chunk: blocked, or waiting for the dead-letter topic to have them."""
+    """Exhausted messages of one chunk: blocked, or waiting until the dead-letter topic has them."""
 
     chunk: Chunk
     mask: int
@@ -57,14 +60,14 @@ class Poison:
     _: KW_ONLY
     blocked: bool
     attempts: int = field(default=0, init=False)  # failed attempts to publish the dead letter
-    terminated: bool = field(default=False, init=False)  # by the consumer: no retry however low the count
+    terminated: bool = field(default=False, init=False)  # by the consumer: no retry even with a low count
 
 
 Timer: TypeAlias = Flight | Wait | Poison
 
 
 class Chunk:
-    """A stretch of offsets with open messages; masks are relative to `start`."""
+    """A stretch of offsets with open messages. Masks are relative to `start`."""
 
     __slots__ = (
         "dirty", "end", "flights", "history", "history_dirty", "keyed", "keys", "not_first", "open",
@@ -79,19 +82,21 @@ class Chunk:
         self.flights: list[Flight] = []
         self.waits: list[Wait] = []
         self.poisons: list[Poison] = []
-        self.reasons: dict[str, int] = {}  # the latest reasons of failures, and which messages had them last
-        # (deliveries, failures) -> messages that came back so often; sparse, most messages never do.
+        self.reasons: dict[str, int] = {}  # the latest reasons of failures, each with the messages that failed for it last
+        # (deliveries, failures) -> messages that came back so often. Sparse: most messages never do.
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta
         self.history_dirty = False
-        # Shared: what came back from a consumer, by its id, until it is sent again: others are asked first.
+        # Shared: messages that came back, by the id of their consumer, until sent again. Redelivery prefers
+        # others.
         self.not_first: dict[int, int] = NOT_FIRST
-        # Key-shared: the slot of each offset (0 where there is no message); with filters the key of each bit, and
-        # the mask of bits whose key is known.
+        # Key-shared: the slot of each offset (0 where there is no message). With filters also the key of each
+        # bit, and the mask of bits whose key is stored.
         self.slots = NO_SLOTS
         self.keys: dict[int, str] = {}
         self.keyed = 0
-        # Key-shared: of `ready`, what only waits for its owner's credit, by the owner's seat (see `key_slots`).
+        # Key-shared: the part of `ready` that only waits for its owner's credit, by the owner's seat (see
+        # `key_slots`).
         self.queued: dict[int, int] = NOTHING_QUEUED
 
     def local(self, start: int, end: int) -> int:
@@ -118,7 +123,7 @@ class Chunk:
         self.not_first = left or NOT_FIRST
 
     def by_history(self, mask: int) -> Iterator[tuple[tuple[int, int], int]]:
-        """Split `mask` by (deliveries, failures); (0, 0) for messages that never came back."""
+        """Split `mask` by (deliveries, failures), with (0, 0) for messages that never came back."""
         if self.history:
             for counts, part in list(self.history.items()):
                 if hit := part & mask:
@@ -128,15 +133,15 @@ class Chunk:
             yield (0, 0), mask
 
 
-# Lists with dead entries are swept when these are at least so many and more than half of all.
+# Lists are swept when at least this many entries, and more than half, are dead.
 SWEEP_ENTRIES: Final = 64
 
 
 class Timers:
     """Deadlines of flights, retries and dead letters. An entry whose mask has become empty is dead.
 
-    Most flights end long before their deadline. Their entries are not searched for but left to die, and swept out
-    when they are the greater part: amortised O(1), and the heap never holds much more than what lives.
+    Most flights end long before their deadline. Their entries stay until they are the greater part, and are
+    then swept out: amortised O(1), and the heap is never much larger than its living entries.
     """
 
     __slots__ = ("_dead", "_entries", "_made")
@@ -151,7 +156,7 @@ class Timers:
         heapq.heappush(self._entries, (when_ms, self._made, timer))
 
     def died(self) -> None:
-        """Count a timer without messages; once there are many, they are removed."""
+        """Count a timer without messages. Once there are many, they are removed."""
         self._dead += 1
         if self._dead >= SWEEP_ENTRIES and self._dead * 2 > len(self._entries):
             self._entries = [entry for entry in self._entries if entry[2].mask]
@@ -159,7 +164,7 @@ class Timers:
             self._dead = 0
 
     def next_ms(self) -> int | None:
-        """When the next living timer is due; None if there is none."""
+        """Return when the next living timer is due, None if there is none."""
         entries = self._entries
         while entries and not entries[0][2].mask:
             heapq.heappop(entries)

@@ -16,7 +16,8 @@ _ONES: Final = b"1" * CHUNK_OFFSETS
 
 
 class ChunkList(list[Chunk]):
-    """Ascending chunks, each with an open message. Changed by `add`, `insert_all`, `drop` and `clear` only."""
+    """Ascending chunks, each with an open message. Only `add`, `insert_all`, `drop` and `clear` change the
+    list."""
 
     __slots__ = ("_starts",)
 
@@ -35,7 +36,7 @@ class ChunkList(list[Chunk]):
         self._starts = [chunk.start for chunk in self]
 
     def covering(self, offset: int) -> Chunk | None:
-        """Return the chunk whose stretch has the offset."""
+        """Return the chunk whose stretch contains the offset."""
         at = bisect_right(self._starts, offset) - 1
         return self[at] if at >= 0 and offset < self[at].end else None
 
@@ -52,17 +53,17 @@ class ChunkList(list[Chunk]):
         self._starts.clear()
 
     def open_ranges(self) -> list[Range]:
-        """Return the ranges of open messages, normal."""
+        """Return the ranges of open messages as a normal list."""
         return joined((chunk.open, chunk.start) for chunk in self)
 
     def locate(self, ranges: Sequence[Range]) -> dict[Chunk, int]:
-        """Return the open messages of the ranges, by chunk, ascending if the ranges are."""
+        """Return the open messages of the ranges by chunk, ascending if the ranges are."""
         found: dict[Chunk, int] = {}
         if len(ranges) == 1:
             self._locate_one(found, *ranges[0])
             return found
-        # Many ranges are mostly of one chunk, a message or two each. Their mask is written as text, a digit a
-        # message, and parsed once: a third of the cost of one `|=` a range.
+        # Many ranges are mostly in one chunk, with one or two messages each. Their mask is written as text,
+        # one digit per message, and parsed once. This costs a third of one `|=` per range.
         chunk: Chunk | None = None
         digits = bytearray()
         low = high = top = 0

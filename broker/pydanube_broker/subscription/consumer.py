@@ -1,4 +1,4 @@
-"""A subscription's knowledge of one attached consumer: its session and its credit."""
+"""One attached consumer of a subscription: its session and its credit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any, TypeAlias
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.terms import ConsumerTerms
 
-Place: TypeAlias = (
-    Any  # a `Chunk` or `Flight`; to import them would close a circle over `Consumer`, which has these
-)
+# A `Chunk` or `Flight`. Both modules import `Consumer`, so they cannot be imported here.
+Place: TypeAlias = Any
 
 
 class Unhandled:
     """Messages in a consumer's buffer that its application has not taken, in the order of sending.
 
-    A consumer that reports says how many messages of its session its application was handed; the order of sending tells
-    which these are. Messages that were acknowledged, or expired, stay here until they are passed over: they count.
-    `messages` counts what is here, `taken` what was handed out in this session.
+    A consumer that reports sends how many messages of its session its application has taken. The order of
+    sending determines which messages these are. Acknowledged and expired messages stay here, and count, until
+    they are passed over. `messages` counts the messages here, `taken` those taken in this session.
     """
 
     __slots__ = ("_sent", "messages", "taken")
@@ -32,14 +31,15 @@ class Unhandled:
         self.taken = 0
 
     def sent(self, chunk: Place, mask: int) -> None:
-        """Note messages of one chunk as sent, in the order of their offsets."""
+        """Add messages of one chunk as sent, in the order of their offsets."""
         self._sent.append((chunk, mask))
         self.messages += mask.bit_count()
 
     def take(self, total: int) -> list[tuple[Place, int]]:
-        """Note that the application has taken `total` messages of this session; return the new ones.
+        """Note that the application has taken `total` messages of this session. Return the new ones.
 
-        A smaller number than before is none; a larger one than were sent is all. O(what is taken).
+        A smaller total than before has no effect. A total above the number sent takes everything.
+        O(new ones).
         """
         left = min(total - self.taken, self.messages)
         found: list[tuple[Place, int]] = []
@@ -63,7 +63,7 @@ class Unhandled:
         return list(self._sent)
 
     def given_back(self, back: dict[Place, int]) -> None:
-        """Remove messages that were given back; the one sent last, if one is here twice. O(parts)."""
+        """Remove messages that were given back. If one is here twice, remove the one sent last. O(parts)."""
         left = dict(back)
         kept: deque[tuple[Place, int]] = deque()
         while self._sent:
@@ -78,27 +78,28 @@ class Unhandled:
         self._sent = kept
 
     def clear(self) -> None:
-        """Forget everything: a new session has begun."""
+        """Clear everything, when a new session begins."""
         self._sent.clear()
         self.messages = self.taken = 0
 
 
 class Standing(StrEnum):
-    """Whether a consumer handles the messages it is sent; see `set_aside`."""
+    """Whether a consumer handles the messages it is sent. See `set_aside`."""
 
     ANSWERING = "answering"
-    SET_ASIDE = "set_aside"  # let everything expire: it is sent nothing
-    ON_TRIAL = "on_trial"  # was set aside; it is sent one message at a time until it answers
+    SET_ASIDE = "set_aside"  # let everything expire, so it is sent nothing
+    ON_TRIAL = "on_trial"  # was set aside, and is sent one message at a time until it answers
 
 
 class Consumer:
-    """Mutable state of one attachment; owned by its `Subscription`, read by nobody else.
+    """Mutable state of one attachment. Only its `Subscription` changes and reads it.
 
-    Credit is what may still be sent: messages, and bytes where `credit_bytes` is not None. Bytes may go below zero
-    by one message that is larger than what was left, so that no message is withheld for ever. With
-    `credit_returns` a message gives its credit back when it leaves flight (a window, for clients that grant
-    nothing themselves); otherwise only `grant` adds. `reports` says that it tells what its application takes. While `paused` (its connection is full) or set aside
-    it has no credit, whatever the numbers say.
+    Credit is the number of messages, and of bytes where `credit_bytes` is not None, that may still be sent.
+    Bytes may go below zero by one message that is larger than the rest, so that no message is withheld for
+    ever. With `credit_returns` a message gives its credit back when it leaves flight (a window, for clients
+    that grant nothing themselves), otherwise only `grant` adds. `reports`: the consumer reports the messages
+    that its application takes. While `paused` (its connection is full) or set aside it has no credit,
+    regardless of the numbers.
     """
 
     __slots__ = (
@@ -124,30 +125,30 @@ class Consumer:
         self.key_filters = terms.key_filters
         self.paused = False
         self.in_flight = 0
-        self.flights: dict[Place, None] = {}  # the `Flight`s with messages of it, in the order of sending
+        self.flights: dict[Place, None] = {}  # its `Flight`s, in the order of sending
         self.delivered = 0  # messages sent, redeliveries included
-        self.refresh_at_ms = 0  # when an answer gives what is behind it a new deadline again
+        self.refresh_at_ms = 0  # earliest time at which an answer extends the deadlines behind it again
         self.reports = terms.reports
-        # What was taken is kept so long while the consumer is heard of
+        # Maximum time that taken messages are kept while the consumer reports.
         self.max_extend_ms = terms.max_extend_ms
-        self.unhandled = Unhandled()  # what waits in its buffer, if it reports
-        self.took_at_ms = -1  # when it last said that its application takes messages
-        self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: what is kept for it, see `holdings`
-        self.resumed = False  # it goes on with what was kept for it
-        self.recall_at_ms = 0  # not asked to give messages back before
+        self.unhandled = Unhandled()  # messages in its buffer, if it reports
+        self.took_at_ms = -1  # time of the last report that its application takes messages
+        self.keeps: Sequence[tuple[int, int, int | None]] = ()  # absent: messages kept for it (`holdings`)
+        self.resumed = False  # it continues with the messages kept for it
+        self.recall_at_ms = 0  # earliest time of the next recall
         self.slot_index = -1  # key-shared: its place in the slot table
         self.standing = Standing.ANSWERING
-        self.standing_since_ms: int | None = None  # of another standing than answering
-        self.trial_at_ms: int | None = None  # set aside: when it is tried again
-        self.trials = 0  # since it answered last
-        self.expired = 0  # messages it let expire since then
-        # Answers come without the time: that there was one is noted, and dated when something next tells the time.
+        self.standing_since_ms: int | None = None  # since when it has a standing other than answering
+        self.trial_at_ms: int | None = None  # set aside: time of its next trial
+        self.trials = 0  # since its last answer
+        self.expired = 0  # messages that expired since its last answer
+        # Answers come without a time. This notes that there was one, and the next call with a time dates it.
         self.has_answered = False
         self.answered_at_ms = -1
 
     @property
     def absent(self) -> bool:
-        """Whether only its place is kept, since its topic came from another broker."""
+        """Return whether only its place is kept, since its topic came from another broker."""
         return bool(self.keeps)
 
     @property
@@ -165,17 +166,17 @@ class Consumer:
 
     @property
     def room_messages(self) -> int:
-        """How many messages one plan may send it, if it has credit."""
+        """Return how many messages one plan may send it, if it has credit."""
         return self.credit_messages if self.standing is Standing.ANSWERING else 1
 
     def takes_all_of(self, other: Consumer) -> bool:
-        """Return whether it accepts every key that `other` does. A kept place has no credit, and accepts nothing."""
+        """Return whether it accepts every key that `other` accepts. A kept place accepts nothing."""
         if self.absent or (not self.credit_messages and not self.in_flight):
             return False
         return not self.key_filters or self.key_filters == other.key_filters
 
     def date_answers(self, now_ms: int) -> None:
-        """Date the answers since the last call to now."""
+        """Set the time of the answers since the last call to `now_ms`."""
         if self.has_answered:
             self.has_answered = False
             self.answered_at_ms = now_ms
@@ -197,7 +198,7 @@ class Consumer:
     def statistics(
         self, now_ms: int, *, active: bool, oldest_age_ms: int | None, slots: int | None
     ) -> ConsumerStatistics:
-        """Return its statistics, with those that only the subscription knows."""
+        """Return its statistics, completed with those that only the subscription has."""
         return ConsumerStatistics(
             consumer_id=self.consumer_id,
             name=self.name,
@@ -217,19 +218,19 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStatistics:
-    """One consumer as screens and lag reports see it."""
+    """One consumer, for screens and lag reports."""
 
     consumer_id: int
     name: str
     session: int
-    active: bool  # may be sent messages; false for a failover standby
+    active: bool  # may be sent messages, False for a failover standby
     credit_messages: int
     credit_bytes: int | None  # None: bytes are not limited
     in_flight: int
     delivered: int
-    expired: int  # messages it let expire since it answered last
+    expired: int  # messages that expired since its last answer
     standing: Standing
-    standing_ms: int | None  # since when; None while it answers
+    standing_ms: int | None  # how long it has had this standing, None while it answers
     oldest_in_flight_age_ms: int | None  # None: nothing is in flight
     slots: int | None  # None: not key-shared
     dropped: int = 0  # of a non-reliable topic: messages it was too slow for

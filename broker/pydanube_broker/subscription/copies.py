@@ -14,20 +14,21 @@ from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
 from pydanube_broker.subscription.ranges import Range, runs_of
 
-_MESSAGE_BYTES: Final = 64  # what the columns of fixed width take for each, at most
+_MESSAGE_BYTES: Final = 64  # of a message's columns of fixed width, at most
 _ATTRIBUTE_BYTES: Final = 8  # offsets of name and value
 
 
 def copied(
     batch: CachedBatch, indices: Sequence[int], added: Callable[[int], Mapping[str, str]]
 ) -> Iterator[tuple[list[int], bytes]]:
-    """Copy some messages of a batch: payload, key, attributes, publish time, producer and schema stay.
+    """Copy some messages of a batch. Payload, key, attributes, publish time, producer and schema stay.
 
-    Each batch has about `BATCH_TARGET_BYTES` at most, with all that its messages hold. A message that is larger is a batch
-    of its own, and fits: what is added has room above what a producer may send.
+    Each batch has at most about `BATCH_TARGET_BYTES`, with all columns of its messages. A larger message is a
+    batch of its own. It fits, because added attributes have room above the maximum for producers.
 
     Args:
-        added: attributes that the copy of the message at an index gets; they win over its own of the same names.
+        added: returns the attributes to add to the copy of the message at an index. They replace its own of
+            the same names.
 
     Yields:
         (indices, producer part and body of their copies)
@@ -77,7 +78,7 @@ def _encoded(batch: CachedBatch, part: Sequence[int], attributes: Sequence[Mappi
     )
 
 
-# A reason is a consumer's text and must not outgrow the message.
+# Bytes. A reason is a consumer's text and must not outgrow the message.
 MAX_REASON_BYTES: Final = 1000
 
 
@@ -95,10 +96,11 @@ class Wanted(NamedTuple):
 
 
 def dead_letter_batches(batch: CachedBatch, wanted: Sequence[Wanted]) -> Iterator[tuple[list[Range], bytes]]:
-    """Return the batches to publish for the messages of `batch` in `wanted`, which ascends and may reach beyond the batch.
+    """Return the batches to publish for the messages of `batch` in `wanted`.
 
-    A copy says in attributes of the original's names where it came from and why. Attributes it had under those names are
-    its own history (a dead letter of a dead letter) and are overwritten.
+    `wanted` ascends and may reach beyond the batch. Attributes of a copy give its origin and the reason, with
+    the names that the original Danube uses. Attributes that the message has under these names are its own
+    history (a dead letter of a dead letter) and are overwritten.
 
     Yields:
         (ranges of the originals, producer part and body of their copies).

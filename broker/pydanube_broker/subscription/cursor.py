@@ -1,13 +1,14 @@
 """A cursor as it is stored: the acknowledged offsets, and how often the others were delivered.
 
-A snapshot is the whole; a delta is what changed since the last one. The journal keeps both, and the last record
-wins, never the largest: a seek backwards is a delta of a higher generation whose floor is lower.
+A snapshot is the whole cursor. A delta is the change since the previous record. The journal keeps both, and
+the last record wins, not the largest: a seek backwards is a delta of a higher generation whose floor is
+lower.
 
-As bytes, for journal records, heads and metadata, little-endian: a 6-byte header of magic `C`, kind (`S` snapshot,
-`D` delta), format version, a zero byte, then `u16` zero; `u64` generation, `u64` floor, `u32` number of ranges, `u32`
-number of attempts; the ranges as pairs of `u64`; the attempts as `u64` start, `u64` end, `u32` deliveries, `u32`
-failures. There is no checksum: records of the journal and of heads have their own. A delta of an in-order consumer is
-30 bytes.
+As bytes, for journal records, heads and metadata, little-endian: a 6-byte header of magic `C`, kind (`S`
+snapshot, `D` delta), format version, a zero byte, then `u16` zero. Then `u64` generation, `u64` floor, `u32`
+number of ranges, `u32` number of attempts, the ranges as pairs of `u64`, the attempts as `u64` start, `u64`
+end, `u32` deliveries, `u32` failures. There is no checksum, because records of the journal and of heads have
+their own. A delta of an in-order consumer is 30 bytes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class _Counts(NamedTuple):
 
 
 class Attempts(_Counts):
-    """How often the messages of `[start, end)` came back unacknowledged, and how often of those as failed.
+    """How often messages of `[start, end)` came back unacknowledged, and how many of those times as failed.
 
-    A tuple, because a cursor may have one for every second message: `Attempts._make` makes tens of thousands in some
-    milliseconds, of numbers that need no check.
+    A tuple, because a cursor may have one for every second message: `Attempts._make` makes tens of thousands
+    in some milliseconds, from numbers that need no check.
     """
 
     __slots__ = ()
@@ -51,10 +52,10 @@ class Attempts(_Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorSnapshot:
-    """Everything below `floor` and in `acknowledged` is done; nothing else is.
+    """Everything below `floor` and in `acknowledged` is done, and nothing else.
 
-    `acknowledged` is normal (see `ranges`) and lies above `floor`; `attempts` ascends, does not overlap, and lies
-    on unacknowledged offsets only. Offsets without a message count as acknowledged where they are known.
+    `acknowledged` is normal (see `ranges`) and lies above `floor`. `attempts` ascends, does not overlap, and
+    covers only unacknowledged offsets. Offsets that are found to hold no message count as acknowledged.
     """
 
     generation: int = 0
@@ -91,8 +92,9 @@ class CursorSnapshot:
 class CursorDelta:
     """Changes since the last delta or snapshot of the same subscription.
 
-    In the generation of the base: `acknowledged` are ranges above `floor` newly done, `attempts` are absolute counts
-    that replace older ones. In another generation: all there is, the base is void.
+    In the generation of the base, `acknowledged` are newly done ranges above `floor`, and `attempts` are
+    absolute counts that replace older ones. In another generation the delta is the whole state, and the base
+    is void.
     """
 
     generation: int
@@ -102,14 +104,15 @@ class CursorDelta:
 
 
 def merge_attempts(base: Iterable[Attempts], newer: Iterable[Attempts]) -> list[Attempts]:
-    """Return `base` with the offsets of `newer` replaced; ascending, equal neighbours joined."""
+    """Return `base` with the offsets of `newer` replaced, ascending, with equal neighbours joined."""
     return _without(_newest((tuple(base), tuple(newer))), ())
 
 
 def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> CursorSnapshot:
-    """Apply deltas in order to a snapshot; O(n log n) of everything they hold.
+    """Apply deltas in order to a snapshot. O(n log n) of everything they hold.
 
-    A start replays thousands of deltas over a snapshot of thousands of ranges: one by one, each would cost all of it.
+    A start replays thousands of deltas over a snapshot of thousands of ranges. One by one, each would cost
+    all of it.
     """
     if not deltas:
         return snapshot
@@ -137,14 +140,16 @@ def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> Cur
 
 
 def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
-    """Return for each offset the attempts of the last layer that knows it. Ascending, cut at each other's edges.
+    """Return for each offset the attempts of the last layer that has it, ascending, cut at each other's
+    edges.
 
-    The layers are laid down newest first, each stretch between two edges once: `free` skips what is taken.
+    The layers are laid down newest first, each stretch between two edges once. `free` skips stretches that
+    are taken.
     """
     edges = sorted({edge for layer in layers for a in layer for edge in (a.start, a.end)})
     place = {edge: i for i, edge in enumerate(edges)}
     taken: list[Attempts | None] = [None] * len(edges)
-    free = list(range(len(edges)))  # a stretch, or where to look for the next one that is not taken
+    free = list(range(len(edges)))  # a stretch, or where to search for the next free one
 
     def next_free(i: int) -> int:
         while free[i] != i:
@@ -166,7 +171,8 @@ def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
 
 
 def _without(attempts: Iterable[Attempts], removed: Sequence[Range]) -> list[Attempts]:
-    """Return `attempts` without the offsets of `removed`; both ascend, equal neighbours are joined. O(n + m)."""
+    """Return `attempts` without the offsets of `removed`. Both ascend, equal neighbours are joined. O(n +
+    m)."""
     joined: list[Attempts] = []
     for a in attempts:
         before = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""Effects that the subscription asks its shell to carry out, in this order."""
+"""Effects that a subscription returns and its shell carries out, in this order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SessionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStarted:
-    """Tell the consumer its session id; what it holds from an older session is void.
+    """Send the consumer its session id. Messages it holds from an older session are void.
 
-    After a seek, or when it was set aside, `offset` is where delivery goes on, and the consumer's credit is what it was: it grants again what
-    it throws away.
+    After a seek, or when it was set aside, delivery goes on at `offset`. The consumer's credit is unchanged:
+    it grants again the credit of the messages it discards.
     """
 
     consumer_id: int
@@ -50,7 +50,7 @@ class Activated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """Deliveries ran into their ack timeout; for logs and for consumers that can be told."""
+    """Deliveries ran into their ack timeout. For logs, and for consumers that can be notified."""
 
     consumer_id: int
     ranges: tuple[Range, ...]
@@ -58,10 +58,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Publish copies to the dead-letter topic, durably, then answer `dead_lettered` (or `dead_letter_failed`).
+    """Publish copies to the dead-letter topic durably, then call `dead_lettered` or `dead_letter_failed`.
 
-    Until the answer the messages stay unacknowledged. The answer repeats `generation`, so that one from before a
-    seek cannot acknowledge what the seek opened again.
+    Until the answer the messages stay unacknowledged. The answer repeats `generation`, so that one from
+    before a seek cannot acknowledge messages that the seek reopened.
     """
 
     generation: int
@@ -72,7 +72,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """Exhausted messages were acknowledged without being processed (policy drop); count and log them."""
+    """Exhausted messages were acknowledged without being processed (policy drop). Count and log them."""
 
     ranges: tuple[Range, ...]
     reason: str

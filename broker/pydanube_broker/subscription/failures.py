@@ -14,11 +14,11 @@ from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
 ACK_TIMEOUT: Final = "ack timeout"
-MOST_REASONS: Final = 4  # kept for a chunk: a diagnosis shows one
+MOST_REASONS: Final = 4  # kept per chunk, of which a diagnosis shows one
 
 
 class Failures:
-    """Applies one policy to one window. Messages exhausted in a call are collected and reported at its end."""
+    """Applies one policy to one window. Reports messages exhausted in a call at the end of the call."""
 
     __slots__ = (
         "_aside", "_poisoned", "_window", "dead_lettered_messages", "dropped", "expired", "failed", "policy",
@@ -49,7 +49,7 @@ class Failures:
         *,
         at_once: bool = False,
     ) -> None:
-        """Count a failure of messages in no state: they wait for a retry, are ready, or are exhausted."""
+        """Count a failure of messages in no state. They wait for a retry, become ready, or are exhausted."""
         self.failed += mask.bit_count()
         _remember(chunk, mask, reason)
         for part, deliveries, failures in self._window.count_return(chunk, mask, failed=True):
@@ -88,7 +88,7 @@ class Failures:
         self._poisoned.append((chunk, mask, deliveries, reason))
 
     def report(self) -> list[Effect]:
-        """Return the effects for messages exhausted in this call; raises the floor."""
+        """Return the effects for messages exhausted in this call, and raise the floor."""
         if not self._poisoned:
             return []
         self._window.raise_floor()
@@ -118,7 +118,10 @@ class Failures:
         return effects
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> int:
-        """Acknowledge messages whose dead-letter copies are durable; return how many. An older generation changes nothing."""
+        """Acknowledge messages whose dead-letter copies are durable. Return how many.
+
+        An older generation changes nothing.
+        """
         if generation != self._window.generation:
             return 0
         done = 0
@@ -130,7 +133,7 @@ class Failures:
         return done
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], now_ms: int) -> None:
-        """Schedule another attempt at dead-letter copies that failed, after the policy's delay for that attempt."""
+        """Schedule another attempt at failed dead-letter copies, after the policy's delay for it."""
         if generation != self._window.generation:
             return
         for poison, mask in self._dying(ranges):
@@ -151,13 +154,13 @@ class Failures:
         ]
 
     def leaving(self, policy: FailurePolicy) -> int:
-        """Return how many messages that are no longer sent would be dropped or dead-lettered under a policy."""
+        """Return how many exhausted messages would be dropped or dead-lettered under a policy."""
         if policy.poison_policy is PoisonPolicy.BLOCK:
             return 0
         count = 0
         for chunk in self._window.chunks:
             for poison in chunk.poisons:
-                # On its way to the dead letters, by the policy that holds when it is tried again
+                # Being dead-lettered. The policy that holds at its next attempt decides.
                 if not poison.blocked:
                     count += poison.mask.bit_count() if policy.poison_policy is PoisonPolicy.DROP else 0
                     continue
@@ -167,7 +170,7 @@ class Failures:
         return count
 
     def set_policy(self, policy: FailurePolicy) -> list[Effect]:
-        """Apply a policy, also to messages that are blocked; return the effects, such as dead letters that are due now."""
+        """Apply a policy, also to blocked messages. Return the effects, such as dead letters due now."""
         self.policy = policy
         for chunk in self._window.chunks.copy():
             for poison in chunk.poisons.copy():
@@ -183,7 +186,7 @@ class Failures:
         return self.report()
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due by `now_ms`: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
+        """Process due timers: expire deliveries, make retries ready, submit dead letters again. O(due)."""
         self._aside.due(now_ms)
         due = self._window.timers.due(now_ms)
         if not due:
@@ -197,13 +200,14 @@ class Failures:
                 timer.consumer.expired += mask.bit_count()
             match timer:
                 case Flight() if not timer.taken:
-                    # Not heard of for the whole time: others get what no application was handed. It has not failed,
-                    # but counts as delivered: should the consumer come to itself, its late ack is one.
+                    # The consumer was silent for the whole timeout, so others get the messages that its
+                    # application has not taken. They have not failed, but count as delivered, so that a late
+                    # ack of this consumer is accepted.
                     self._window.end_flight(timer, mask)
                     timer.chunk.came_back(timer.consumer, mask)
                     for part, deliveries, _ in self._window.count_return(timer.chunk, mask, failed=False):
                         delay = 0
-                        if not silent.get(timer.consumer, True):  # there is nobody else
+                        if not silent.get(timer.consumer, True):  # no other consumer can take it
                             delay = self.policy.delay_ms(deliveries, asked_ms=0, random=0.0)
                         if delay:
                             self._window.wait(timer.chunk, part, now_ms + delay, ACK_TIMEOUT)
@@ -241,7 +245,10 @@ class Failures:
         return effects + self.report()
 
     def _silent(self, due: Sequence[Timer], now_ms: int) -> dict[Consumer, bool]:
-        """Return the consumers that answered nothing since they got what is due now, if others can take their messages."""
+        """Return the consumers that have answered nothing since they were sent messages that are due now.
+
+        The value is whether other consumers can take these messages.
+        """
         silent: dict[Consumer, bool] = {}
         for timer in due:
             if isinstance(timer, Flight) and timer.consumer not in silent:
@@ -254,7 +261,7 @@ class Failures:
 
 
 def _remember(chunk: Chunk, mask: int, reason: str) -> None:
-    """Remember why messages failed, also after they are sent again."""
+    """Record why messages failed, also for after they are sent again."""
     kept = {other: left for other, others in chunk.reasons.items() if (left := others & ~mask & chunk.open)}
     kept[reason] = kept.pop(reason, 0) | mask
     while len(kept) > MOST_REASONS:

@@ -1,7 +1,7 @@
-"""What a cursor knows of offsets that were not read yet: acknowledged ones, and how often others were delivered.
+"""State of offsets that were not read yet: which are acknowledged, and how often the others were delivered.
 
-It comes from before a restart, or from what was trimmed off the log. Everything lies at or above the window's next
-offset, which is given with each call.
+It comes from before a restart, or from trimming of the log. All offsets are at or above the window's next
+offset, which is an argument of each call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Foreknown:
         return 1
 
     def give_counts(self, placed: list[tuple[Chunk, int]], next_offset: int) -> None:
-        """Give placed messages their counts. O(placed + counts of offsets below `next_offset`); both ascend."""
+        """Move counts below `next_offset` to the placed messages. Both ascend. O(placed + counts moved)."""
         ahead, at = self.attempts, 0
         while ahead and ahead[0].start < next_offset:
             start, end, counts = ahead[0].start, ahead[0].end, ahead.popleft()[2:]
@@ -63,7 +63,7 @@ class Foreknown:
         self.attempts = kept
 
     def reopen(self, counts: Sequence[Attempts]) -> None:
-        """Take offsets out of the acknowledged ones; `counts` says how often each was delivered."""
+        """Remove offsets from the acknowledged ones. `counts` has how often each was delivered."""
         reopened = [(each.start, each.end) for each in counts]
         self.acknowledged = RangeSet(subtract(self.acknowledged.ranges(), reopened))
         self.attempts = deque(merge_attempts(self.attempts, counts))

@@ -1,11 +1,15 @@
-"""The messages that consumers hold while their topic moves: written at the old owner, put into the window of the new one. Pure.
+"""The messages that consumers hold while their topic moves, written at the old owner, restored at the new
+one. Pure.
 
-A consumer that holds something keeps its place at the next owner for `REJOIN_MS`: it is there without a connection, is sent
-nothing, and nobody else is sent what it holds. Whoever joins with its name and names its session, or comes by the stream that
-was open (`ANY_SESSION`), goes on with all of it: nothing is sent again, and its answers count. When somebody else has the name, or the time is over, it is as if the consumer
-had left: what it held comes again, and counts as delivered once more, not as failed.
+A consumer that holds messages keeps its place at the next owner for `REJOIN_MS`: the consumer counts as
+attached without a connection, is sent nothing, and its messages go to no other consumer. A consumer that
+joins with its name and its session, or by the stream that was open (`ANY_SESSION`), continues with all of
+them: nothing is sent again, and its answers count. If another consumer takes the name, or the time is over,
+the result is as if the consumer had left: its messages are delivered again, and count as delivered once more,
+not as failed.
 
-What waits for its time (delays, retries) waits there too. The rest is unseen at the next owner, or ready again.
+Messages that wait for a time (delays, retries) wait at the new owner too. The others are unseen there, or
+ready again.
 """
 
 from __future__ import annotations
@@ -24,11 +28,11 @@ from pydanube_broker.subscription.window import Window
 REJOIN_MS: Final = (
     10_000  # as long as a broker's lease: a client that looks for the topic has found it by then
 )
-MOST_RANGES: Final = 16_384  # of a subscription; where there are more, all that is held comes again
+MOST_RANGES: Final = 16_384  # per subscription: with more, all held messages are delivered again
 
 
 class Held(NamedTuple):
-    """Messages `[start, end)`, and the milliseconds until they are delivered again; None: no timer."""
+    """Messages `[start, end)`, and the milliseconds until they are delivered again. None: no timer."""
 
     start: int
     end: int
@@ -73,10 +77,10 @@ class Holdings:
 def holdings_of(
     subscription_id: int, window: Window, consumers: Sequence[Consumer], now_ms: int, *, keyed: bool
 ) -> Holdings | None:
-    """Return what the next owner has to know; None if there is nothing, or too much. O(in flight).
+    """Return the state that the next owner needs. None if there is nothing, or too much. O(in flight).
 
     Args:
-        consumers: those whose clients can go on with a session.
+        consumers: those whose clients can continue a session.
         keyed: the subscription is key-shared.
     """
     by_consumer: dict[Consumer, list[Held]] = {consumer: [] for consumer in consumers}
@@ -84,7 +88,7 @@ def holdings_of(
     for chunk in window.chunks:
         for flight in chunk.flights:
             if (held := by_consumer.get(flight.consumer)) is not None:
-                # What waits in the buffer of a consumer that reports is not late.
+                # Messages in the buffer of a consumer that reports are not late.
                 held += _held(chunk, flight.mask, flight.deadline_ms if flight.taken else None, now_ms)
         for wait in chunk.waits:
             waiting += _held(chunk, wait.mask, wait.due_ms, now_ms)
@@ -117,7 +121,8 @@ def take_in(
     *,
     keyed: bool,
 ) -> bool:
-    """Put holdings into a window that has sent nothing yet; False, and nothing is done, if they do not fit.
+    """Put holdings into a window that has sent nothing yet. If they do not fit, return False without a
+    change.
 
     Args:
         keep_places: makes the absent consumers, in the order of `holdings.consumers`.
@@ -144,7 +149,7 @@ def take_in(
 
 
 def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> None:
-    """Give a returning consumer what was kept for it, with the time that was left. O(chunks)."""
+    """Give a returning consumer the messages kept for it, with their remaining time. O(chunks)."""
     for chunk in window.chunks:
         for flight in tuple(chunk.flights):
             if flight.consumer is absent:

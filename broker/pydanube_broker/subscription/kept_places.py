@@ -1,4 +1,5 @@
-"""Places of consumers whose topic came from another broker, kept until they connect or their time is over. See `holdings`."""
+"""Places of consumers whose topic came from another broker, kept until they connect or expire. See
+`holdings`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pydanube_broker.subscription.window import Window
 class KeptPlaces:
     """The kept places of one subscription.
 
-    Says what the topic's next owner is to know when it goes.
+    `hand_over` returns the state for the topic's next owner.
     """
 
     __slots__ = ("_aside", "_members", "_window", "until_ms")
@@ -21,10 +22,10 @@ class KeptPlaces:
         self._members = members
         self._window = window
         self._aside = aside
-        self.until_ms: int | None = None  # None: there are none
+        self.until_ms: int | None = None  # None if there are none
 
     def take_in(self, holdings: Holdings, now_ms: int, until_ms: int) -> None:
-        """Take in the former owner's holdings, before anything else; places are kept until `until_ms`."""
+        """Take in the former owner's holdings, before anything else. Places are kept until `until_ms`."""
         slots = self._members.slots
         if take_in(self._window, holdings, self._members.keep_places, now_ms, keyed=slots is not None):
             self.until_ms = until_ms
@@ -32,14 +33,14 @@ class KeptPlaces:
                 slots.own_in_flight(self._window)
 
     def hand_over(self, subscription_id: int, now_ms: int) -> Holdings | None:
-        """Return what the topic's next owner has to know beside the cursor, and end.
+        """Return the state that the topic's next owner needs beside the cursor, and end.
 
-        What it will not keep for those who hold it counts as delivered.
+        Messages whose consumers the next owner keeps no place for count as delivered.
         """
         keyed = self._members.slots is not None
         for consumer in tuple(self._members.consumers):
             if not (consumer.reports or consumer.single or consumer.absent or keyed):
-                # Its client cannot go on with a session, and its stream is not carried on.
+                # Its client cannot continue a session, and its stream is not carried on.
                 self._members.leave(consumer.consumer_id)
         holdings = holdings_of(subscription_id, self._window, self._members.consumers, now_ms, keyed=keyed)
         if holdings is None:
@@ -48,12 +49,12 @@ class KeptPlaces:
         return holdings
 
     def resumed(self, consumer_id: int) -> bool:
-        """Return whether the consumer continued with what was kept for it."""
+        """Return whether the consumer continued with the messages kept for it."""
         consumer = self._members.find(consumer_id)
         return consumer is not None and consumer.resumed
 
     def due(self, now_ms: int) -> list[Effect]:
-        """Give up places whose time is over."""
+        """Give up places that have expired."""
         if self.until_ms is None or now_ms < self.until_ms:
             return []
         self.until_ms = None

@@ -1,6 +1,6 @@
-"""The bounded queue of one consumer of a non-reliable topic: batches that were passed on and not sent yet.
+"""The bounded queue of one consumer of a non-reliable topic: batches that were published and not sent yet.
 
-Full means: what does not fit any more is refused, and whoever offered it counts it as dropped. Pure.
+A full queue refuses messages, and the caller counts them as dropped. Pure.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import numpy.typing as npt
 from pydanube_broker.journal.tail_cache import CachedBatch
 
 Indices = range | npt.NDArray[Any]  # a range has no gaps
-Piece = tuple[CachedBatch, Indices]  # a batch, and which of its messages (indices, ascending)
+Piece = tuple[CachedBatch, Indices]  # a batch, and the ascending indices of some of its messages
 
-# One full batch of the usual size, and as many messages as an SDK's usual credit: enough for a burst, and too little
-# to let a slow consumer cost much. Behind it are the connection's own buffer and the consumer's credit.
+# One full batch of the usual size, and as many messages as an SDK's usual credit: enough for a burst, and too
+# little to let a slow consumer cost much. Behind it are the connection's own buffer and the consumer's
+# credit.
 QUEUE_MESSAGES: Final = 10_000
 QUEUE_BYTES: Final = 4 << 20
 
 
 class LiveQueue:
-    """At most `max_messages`, and `max_bytes` of stored batches; one batch may exceed the bytes when it is alone."""
+    """Holds at most `max_messages` and `max_bytes` of stored batches. A single batch may exceed the bytes."""
 
     __slots__ = ("_max_bytes", "_max_messages", "_pieces", "bytes", "messages")
 
@@ -45,7 +46,7 @@ class LiveQueue:
         return self._max_messages - self.messages
 
     def offer(self, batch: CachedBatch, indices: Indices) -> int:
-        """Queue the first of these messages, as many as there is room for; return how many."""
+        """Queue the first of these messages, as many as there is room for. Return how many."""
         taken = min(len(indices), self.room(batch))
         if taken <= 0:
             return 0
@@ -55,7 +56,7 @@ class LiveQueue:
         return taken
 
     def take(self, max_messages: int) -> Piece | None:
-        """Return the next messages, at most so many (≥ 1) of one batch; None when the queue is empty."""
+        """Return the next messages of one batch, at most `max_messages` (≥ 1). None if the queue is empty."""
         if not self._pieces:
             return None
         batch, indices = self._pieces[0]
@@ -69,17 +70,17 @@ class LiveQueue:
         return batch, indices
 
     def drain(self) -> Iterator[Piece]:
-        """Everything that is left, oldest first."""
+        """Remove and yield everything that is left, oldest first."""
         pieces, self._pieces = self._pieces, deque()
         self.messages = self.bytes = 0
         yield from pieces
 
 
 def all_of(batch: CachedBatch) -> range:
-    """The indices of every message."""
+    """Return the indices of every message."""
     return range(batch.count)
 
 
 def array_of(indices: Indices) -> npt.NDArray[Any]:
-    """The same indices, to pick some of them."""
+    """Return the same indices as an array, to pick some of them."""
     return np.arange(indices.start, indices.stop) if isinstance(indices, range) else indices

@@ -30,7 +30,7 @@ class SubscriptionType(StrEnum):
 
 
 class Members:
-    """The consumers of one subscription, by arrival. The first is the active one of exclusive and failover."""
+    """The consumers of one subscription, by arrival. Exclusive and failover send to the first."""
 
     __slots__ = ("_by_id", "_sessions", "_type", "_window", "consumers", "slots")
 
@@ -50,7 +50,7 @@ class Members:
     def join(
         self, consumer_id: int, name: str, terms: ConsumerTerms, *, ack_timeout_ms: int, now_ms: int
     ) -> list[Effect]:
-        """Attach a consumer. `ack_timeout_ms` is decided, 0 for none; otherwise as `Subscription.join`."""
+        """Attach a consumer, as `Subscription.join` does. `ack_timeout_ms` is the final value, 0 for none."""
         check_key_filters(self._type.value, terms.key_filters)
         same_id = self.find(consumer_id)
         if same_id is not None and same_id.name != name:
@@ -61,7 +61,7 @@ class Members:
             )
         if self._type is SubscriptionType.EXCLUSIVE:
             for holder in [one for one in self.consumers if one.absent and one.name != name]:
-                self.leave(holder.consumer_id)  # somebody is here, and it is not
+                self.leave(holder.consumer_id)  # a kept place does not outlast the join of another consumer
         place = next((i for i, c in enumerate(self.consumers) if c.name == name), None)
         if self._type is SubscriptionType.EXCLUSIVE and self.consumers and place is None:
             busy = self.consumers[0].name
@@ -91,8 +91,8 @@ class Members:
             ack_timeout_ms=ack_timeout_ms,
             terms=terms,
         )
-        # A take-over keeps its place: a standby that reconnects does not go to the end of the line.
-        # But one that was set aside stands behind whoever took over.
+        # A take-over keeps the place: a standby that reconnects does not go to the end of the line.
+        # But in failover, a consumer that was set aside goes behind the one that took over.
         last = place is None or (
             old is not None and old.set_aside and self._type is SubscriptionType.FAILOVER
         )
@@ -115,11 +115,11 @@ class Members:
         return effects
 
     def keep_places(self, holdings: Holdings) -> list[Consumer]:
-        """Add places for consumers that have not yet come from the topic's former owner; return them."""
+        """Add places for consumers that have not yet reconnected since the topic moved here. Return them."""
         seats = []
         for number, each in enumerate(holdings.consumers, 1):
             seat = Consumer(
-                consumer_id=-number,  # no connection has such a one
+                consumer_id=-number,  # no connection has a negative id
                 name=each.consumer,
                 session=each.session,
                 ack_timeout_ms=0,
@@ -135,14 +135,14 @@ class Members:
 
     @property
     def active(self) -> Consumer | None:
-        """Return the consumer that an exclusive or failover subscription sends to: the first that is not set aside."""
+        """Return the consumer that exclusive and failover send to: the first that is not set aside."""
         for consumer in self.consumers:
             if not consumer.set_aside:
                 return consumer
         return None
 
     def leave(self, consumer_id: int) -> None:
-        """Detach a consumer and make ready what it held. Unknown ids are ignored."""
+        """Detach a consumer and make the messages it held ready. Unknown ids are ignored."""
         consumer = self._by_id.pop(consumer_id, None)
         if consumer is None:
             return
@@ -153,7 +153,10 @@ class Members:
         self._window.version += 1
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
-        """Add credit to a consumer. Unknown ids are ignored. Raises `InvalidArgument`: the credit is negative."""
+        """Add credit to a consumer. Unknown ids are ignored.
+
+        Raises `InvalidArgument` if the credit is negative.
+        """
         if messages < 0 or size_bytes < 0:
             raise InvalidArgument(
                 "credit is added, never taken away; give 0 or more", field="messages", value=messages
@@ -186,7 +189,7 @@ class Members:
         return [self._renew(consumer, SessionReason.SEEK) for consumer in self.consumers]
 
     def end_session(self, consumer: Consumer, reason: SessionReason) -> Effect:
-        """Make ready again what a consumer holds, and end its session; it stays attached."""
+        """End a consumer's session and make the messages it holds ready again. It stays attached."""
         self._release(consumer)
         self._window.version += 1
         return self._renew(consumer, reason)
@@ -205,7 +208,7 @@ class Members:
         )
 
     def _release(self, consumer: Consumer) -> None:
-        """Make ready everything that a consumer holds. O(its flights)."""
+        """Make all messages that a consumer holds ready. O(its flights)."""
         for flight in tuple(consumer.flights):
             mask = flight.mask
             self._window.end_flight(flight, mask)

@@ -1,7 +1,7 @@
 """Messages of the window as masks of its chunks: thousands of short ranges, as key-shared consumers wait for.
 
-A `Picked` is a sequence of ranges to whoever wants ranges; they are only worked out when somebody looks. The shell and
-the core use the masks: a few operations a chunk in place of several a message.
+A `Picked` is a sequence of ranges, which are computed only on access. The shell and the core use the masks: a
+few operations per chunk instead of several per message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 
 
 class Picked(Sequence[Range]):
-    """Messages by chunk, chunks ascending; at least one, and no mask is 0. Valid while the window does not change."""
+    """Messages by chunk, chunks ascending, with at least one chunk and no mask of 0. Valid until the window
+    changes."""
 
     __slots__ = ("_ranges", "masks")
 
@@ -24,13 +25,13 @@ class Picked(Sequence[Range]):
 
     @property
     def first(self) -> int:
-        """The offset of the first message."""
+        """Return the offset of the first message."""
         chunk, mask = self.masks[0]
         return chunk.start + (mask & -mask).bit_length() - 1
 
     @property
     def end(self) -> int:
-        """One past the last message's offset."""
+        """Return one past the last message's offset."""
         chunk, mask = self.masks[-1]
         return chunk.start + mask.bit_length()
 
@@ -51,7 +52,7 @@ class Picked(Sequence[Range]):
         return found
 
     def ranges(self) -> list[Range]:
-        """The same as a normal list of ranges."""
+        """Return the messages as a normal list of ranges."""
         if self._ranges is None:
             self._ranges = normalise(r for chunk, mask in self.masks for r in ranges_of(mask, chunk.start))
         return self._ranges

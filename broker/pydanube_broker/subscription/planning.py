@@ -1,4 +1,4 @@
-"""Decide which messages may be sent next, from the window; nothing is changed here."""
+"""Decide from the window which messages may be sent next. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from pydanube_broker.subscription.window import Window
 
 
 class Plan(NamedTuple):
-    """A proposal: read the log inside `ranges` and send what is there. Nothing is reserved.
+    """A proposal to read the log inside `ranges` and send the messages found. It reserves nothing.
 
-    The shell reads from `start`, takes messages in offset order while they are inside `ranges`, at most
-    `max_messages` of them and at most `max_bytes` together, but always at least one (a message larger than the
-    credit must not be withheld for ever), and then answers at once, in the same turn of the loop:
+    The shell reads from `start` and takes messages in offset order while they are inside `ranges`, at most
+    `max_messages` of them and at most `max_bytes` together, but always at least one, because a message larger
+    than the credit must not be withheld for ever. Then it answers in the same turn of the loop:
 
-    - `consumer_id` is an id: `Sending.sent(plan, ranges, ...)` with what it took;
-    - `consumer_id` is None: `Sending.routed(plan, ranges, ...)`, which says who gets which message.
+    - `consumer_id` is an id: `Sending.sent(plan, ranges, ...)` with the messages it took.
+    - `consumer_id` is None: `Sending.routed(plan, ranges, ...)`, which assigns the messages to consumers.
 
-    `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes in it; of a redelivery, exactly the
-    messages that are due, which may be a `Picked`. `delivery_count` counts from 1 and holds for all of them.
+    `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes. For a redelivery it is
+    exactly the messages that are due, and may be a `Picked`. `delivery_count` counts from 1 and holds for all
+    of them.
 
-    A named tuple and no frozen dataclass: one is made for every batch, and costs a tenth.
+    A named tuple and not a frozen dataclass: one is made for every batch, and costs a tenth.
     """
 
     ticket: int
@@ -51,7 +52,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The messages of a routed part that one consumer gets; `indices` count messages, not offsets, and ascend."""
+    """The messages of a routed part for one consumer. `indices` count messages, not offsets, and ascend."""
 
     consumer_id: int
     session: int
@@ -59,11 +60,11 @@ class Selection:
     delivery_count: int
 
 
-MOST_CHUNKS: Final = 64  # looked at for failures: those at the front are what holds a subscription up
+MOST_CHUNKS: Final = 64  # examined for failures: the messages at the front hold a subscription up
 
 
 def first_blocked(window: Window) -> tuple[int, Poison] | None:
-    """Return the first blocked message and what blocks it."""
+    """Return the first blocked message and its `Poison`."""
     if not window.blocked:
         return None
     found: tuple[int, Poison] | None = None
@@ -79,7 +80,7 @@ def first_blocked(window: Window) -> tuple[int, Poison] | None:
 
 
 def oldest_sent(window: Window) -> dict[Consumer, int]:
-    """Return, for each consumer, the earliest time of sending among what it holds. O(flights)."""
+    """Return for each consumer the earliest time of sending among the messages it holds. O(flights)."""
     oldest: dict[Consumer, int] = {}
     for chunk in window.chunks:
         for flight in chunk.flights:
@@ -88,9 +89,9 @@ def oldest_sent(window: Window) -> dict[Consumer, int]:
 
 
 def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
-    """Return when the oldest message in a consumer's buffer was sent; None if its application has one, or the buffer is empty.
+    """Return when the oldest message in a consumer's buffer was sent.
 
-    O(flights).
+    None if its application holds a message, or the buffer is empty. O(flights).
     """
     oldest: int | None = None
     for chunk in window.chunks:
@@ -103,7 +104,7 @@ def only_untaken_since(window: Window, consumer: Consumer) -> int | None:
 
 
 def worst_failure(window: Window) -> HeadOfLine | None:
-    """Return the open message that failed most often, the first of them, in the first chunks."""
+    """Return the open message that failed most often, the first of them, among the first chunks."""
     best: tuple[int, int, int, Chunk, int] | None = None  # failures, -offset, deliveries, chunk, bit
     for chunk in window.chunks[:MOST_CHUNKS]:
         for (deliveries, failures), mask in chunk.history.items():
@@ -119,7 +120,7 @@ def worst_failure(window: Window) -> HeadOfLine | None:
     poison = next((poison for poison in chunk.poisons if poison.mask & one), None)
     wait = next((wait for wait in chunk.waits if wait.mask & one), None)
     holder = poison or wait
-    # on its way again, it has no holder, and the same reason
+    # A message on its way again has no holder, but the same reason
     earlier = next((reason for reason, mask in chunk.reasons.items() if mask & one), "")
     return HeadOfLine(
         offset=-offset,
@@ -131,7 +132,10 @@ def worst_failure(window: Window) -> HeadOfLine | None:
 
 
 def barrier(window: Window, *, ordered_retry: bool) -> int | None:
-    """Return the first offset after which nothing may be sent; None if there is none. O(chunks), only after failures."""
+    """Return the first offset behind which nothing may be sent, None if there is none.
+
+    O(chunks), but only after failures.
+    """
     if not window.blocked and not (ordered_retry and window.waiting):
         return None
     for chunk in window.chunks:
@@ -148,7 +152,7 @@ def barrier(window: Window, *, ordered_retry: bool) -> int | None:
 
 
 def first_ready(window: Window) -> tuple[Chunk, int] | None:
-    """Return chunk and bit of the first message that is ready again. O(chunks before it)."""
+    """Return the chunk and bit of the first message that is ready again. O(chunks before it)."""
     for chunk in window.chunks:
         if chunk.ready:
             return chunk, 1 << lowest(chunk.ready)
@@ -158,12 +162,12 @@ def first_ready(window: Window) -> tuple[Chunk, int] | None:
 def next_ready(
     window: Window, *, limit: int, barrier: int | None, consumer_id: int | None = None
 ) -> tuple[list[Range], int] | None:
-    """Return the first messages that are ready again, in offset order, all with one delivery count.
+    """Return the first messages that are ready again, in offset order, all with the same delivery count.
 
     Args:
-        limit: at most this many messages, from 1.
-        barrier: nothing at or beyond this offset.
-        consumer_id: only up to what came back from this consumer.
+        limit: maximum messages, from 1.
+        barrier: end before this offset.
+        consumer_id: end before the first message that came back from this consumer.
 
     Returns:
         (ranges, how often they were delivered already), or None.
@@ -206,7 +210,7 @@ def next_ready(
 
 
 def deliveries_at(chunk: Chunk, bit: int) -> tuple[int, int]:
-    """Return how often the message of a bit came back, and the mask of the chunk's messages with the same count."""
+    """Return how often a message came back, and the mask of the chunk's messages with the same count."""
     one = 1 << bit
     count = 0
     for (deliveries, _), mask in chunk.history.items():

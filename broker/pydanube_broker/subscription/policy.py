@@ -1,10 +1,10 @@
-"""The policy for a delivery that fails: when it comes again, and when it has failed too often.
+"""The policy for failed deliveries: when a message is delivered again, and when it is exhausted.
 
-After failure n (a nack or an ack timeout) the delay is `min(max(policy delay, asked delay), max delay)`, where the
-policy delay is the base (fixed) or base·2^(n−1) (exponential). Jitter only ever adds, so that a message never comes
-sooner than it was promised. A consumer that goes away is not a failure of the messages it held: a flapping
-connection would otherwise poison its whole window. Such messages are ready again at once and their delivery count
-rises, their failure count does not.
+After failure n (a nack or an ack timeout) the delay is `min(max(policy delay, requested delay), max delay)`,
+where the policy delay is the base (fixed) or base·2^(n−1) (exponential). Jitter only adds to it, so a message
+never comes earlier than promised. The loss of a consumer is not a failure of the messages it held, because a
+flapping connection would otherwise poison its whole window. Such messages are ready again immediately. Their
+delivery count rises, their failure count does not.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class PoisonPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
-    """The failure policy of one subscription; the names are those of the original.
+    """The failure policy of one subscription, with the field names of the original Danube.
 
-    `ack_timeout_ms` of 0 means that deliveries do not expire. `jitter` is the largest share of the delay that is
-    added to it. Where dead letters go is the shell's business, so their topic is not kept here.
+    With an `ack_timeout_ms` of 0 deliveries do not expire. `jitter` is the largest share of the delay that is
+    added to it. The shell keeps the topic for dead letters.
     """
 
     max_redelivery_count: int = 5
@@ -60,27 +60,29 @@ class FailurePolicy:
             )
 
     def policy_delay_ms(self, failures: int) -> int:
-        """The delay after the `failures`-th failure (from 1), before the bound and what the nack asked for."""
+        """Return the delay after failure number `failures` (from 1), before the maximum and the nack's
+        request."""
         match self.backoff_strategy:
             case Backoff.FIXED:
                 return self.base_redelivery_delay_ms
             case Backoff.EXPONENTIAL:
-                # 2^40 ms is 35 years: the bound below makes the rest equal and the integers stay small.
+                # 2^40 ms is 35 years. Larger shifts would give the same bounded delay and larger integers.
                 return self.base_redelivery_delay_ms << min(failures - 1, 40)
             case _:
                 assert_never(self.backoff_strategy)
 
     def delay_ms(self, failures: int, *, asked_ms: int, random: float) -> int:
-        """The delay until the next delivery.
+        """Return the delay until the next delivery.
 
         Args:
-            failures: how often the message has failed, this time included.
-            asked_ms: what the nack asked for; 0 if nothing.
-            random: uniform in [0, 1); one number for all messages of one event, so that they keep their order.
+            failures: how often the message has failed, including this time.
+            asked_ms: the delay that the nack requested, 0 for none.
+            random: uniform in [0, 1). One number for all messages of an event, so that they keep their order.
         """
         delay = min(max(self.policy_delay_ms(failures), asked_ms), self.max_redelivery_delay_ms)
         return min(delay + int(delay * self.jitter * random), self.max_redelivery_delay_ms)
 
     def exhausted(self, failures: int) -> bool:
-        """Whether a message that failed this often is not sent again: the first delivery and `max` more."""
+        """Return whether a message with this many failures is not sent again, after the first delivery and
+        `max` more."""
         return failures > self.max_redelivery_count

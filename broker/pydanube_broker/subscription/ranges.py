@@ -18,16 +18,17 @@ from pydanube_core.errors import InvalidArgument
 Range: TypeAlias = tuple[int, int]
 
 _DIGIT: Final = bytes(1 if code == ord("1") else 0 for code in range(256))
-# A run costs one pass over the mask in `ranges_of`'s loop; reading every bit once costs as much as so many passes.
+# A run costs one pass over the mask in `ranges_of`'s loop. Reading every bit once costs as much as this many
+# passes.
 _BITS_A_RUN: Final = 16
 
 
 def check_ranges(ranges: Sequence[Range]) -> None:
     """Refuse ranges from outside that are empty, inverted or negative.
 
-    Raises `InvalidArgument`: names the bad range.
+    Raises `InvalidArgument`, which names the bad range.
     """
-    # Hundreds come with one ack of a key-shared batch: three passes in C beat one loop here
+    # One ack of a key-shared batch has hundreds of ranges, where three passes in C beat one loop here
     if len(ranges) > 8:
         starts, ends = zip(*ranges, strict=True)
         if min(starts) >= 0 and all(map(lt, starts, ends)):
@@ -56,7 +57,7 @@ def normalise(ranges: Iterable[Range]) -> list[Range]:
 
 
 def joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
-    """Return the normal list of (mask, base) pairs that ascend and at most touch."""
+    """Return the normal list of the offsets of (mask, base) pairs, which ascend and at most touch."""
     found: list[Range] = []
     for mask, base in masks:
         runs = ranges_of(mask, base)
@@ -67,12 +68,12 @@ def joined(masks: Iterable[tuple[int, int]]) -> list[Range]:
 
 
 def total(ranges: Iterable[Range]) -> int:
-    """Return how many offsets ranges cover that do not overlap."""
+    """Return how many offsets are in ranges that do not overlap."""
     return sum(end - start for start, end in ranges)
 
 
 def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
-    """`ranges` without `removed`; both normal, the result is normal. O(n + m)."""
+    """Return `ranges` without `removed`. Both are normal, and so is the result. O(n + m)."""
     left: list[Range] = []
     at = 0
     for start, end in ranges:
@@ -90,7 +91,7 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
 
 
 def digits_of(mask: int) -> bytes:
-    """Return a byte 0 or 1 for each bit of a mask that is not 0, the lowest first: selectors for `compress`."""
+    """Return one byte 0 or 1 per bit of a mask that is not 0, the lowest first: selectors for `compress`."""
     return bin(mask)[:1:-1].encode().translate(_DIGIT)
 
 
@@ -105,7 +106,7 @@ def head_of_mask(mask: int, count: int) -> int:
 
 
 def ranges_of(mask: int, base: int) -> list[Range]:
-    """The normal list of a mask."""
+    """Return the normal list of a mask."""
     if (mask & ~(mask << 1)).bit_count() * _BITS_A_RUN > mask.bit_length():
         edges = mask ^ (mask << 1)  # where a run begins, and one past where it ends
         at = compress(range(base, base + edges.bit_length()), digits_of(edges))
@@ -123,9 +124,9 @@ def ranges_of(mask: int, base: int) -> list[Range]:
 
 
 class RangeSet:
-    """A growing set of offsets that forgets what falls below a floor.
+    """A growing set of offsets that forgets those below a floor.
 
-    `add` takes ranges in any order; adding at the end, the usual case, is O(1).
+    `add` takes ranges in any order. Adding at the end, the usual case, is O(1).
     """
 
     __slots__ = ("_ends", "_starts", "size")
@@ -150,12 +151,12 @@ class RangeSet:
         return self._starts[0], self._ends[0]
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether every offset of `[start, end)` is in the set."""
+        """Return whether every offset of `[start, end)` is in the set."""
         at = bisect_right(self._starts, start) - 1
         return start >= end or (at >= 0 and self._ends[at] >= end)
 
     def add(self, start: int, end: int) -> int:
-        """Add `[start, end)`; return how many of the offsets are new."""
+        """Add `[start, end)`. Return how many of the offsets are new."""
         if start >= end:
             return 0
         before = self.size
@@ -192,7 +193,7 @@ class RangeSet:
 
 
 def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending offsets as half-open runs."""
+    """Return ascending offsets as half-open runs."""
     runs: list[tuple[int, int]] = []
     for offset in offsets:
         if runs and runs[-1][1] == offset:

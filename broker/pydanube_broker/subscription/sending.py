@@ -30,25 +30,30 @@ from pydanube_broker.subscription.routes.spreading import (
 )
 from pydanube_broker.subscription.window import Window
 
-# One slice of a shared subscription: about one full batch, so that batches are seldom cut and turns are fair.
+# Messages of one slice of a shared subscription: about one full batch, so that batches are seldom cut and
+# turns are fair.
 SLICE_MESSAGES: Final = 4_096
 PLENTY_MESSAGES: Final = 256
-# Key-shared: one part that is routed. Each consumer gets its pieces of all its batches in one frame.
+# Key-shared: messages of one routed part. Each consumer gets its pieces of all batches in one frame.
 ROUTED_MESSAGES: Final = 8_192
-# Key-shared: messages read but held for their consumer; more would make slow consumers expensive for fast ones.
+# Key-shared: messages that are read but held for their consumer. With more, slow consumers would cost fast
+# ones too much.
 HELD_MESSAGES: Final = 16_384
 
 _held_by: Final = attrgetter("in_flight")
 
 
 def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
-    """Whether others are to take messages that came back from a consumer before it gets them again."""
+    """Return whether other consumers come first for a message.
+
+    They do if it came back from this consumer, or this one does not answer.
+    """
     on_trial = consumer.standing is not Standing.ANSWERING
     return on_trial or bool(chunk.not_first.get(consumer.consumer_id, 0) & bit)
 
 
 class Sending:
-    """The part of a `Subscription` that moves messages from unseen and ready to in flight: plans and their answers."""
+    """Moves messages of a `Subscription` from unseen and ready to in flight, by plans and their answers."""
 
     __slots__ = (
         "_ordered_retry", "_span", "_turn", "_type", "end", "members", "redelivered", "unrouted", "window",
@@ -70,20 +75,23 @@ class Sending:
         self.end = end
         self._span = span_messages
         self._ordered_retry = ordered_retry
-        self._turn = 0  # shared: the consumer whose turn is next
+        self._turn = 0  # shared: index of the consumer whose turn is next
         self.redelivered = 0
         self.unrouted = 0
 
     @property
     def room(self) -> int:
-        """How many more messages fit between the floor and the next one."""
+        """Return how many more messages fit between the floor and the next one."""
         return max(0, self.window.room(self._span))
 
     def next_plan(self, *, max_messages: int | None = None, end: int | None = None) -> Plan | None:
-        """Propose what to send next; None if there is no message, no credit, or no room.
+        """Propose the next messages to send. Return None if there is no message, no credit, or no room.
 
-        Call it again after every answer, until None. `max_messages` bounds this one plan (dispatch rate). With `end`: what
-        would be proposed if the topic's readable end were there; not key-shared.
+        Call it again after every answer until it returns None.
+
+        Args:
+            max_messages: maximum for this one plan (dispatch rate).
+            end: plan as if the topic's readable end were here. Not for key-shared.
         """
         if max_messages is not None and max_messages < 1:
             return None
@@ -112,7 +120,7 @@ class Sending:
             if found is not None:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
         if stop is not None:
-            return None  # whatever is unseen lies behind the barrier
+            return None  # all unseen messages lie behind the barrier
         if (
             consumer.single
             and self._type is SubscriptionType.SHARED
@@ -146,7 +154,7 @@ class Sending:
         return self._plan_routed(room, max_messages)
 
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
-        """Plan unseen messages that are then spread over all consumers with credit."""
+        """Plan unseen messages to spread over all consumers with credit."""
         window = self.window
         end = window.foreknown.limit(window.next, self.end)
         takers = self._takers()
@@ -154,8 +162,9 @@ class Sending:
             return None
         credit = sum(c.room_messages for c in takers)
         if self.members.slots is not None and not self.members.slots.filtered:
-            # What is read for those without credit is queued at little cost. Reading only as much as there is credit
-            # would give one of four consumers a quarter of that, then a quarter of the rest: thirty parts for one.
+            # Messages read for consumers without credit are queued at little cost. With a limit equal to the
+            # credit, one of four consumers would get a quarter of it, then a quarter of the rest: thirty
+            # parts instead of one.
             credit *= len(self.members.consumers)
         most = SLICE_MESSAGES if self.members.slots is None else ROUTED_MESSAGES
         limit = min(credit, room, max_messages or most, most)
@@ -179,12 +188,12 @@ class Sending:
         )
 
     def _takers(self) -> list[Consumer]:
-        """Return the consumers with credit that one routed part may be spread over, the next in turn first."""
+        """Return the consumers with credit for one routed part, the next in turn first."""
         turns = self.members.consumers[self._turn :] + self.members.consumers[: self._turn]
         return [c for c in turns if c.has_credit][:MAX_ROUTED]
 
     def _share(self, consumer: Consumer) -> int:
-        """Return the most messages of one slice, with which it holds as much as the others with credit would."""
+        """Return the maximum messages of the next slice: the consumer's fair share."""
         takers = self.members.consumers
         if len(takers) > 1:
             takers = [one for one in takers if one.has_credit]
@@ -194,14 +203,15 @@ class Sending:
         unseen = window.foreknown.limit(window.next, self.end) - window.next
         there = window.ready + min(unseen, window.room(self._span))
         fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
-        # One that holds plenty is not cut for: a slice costs more than its messages.
+        # A consumer that holds plenty gets no small slice, because a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
         return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
 
     def _whose_turn(self, again: tuple[Chunk, int] | None) -> Consumer | None:
-        """Return the consumer with credit that holds least; the next in turn among equals.
+        """Return the consumer with credit that holds the fewest messages, or among equals the next in turn.
 
-        A message that came back is for another consumer than it came from, and for none on trial, where there is one.
+        A message that came back goes to a consumer that did not return it and is not on trial, if there is
+        one.
         """
         consumers = self.members.consumers
         if len(consumers) == 1:
@@ -214,19 +224,19 @@ class Sending:
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
     ) -> bool:
-        """Note what was read and sent for a plan with a consumer.
+        """Record the messages that were read and sent for a plan with a consumer.
 
         Args:
-            ranges: the messages, ascending, inside the plan's ranges and within its limits; may be empty.
-            size_bytes: what to charge to the consumer's credit.
-            next_offset: how far the log was looked at, exclusive; offsets of the plan below it that are in no range
-                hold no message.
+            ranges: the messages, ascending, inside the plan's ranges and within its limits. May be empty.
+            size_bytes: bytes to charge to the consumer's credit.
+            next_offset: end of the part of the log that was read, exclusive. Offsets of the plan below it
+                that are in no range hold no message.
 
         Returns:
-            False if the plan no longer holds: do not send, plan again.
+            False if the plan is no longer valid: do not send, plan again.
 
         Raises:
-            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+            InvalidArgument: the answer does not fit the plan, which is a bug of the shell.
         """
         window = self.window
         if plan.ticket != window.version:
@@ -265,9 +275,10 @@ class Sending:
         slots: Sequence[int] | None = None,
         keys: Sequence[str] | None = None,
     ) -> bool:
-        """Answer a plan of unseen messages without sending any: those of `waits` are ready when due, the others at once.
+        """Answer a plan of unseen messages without sending. Those in `waits` are ready when due, others now.
 
-        False if the plan no longer holds. `wall_ms`: of each wait its end by the wall clock. Others as for `sent` and `routed`.
+        Return False if the plan is no longer valid. `wall_ms` has the end of each wait by the wall clock.
+        Other arguments are as for `sent` and `routed`.
         """
         walls = [None] * len(waits) if wall_ms is None else wall_ms
         window, table = self.window, self.members.slots
@@ -297,20 +308,20 @@ class Sending:
         keys: Sequence[str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> list[Selection] | None:
-        """Decide who gets which message of a part read for a plan without consumer, and note that as sent.
+        """Assign each message of a part that was read for a plan without a consumer, and record it as sent.
 
         Args:
             ranges, next_offset: as for `sent`.
             slots: key-shared: the slot of each message, from the hash of its key.
             keys: key-shared, while `needs_keys`: each message's key (routing key, else producer name).
-            sizes: bytes of each message, to be charged to byte credits; None charges nothing.
+            sizes: bytes of each message, charged to byte credits. None charges nothing.
 
         Returns:
-            What to send to whom, in order. Messages in no selection are held, acknowledged or planned again; the
-            shell forgets them. None if the plan no longer holds.
+            The messages to send to each consumer, in order. Messages in no selection are held, acknowledged
+                or planned again, and the shell discards them. None if the plan is no longer valid.
 
         Raises:
-            InvalidArgument: the answer does not fit the plan; a bug of the shell.
+            InvalidArgument: the answer does not fit the plan, which is a bug of the shell.
         """
         window = self.window
         if plan.ticket != window.version:
@@ -414,7 +425,7 @@ class Sending:
     def _learn_keys(
         self, plan: Plan, ranges: Sequence[Range], next_offset: int, keys: Sequence[str] | None
     ) -> None:
-        """Take in the keys of held messages, which were read again for them."""
+        """Store the keys of held messages, which were read again for their keys."""
         if keys is None:
             raise InvalidArgument("keys: key filters are in use; give the key of every message", field="keys")
         at = 0
@@ -449,7 +460,7 @@ class Sending:
         sizes: Sequence[int] | None,
         size_bytes: int | None = None,
     ) -> Selection:
-        """Put messages in flight with a consumer, and charge its credit. `size_bytes`: their sum, if known."""
+        """Charge a consumer for its messages and return its selection. `size_bytes`: their sum, if known."""
         if size_bytes is None:
             size_bytes = 0 if sizes is None else sum(map(sizes.__getitem__, indices))
         consumer.launched(len(indices), size_bytes)
@@ -463,13 +474,14 @@ class Sending:
         )
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
-        """Check that an answer fits its plan; return its number of messages."""
+        """Check that an answer fits its plan. Return its number of messages."""
         if type(ranges) is Picked:
-            # Nothing is missing in such an answer: it is all that the plan has below its end.
+            # Nothing is missing in such an answer: it contains all that the plan has below its end.
             fits = type(plan.ranges) is Picked and ranges.masks == plan.ranges.below(next_offset)
             messages, last = ranges.messages, ranges.end
         elif len(ranges) == len(plan.ranges) and list(ranges) == list(plan.ranges):
-            # All that was asked for: thousands of ranges, where a key-shared consumer is sent what was held for it.
+            # The answer is the whole plan: thousands of ranges, where a key-shared consumer is sent its held
+            # messages.
             fits, messages, last = True, total(ranges), ranges[-1][1]
         elif len(ranges) == 1 and len(plan.ranges) == 1:
             start, end = ranges[0]
@@ -488,7 +500,7 @@ class Sending:
         return messages
 
     def _close_missing(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> None:
-        """Acknowledge messages that are due again but no longer in the log."""
+        """Acknowledge messages that are due for redelivery but no longer in the log."""
         if list(ranges) == list(plan.ranges):
             return
         looked_at = [(s, min(e, next_offset)) for s, e in plan.ranges if s < next_offset]

@@ -1,19 +1,22 @@
-"""Consumers that hang are set aside, put on trial, and taken back.
+"""Set aside consumers that hang, put them on trial, and take them back.
 
-A consumer *lets everything expire* when a delivery of its runs into the ack timeout and it has answered nothing since it
-was handed that delivery. Sent more, it would only hold that up too. So it is set aside: it is sent nothing, and what it
-let expire is ready at once for the others.
+A consumer *lets everything expire* when one of its deliveries runs into the ack timeout and it has answered
+nothing since it was handed that delivery. More messages would only be delayed too, so it is set aside: it is
+sent nothing, and the messages it let expire are ready immediately for the others.
 
-What waits in the buffer of a consumer that reports does not expire. In key-shared and failover, where nobody else may be
-sent it, a consumer is set aside too when it holds only that, and its application took nothing for an ack timeout.
+Messages in the buffer of a consumer that reports do not expire. In key-shared and failover no other consumer
+may be sent them. There a consumer is also set aside when it holds only such messages and its application took
+nothing for an ack timeout.
 
-* Shared: it keeps its session. What waits in its buffer is asked back, and an ack that comes late counts.
-* Key-shared: its slots move to the others. Failover: the next consumer takes over. In both, all that it holds is ready
-  again and a new session begins, so that its late answers are void: else two consumers could work on one key at once.
+* Shared: it keeps its session. The messages in its buffer are recalled, and a late ack counts.
+* Key-shared: its slots move to the others. Failover: the next consumer takes over. In both, all messages it
+  holds are ready again and a new session begins, so that its late answers are void. Otherwise two consumers
+  could work on one key concurrently.
 
-It is taken back when it answers; when no other consumer is left that takes all of its messages (so an exclusive consumer,
-or the only one, is never set aside); and on trial after some ack timeouts, longer each time: then it gets a new message,
-one at a time, and the first answer ends the trial. A failover consumer is not tried: it is the last in the line.
+It is taken back when it answers. It is also taken back when no other consumer is left that takes all of its
+messages, so an exclusive consumer, or the only one, is never set aside. After some ack timeouts, longer each
+time, it is put on trial: it gets new messages one at a time, and the first answer ends the trial. A failover
+consumer gets no trial, because it is the last in the line.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ MOST_DOUBLINGS: Final = 4
 
 
 class SettingAside:
-    """Decides which consumers are set aside, and until when."""
+    """Decides which consumers are set aside, and for how long."""
 
     __slots__ = ("_members", "_not_answering", "_type", "_window", "next_trial_ms")
 
@@ -49,7 +52,8 @@ class SettingAside:
         ] = []  # set aside or on trial; those that have left, until the next look
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
-        """Set aside consumers that let everything expire, if others can take their messages; by arrival. O(consumers)."""
+        """Set aside consumers that let everything expire, by arrival, if others can take their messages.
+        O(consumers)."""
         effects: list[Effect] = []
         for consumer in tuple(self._members.consumers):
             if consumer in silent and self.may_set_aside(consumer):
@@ -57,9 +61,12 @@ class SettingAside:
         return effects
 
     def heard_of(self, consumer: Consumer, now_ms: int) -> list[Effect]:
-        """Note a sign of life; set the consumer aside if its application takes nothing. O(in flight) if it took nothing for long."""
+        """Note a sign of life. Set the consumer aside if its application takes nothing.
+
+        O(in flight) if it took nothing for long.
+        """
         if self._type not in (SubscriptionType.KEY_SHARED, SubscriptionType.FAILOVER):
-            return []  # shared: what waits is asked back
+            return []  # shared: the messages in its buffer are recalled
         long_ago_ms = now_ms - consumer.ack_timeout_ms
         if max(consumer.took_at_ms, consumer.answered_at_ms) > long_ago_ms:
             return []
@@ -97,14 +104,14 @@ class SettingAside:
             self._next()
 
     def answered_late(self, chunk: Chunk, mask: int) -> None:
-        """Acknowledge late answers: messages that came back from a consumer and were not sent since."""
+        """Note late answers to messages that came back from their consumers and were not sent since."""
         for consumer_id, came_back in chunk.not_first.items():
             late = self._members.find(consumer_id) if came_back & mask else None
             if late is not None:
                 self.answered(late)
 
     def due(self, now_ms: int) -> None:
-        """Put consumers on trial whose time has come."""
+        """Put consumers on trial whose trial is due."""
         if self.next_trial_ms is None or now_ms < self.next_trial_ms:
             return
         for consumer in self._attached():
@@ -113,9 +120,10 @@ class SettingAside:
         self._next()
 
     def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
-        """Take back consumers whose messages nobody else takes any more, those first that were set aside first.
+        """Take back consumers whose messages no other consumer takes, in the order in which they were set
+        aside.
 
-        O(1) where each consumer answers.
+        O(1) while all consumers answer.
         """
         if not self._not_answering:
             return
@@ -127,13 +135,13 @@ class SettingAside:
         self._next()
 
     def may_set_aside(self, consumer: Consumer) -> bool:
-        """Return whether another consumer takes what this one would be sent. O(consumers)."""
+        """Return whether another consumer takes all messages this one would be sent. O(consumers)."""
         if self._type is SubscriptionType.EXCLUSIVE or consumer.set_aside:
             return False
         return any(one is not consumer and one.takes_all_of(consumer) for one in self._members.consumers)
 
     def activated(self, before: Consumer | None) -> list[Effect]:
-        """Failover: return the effects that tell a newly active consumer, if `before` was active."""
+        """Failover: return the effects that notify a newly active consumer, if it differs from `before`."""
         after = self._members.active
         if self._type is not SubscriptionType.FAILOVER or after is None or after is before:
             return []
@@ -150,7 +158,7 @@ class SettingAside:
             if was_aside:
                 members.slots.take_back(consumer, self._window)
             members.slots.recheck_held = True
-        elif self._type is SubscriptionType.FAILOVER:  # it does not go before whoever took over
+        elif self._type is SubscriptionType.FAILOVER:  # it does not go before the one that took over
             members.consumers.remove(consumer)
             members.consumers.append(consumer)
 
@@ -159,7 +167,7 @@ class SettingAside:
         self.next_trial_ms = min(times, default=None)
 
     def _attached(self) -> list[Consumer]:
-        """Return the consumers that are set aside or on trial, by arrival; forget the others."""
+        """Return the consumers that are set aside or on trial, by arrival. Forget the others."""
         there = self._not_answering
         self._not_answering = [
             one

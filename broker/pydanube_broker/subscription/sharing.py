@@ -1,4 +1,4 @@
-"""Take messages back from one consumer's buffer for another that has nothing to do."""
+"""Recall messages from one consumer's buffer for another that is idle."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, ranges_of
 
-RECALL_PAUSE_MS: Final = 100  # between two questions to the same consumer
-# In one question. A range a message in the worst case (key-shared); then the next question comes soon.
+RECALL_PAUSE_MS: Final = 100  # between two recalls from the same consumer
+# Maximum messages of one recall. In the worst case (key-shared) each is a range of its own, and the next
+# recall follows soon.
 RECALL_MESSAGES: Final = 8_192
 
 
 class Recall(NamedTuple):
-    """Ask a consumer to give back those of these messages that its application has not taken."""
+    """A request that a consumer gives back those of these messages that its application has not taken."""
 
     consumer_id: int
     session: int
@@ -26,7 +27,10 @@ def _idle(consumer: Consumer) -> bool:
 
 
 def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall | None:
-    """Return what to take back from which consumer; None: nothing. O(consumers), and O(messages in a buffer) if it asks."""
+    """Return the messages to recall and their consumer. None if there are none.
+
+    O(consumers), and O(messages in a buffer) for a recall.
+    """
     if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
         return None
     consumers = members.consumers
@@ -48,7 +52,7 @@ def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall
     holder.recall_at_ms = now_ms + RECALL_PAUSE_MS
     ranges: list[Range] = []
     for chunk, sent in reversed(holder.unhandled.parts()):
-        # what was acknowledged or has come back is not there any more
+        # Leave out messages that were acknowledged or came back since.
         mask = 0
         for flight in chunk.flights:
             if flight.consumer is holder and not flight.taken:

@@ -17,14 +17,14 @@ class BlockedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
-    """Facts for lag reports and screens; counters count since this object was made."""
+    """Facts for lag reports and screens. Counters start when the subscription's object is made."""
 
     floor: int
     next_offset: int
     end: int
     generation: int
     in_flight: int
-    ready: int  # came back, or held for its key's consumer; to be sent now
+    ready: int  # came back, or held for the consumer of its key, to be sent now
     pending_retries: int  # wait for their delay
     redelivered: int  # messages sent again
     acknowledged: int

@@ -3,46 +3,52 @@
 The contract
 ============
 
-*Offsets.* Everything is said in half-open ranges of offsets. Everything below `floor` is acknowledged; between
-`floor` and `next` each message is in exactly one state (`window`); what is at or above `next` was never sent. The
-log may have holes: offsets without a message count as acknowledged.
+*Offsets.* Messages are given as half-open ranges of offsets. Everything below `floor` is acknowledged.
+Between `floor` and `next` each message is in exactly one state (`window`). Messages at or above `next` were
+never sent. The log may have holes: offsets without a message count as acknowledged.
 
-*Sending* is plan, read, answer. `sending.next_plan()` proposes what to send to whom; the shell reads the log and says what
-it found with `sent()` (or `routed()` when the plan names no consumer). Nothing is reserved by a plan: if anything
-that matters changed in between, the answer is refused (False, None) and nothing has happened; plan again. Messages
-that are ready again go before unseen ones, in offset order. A plan that is not answered costs nothing, so a rate
-limit in the shell loses no message.
+*Sending* is plan, read, answer. `sending.next_plan()` proposes messages and their consumer. The shell reads
+the log and passes its result to `sent()`, or to `routed()` if the plan names no consumer. A plan reserves
+nothing: if relevant state has changed since, the answer is refused (False, None) without effect, and the
+shell plans again. Messages that are ready again go before unseen ones, in offset order. An unanswered plan
+costs nothing, so a rate limit in the shell loses no message.
 
-*Credit* is messages and bytes a consumer; see `Plan` for how bytes are cut. At most `span` messages lie between
-`floor` and `next`; then only redeliveries are planned until the floor moves.
+*Credit* is counted in messages and bytes per consumer. `Plan` describes how bytes are cut. When `span`
+messages lie between `floor` and `next`, only redeliveries are planned until the floor moves.
 
 *Sessions.* Each join and each seek gives a consumer a new, higher session id. Answers (ack, nack, extend,
-terminate) of another session or of an unknown consumer are ignored and counted as stale. An answer to a message
-that consumer was never sent raises `NotDelivered`. An ack of what is acknowledged is a no-op, and so is a nack of
-what the consumer no longer holds. An ack that comes late, after the message had come back, counts.
+terminate) of another session or of an unknown consumer are ignored and counted as stale. An answer to a
+message that the consumer was never sent raises `NotDelivered`. An ack of an acknowledged message is a no-op,
+and so is a nack of a message that the consumer no longer holds. An ack that comes late, after the message had
+come back, counts.
 
-*Buffers.* A consumer that `reports` says what its application was handed. Until then a delivery has no time to be late:
-it comes back, uncounted, when the consumer was not heard of for an ack timeout, when its application took nothing for so
-long and another stands in (`set_aside`), and on request (`next_recall`, `given_back`) when another has nothing to do.
+*Buffers.* A consumer that `reports` sends how many messages its application has taken. Until it takes a
+message, the delivery cannot be late. The message comes back, without a failure, when the consumer is silent
+for an ack timeout, when its application takes nothing for as long and another consumer stands in
+(`set_aside`), or on request (`next_recall`, `given_back`) when another consumer is idle.
 
-*Failures.* Nacks and ack timeouts count as failures, see `policy`; a lost consumer does not. Exhausted and
-terminated messages are blocked, dropped or handed out as `DeadLetter` until the shell says `dead_lettered`.
+*Failures.* Nacks and ack timeouts count as failures (see `policy`), the loss of a consumer does not.
+Exhausted and terminated messages are blocked, dropped, or handed out as `DeadLetter` until the shell calls
+`dead_lettered`.
 
-*Moves.* What consumers hold goes along when the topic goes to another broker, where their places are kept for a moment.
+*Moves.* When the topic moves to another broker, the messages that consumers hold move with it. The new owner
+keeps the consumers' places for a limited time.
 
-*Types.* Exclusive: one consumer; another name is refused. Failover: the first by arrival is active, the next takes
-over at once. Shared: slices in turn, or message by message if all consumers are `single`. Key-shared: `key_slots`.
-In every type a second join of the same name takes over: its predecessor's session ends and what that held is ready
-again. With `ordered_retry` nothing behind a message that waits for its retry is sent (key-shared: nothing of its
-key); behind a blocked one nothing is sent in any case.
+*Types.* Exclusive: one consumer, and another name is refused. Failover: the first by arrival is active, and
+the next takes over immediately. Shared: slices in turn, or message by message if all consumers are `single`.
+Key-shared: see `key_slots`. In every type a second join of the same name takes over: its predecessor's
+session ends and the messages it held are ready again. With `ordered_retry` nothing behind a message that
+waits for its retry is sent (key-shared: nothing of its key). Behind a blocked message nothing is sent in any
+case.
 
 *Time* comes in as monotonic milliseconds that never fall. There are no timers: call `tick(now)` at
 `next_deadline_ms()`. *Chance* (jitter) comes in as a callable.
 
 *On error nothing has changed.* Methods that return effects list them in the order to carry them out.
 
-*Durable* are snapshots and deltas (`snapshot`, `changes`, `restore`); sessions, credit and flights are not. What
-was exhausted and not yet dropped or dead-lettered at a restart is delivered once more; its count goes on.
+*Durable* are snapshots and deltas (`snapshot`, `changes`, `restore`), but not sessions, credit and flights. A
+message that was exhausted but not yet dropped or dead-lettered at a restart is delivered once more, and its
+count goes on.
 """
 
 from __future__ import annotations
@@ -72,12 +78,12 @@ from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStati
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.subscription.window import Reopened, Window
 
-# Messages between floor and next. Several times the SDK's usual credit, and 8 KiB were it one bitmap.
+# Messages between floor and next: several times the SDK's usual credit, and 8 KiB as one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
 
 
 class Subscription:
-    """One subscription of one topic; see the module's text for the contract."""
+    """One subscription of one topic. The module's docstring has the contract."""
 
     __slots__ = ("_aside", "_type", "answers", "failures", "members", "places", "sending", "window")
 
@@ -94,14 +100,14 @@ class Subscription:
         sessions: Iterator[int] | None = None,
         random: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Open a subscription at a cursor; a new one has `CursorSnapshot(floor=start)`.
+        """Open a subscription at a cursor. A new one has `CursorSnapshot(floor=start)`.
 
         Args:
             end: the topic's readable end, one past the last committed message.
-            span_messages: most messages between floor and next, from 1.
+            span_messages: maximum messages between floor and next, from 1.
             ordered_retry: None means the type's default: on for key-shared, else off.
-            durable: False keeps no deltas (`changes` is None): plain readers.
-            sessions: the ids to give, ascending, above those of an earlier life; None counts from 1.
+            durable: False keeps no deltas (`changes` is None), for plain readers.
+            sessions: the session ids to give, ascending, above those of an earlier life. None counts from 1.
             random: uniform in [0, 1), for jitter.
         """
         if span_messages < 1:
@@ -132,7 +138,7 @@ class Subscription:
 
     @classmethod
     def restore(cls, type: SubscriptionType, cursor: CursorSnapshot, **options: object) -> Subscription:
-        """Set the state after a restart: unacknowledged messages are to be sent, and counts continue."""
+        """Restore the state after a restart: unacknowledged messages will be sent, and counts continue."""
         return cls(type, cursor=cursor, **options)  # type: ignore[arg-type]
 
     @property
@@ -141,46 +147,46 @@ class Subscription:
 
     @property
     def floor(self) -> int:
-        """The first message not acknowledged."""
+        """Return the first message not acknowledged."""
         return self.window.floor
 
     @property
     def all_sent(self) -> bool:
-        """Whether nothing is left to plan, whatever the credit."""
+        """Return whether no message is left to plan, regardless of credit."""
         return not self.window.ready and self.window.next >= self.sending.end
 
     @property
     def needs_keys(self) -> bool:
-        """Whether `routed` needs the keys: key-shared while a consumer has key filters."""
+        """Return whether `routed` needs the keys: key-shared while a consumer has key filters."""
         return self.members.slots is not None and self.members.slots.filtered
 
     def seats_of(self, slots: array[int]) -> bytearray | None:
-        """Key-shared without filters: return the seat of each slot, one byte each; a hint, see `KeySlots`."""
+        """Key-shared without filters: return the seat of each slot, one byte each. A hint (`KeySlots`)."""
         return None if self.members.slots is None else self.members.slots.seats_of(slots)
 
     def is_active(self, consumer_id: int) -> bool:
-        """Return whether messages go to the consumer: for failover the first one, also after it took over its name."""
+        """Return whether messages go to the consumer: in failover only to the first that is not set aside."""
         if self._type is not SubscriptionType.FAILOVER:
             return True
         return (active := self.members.active) is not None and active.consumer_id == consumer_id
 
     def session_of(self, consumer_id: int) -> int | None:
-        """The consumer's session, None if it is not attached."""
+        """Return the consumer's session, None if it is not attached."""
         consumer = self.members.find(consumer_id)
         return None if consumer is None else consumer.session
 
     def in_flight_of(self, consumer_id: int) -> int:
-        """How many messages the consumer holds; 0 if it is not attached."""
+        """Return how many messages the consumer holds, 0 if it is not attached."""
         consumer = self.members.find(consumer_id)
         return 0 if consumer is None else consumer.in_flight
 
     def next_deadline_ms(self) -> int | None:
-        """The next time at which `tick` has something to do; None if there is none."""
+        """Return the next time at which `tick` has something to do, None if there is none."""
         times = (self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
         return min((time for time in times if time is not None), default=None)
 
     def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
-        """Shorten the waits of delayed messages that end earlier, after a step of the wall clock."""
+        """After a step of the wall clock, shorten the waits of delayed messages that now end earlier."""
         return self.window.time_anew(wall_now_ms, now_ms)
 
     # -- consumers -------------------------------------------------------------------------------------------
@@ -190,11 +196,11 @@ class Subscription:
 
         Args:
             consumer_id: unique for this attachment.
-            name: unique in the subscription; an attached consumer of the same name is taken over.
-            terms: what it asks for.
+            name: unique in the subscription. An attached consumer of the same name is taken over.
+            terms: the terms it requests.
 
         Raises:
-            ConsumerBusy: exclusive, and a consumer of another name is attached.
+            ConsumerBusy: the type is exclusive, and a consumer of another name is attached.
             InvalidArgument: the id is taken by another name, or the type has no key filters.
         """
         timeout_ms = terms.ack_timeout_ms
@@ -209,7 +215,7 @@ class Subscription:
         return effects
 
     def leave(self, consumer_id: int, now_ms: int) -> list[Effect]:
-        """Detach a consumer, for whatever reason; what it held is ready again at once. Unknown ids are ignored."""
+        """Detach a consumer. The messages it held are ready again immediately. Unknown ids are ignored."""
         active = self.members.active
         self.members.leave(consumer_id)
         self._aside.settle(now_ms)
@@ -218,33 +224,34 @@ class Subscription:
     # -- sending ---------------------------------------------------------------------------------------------
 
     def grew(self, next_offset: int) -> None:
-        """Set the topic's readable end; a smaller one is ignored."""
+        """Set the topic's readable end. A smaller one is ignored."""
         if next_offset > self.sending.end:
             self.sending.end = next_offset
 
     def outlived(self, ranges: Sequence[Range]) -> None:
-        """Acknowledge expired messages that nobody holds (`ttl_ms`); they count as dropped."""
+        """Acknowledge expired messages that no consumer holds (`ttl_ms`). They count as dropped."""
         for start, end in ranges:
             self.failures.dropped += end - start
             self.window.close_range(start, end)
 
     def next_recall(self, now_ms: int) -> Recall | None:
-        """Return what to take back from which consumer for one that has nothing to do; ask when `next_plan` gives nothing.
+        """Return the messages to recall from one consumer for another that is idle. None if there are none.
 
-        Shared and key-shared only. Whoever was asked is not asked again for a moment, so it may be asked often.
+        Shared and key-shared only. Call it when `next_plan` returns None. Each consumer is recalled at most
+        once per 100 ms, so polling is cheap.
         """
         return next_recall(self._type, self.members, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due: expire deliveries, make retries ready, ask again for dead letters. O(due)."""
+        """Process due timers: expire deliveries, make retries ready, submit dead letters again. O(due)."""
         return self.places.due(now_ms) + self.failures.tick(now_ms)
 
     # -- moving the cursor -----------------------------------------------------------------------------------
 
     def seek(self, offset: int, now_ms: int) -> list[Effect]:
-        """Begin a new generation at `offset`: counts, acknowledgements and flights are forgotten.
+        """Begin a new generation at `offset`: counts, acknowledgements and flights are discarded.
 
-        Raises `InvalidArgument`: the offset is negative or beyond the end.
+        Raises `InvalidArgument` if the offset is negative or beyond the end.
         """
         if not 0 <= offset <= self.sending.end:
             raise InvalidArgument(
@@ -262,13 +269,13 @@ class Subscription:
         return self.seek(self.sending.end, now_ms)
 
     def skip(self, count: int) -> Range | None:
-        """Acknowledge the first `count` messages that are not acknowledged, delivered or not.
+        """Acknowledge the first `count` unacknowledged messages, delivered or not.
 
-        Offsets that were never read are taken for messages. Sessions go on; late answers to what was skipped are
-        no-ops.
+        Offsets that were never read count as messages. Sessions go on, and late answers to skipped messages
+        are no-ops.
 
         Returns:
-            The range that was skipped over, None if there was nothing.
+            The skipped range, None if there was nothing to skip.
         """
         start, end = self.window.floor, self.end_of_oldest(count)
         if end <= start:
@@ -277,7 +284,10 @@ class Subscription:
         return start, end
 
     def end_of_oldest(self, count: int) -> int:
-        """Return one past the `count`-th message that is not acknowledged, or past the last; the floor if there is none."""
+        """Return one past the `count`-th unacknowledged message, or past the last one.
+
+        If there is none, return the floor.
+        """
         if count < 1:
             raise InvalidArgument(f"count: {count} is below 1", field="count", value=count)
         window = self.window
@@ -292,19 +302,20 @@ class Subscription:
         return end
 
     def redeliver(self, messages: Sequence[Reopened]) -> list[int]:
-        """Deliver acknowledged messages once more, each at its own offset, and to this subscription only.
+        """Deliver acknowledged messages once more, each at its own offset, to this subscription only.
 
-        A new generation begins, in which sessions, flights and counts of all other messages continue. In one generation
-        the dead-letter topic takes one copy of a message: a message that fails again is copied again.
+        A new generation begins, in which sessions, flights and counts of all other messages continue. The
+        dead-letter topic takes one copy of a message per generation, so a message that fails again is copied
+        again.
 
         Args:
-            messages: ascending. What is not acknowledged is left out, and what the span has no room for.
+            messages: ascending. Unacknowledged ones are left out, and those for which the span has no room.
 
         Returns:
             The offsets that are delivered again.
 
         Raises:
-            Conflict: copies of dead letters are being written, whose answers name the present generation.
+            Conflict: copies of dead letters are being written, and their answers name the present generation.
         """
         window = self.window
         if window.leaving:
@@ -322,14 +333,14 @@ class Subscription:
         return [each.offset for each in found]
 
     def not_sent_since(self, messages: Sequence[Reopened]) -> list[int]:
-        """Return which redelivered messages are open and were not sent again."""
+        """Return the offsets of redelivered messages that are open and were not sent again."""
         return [each.offset for each in messages if self.window.is_unsent(each)]
 
     def skipped(self, start: int, end: int) -> int:
-        """Acknowledge `[start, end)`: the log has no message there any more (retention, compaction).
+        """Acknowledge `[start, end)`, where the log no longer has a message (retention, compaction).
 
         Returns:
-            How many of them had been delivered and were open.
+            How many of these offsets had been delivered and were open.
         """
         check_ranges([(start, end)])
         self.sending.end = max(self.sending.end, end)
@@ -338,13 +349,14 @@ class Subscription:
     # -- durable state ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> CursorSnapshot:
-        """Return everything that has to survive a restart."""
+        """Return the state that must survive a restart."""
         return self.window.snapshot()
 
     def changes(self) -> CursorDelta | None:
-        """Return the changes since the last `kept`, for the journal; None if there are none.
+        """Return the changes since the last `kept`, for the journal. None if there are none.
 
-        Applied to the snapshot of then they make the snapshot of now. A record may find no room: `kept` is apart.
+        Applied to the snapshot of that time, they give the present snapshot. `kept` is a call of its own
+        because the journal may have no room for the record.
         """
         window = self.window
         if window.unsaved is None:
@@ -367,7 +379,7 @@ class Subscription:
     # -- looking ---------------------------------------------------------------------------------------------
 
     def marks(self) -> CursorState:
-        """Return the part of the state that is counted here, which differs whenever anything here changed. O(1).
+        """Return the counters of this subscription. They differ whenever anything in it changed. O(1).
 
         The time, the log's offsets, `acked_above` and `members` are 0.
         """
@@ -391,7 +403,7 @@ class Subscription:
         )
 
     def statistics(self, now_ms: int) -> SubscriptionStatistics:
-        """Facts at this moment. O(chunks)."""
+        """Return the statistics at this moment. O(chunks)."""
         window = self.window
         oldest = oldest_sent(window)
         blocked = first_blocked(window)

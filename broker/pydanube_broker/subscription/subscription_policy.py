@@ -1,7 +1,9 @@
-"""The failure policy of one subscription as it is stored and shown: the seven fields of the original. Pure.
+"""The failure policy of one subscription as it is stored and shown: seven fields, as in the original Danube.
+Pure.
 
-It lives in the subscription's record in the metadata store, under `failure_policy`, with only the fields that were
-set; the rest is the broker's default, so that a changed default reaches every subscription that did not choose.
+It is in the subscription's record in the metadata store, under `failure_policy`, with only the fields that
+were set. The others have the broker's default, so that a changed default reaches every subscription that did
+not choose.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class SubscriptionPolicy:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> SubscriptionPolicy:
-        """Return the policy that stored fields and the broker's defaults give.
+        """Return the policy that results from stored fields and the broker's defaults.
 
-        Raises `InvalidArgument`: a field that is none, or a value that is none of its.
+        Raises `InvalidArgument` for an unknown field or an invalid value.
         """
         for name in stored:
             if name not in POLICY_NAMES:
@@ -76,7 +78,7 @@ class SubscriptionPolicy:
         return cls(failure=failure, dead_letter_topic=target)
 
     def check(self, topic: TopicName, subscription: str) -> None:
-        """Check that dead letters may go to their topic. Raises `InvalidArgument`.
+        """Check that dead letters may go to their topic.
 
         Raises:
             InvalidArgument: it is their own topic.
@@ -94,24 +96,25 @@ class SubscriptionPolicy:
             )
 
     def target(self, topic: TopicName, subscription: str) -> TopicName:
-        """The topic for this subscription's dead letters."""
+        """Return the topic for this subscription's dead letters."""
         return self.dead_letter_topic or default_dead_letter_topic(topic, subscription)
 
     @property
     def _names_target(self) -> bool:
-        """Whether there are dead letters, or a topic for them was named."""
+        """Return whether there are dead letters, or a topic for them was named."""
         return self.dead_letter_topic is not None or self.failure.poison_policy is PoisonPolicy.DEAD_LETTER
 
     def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
-        """The seven fields; `dead_letter_topic` is None unless the policy is dead_letter or one was named."""
+        """Return the seven fields. `dead_letter_topic` is None unless the policy is dead_letter or one was
+        named."""
         target = str(self.target(topic, subscription)) if self._names_target else None
         return {name: _plain(getattr(self.failure, name, target)) for name in POLICY_NAMES}
 
 
 def default_dead_letter_topic(topic: TopicName, subscription: str) -> TopicName:
-    """Return `<topic>-dlq-<subscription>`, one for all partitions; characters that topic names cannot have become `-`.
+    """Return `<topic>-dlq-<subscription>`, one topic for all partitions, with `-` for invalid characters.
 
-    Where that leaves anything out, a checksum of the whole keeps two subscriptions apart.
+    If the name is changed or cut, a checksum of the whole keeps two subscriptions apart.
     """
     base = topic.base
     wanted = f"{base.name}-dlq-{subscription}"

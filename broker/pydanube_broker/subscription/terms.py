@@ -1,4 +1,4 @@
-"""The terms that a consumer of any kind asks for when it attaches to a subscription."""
+"""The terms that a consumer of any kind requests when it attaches to a subscription."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ class ConsumerTerms:
     """The terms of one attachment, from the stream that opens it to the core that keeps them.
 
     Args:
-        credit_messages, credit_bytes: first credit; bytes None: not limited.
-        window_messages: for clients that grant nothing: so many messages in flight at most, credit comes back by
-            itself when one leaves flight. The two credits above are then not used.
-        ack_timeout_ms: None: the policy's; 0: deliveries do not expire.
+        credit_messages, credit_bytes: first credit. Bytes None: not limited.
+        window_messages: maximum messages in flight, for clients that grant nothing. A message returns its
+            credit when it leaves flight, and the two credits above are not used.
+        ack_timeout_ms: None is the policy's. With 0 deliveries do not expire.
         single: takes single messages (shared: strict round robin).
-        key_filters: key-shared: globs with `*` and `?`; empty accepts every key.
-        reports: it tells what its application takes (`taken`); what waits in its buffer is then not late.
-        resumes: its session at the topic's former owner, to go on with what it holds; `ANY_SESSION`: the one that had
-            its name there; 0: it holds nothing.
-        max_extend_ms: while it is heard of, what it has taken is kept for so long; below the timeout: no longer.
+        key_filters: key-shared: globs with `*` and `?`. Empty accepts every key.
+        reports: the consumer reports the messages that its application takes (`taken`). Those in its buffer
+            are not late.
+        resumes: its session at the topic's former owner, to continue with the messages it holds.
+            `ANY_SESSION` is the one that had its name there, and 0 means that it holds nothing.
+        max_extend_ms: maximum time that taken messages are kept while the consumer reports. Below the timeout
+            it has no effect.
 
     Raises:
         InvalidArgument: a number is negative, or the window is empty.

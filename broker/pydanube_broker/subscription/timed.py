@@ -1,4 +1,4 @@
-"""Find delayed messages, and those past their time to live, among what was read for a plan. Pure."""
+"""Find delayed and expired messages among those that were read for a plan. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class TimedPart:
 
     Attributes:
         expired: ranges whose time to live is over.
-        waits: ranges that are due later, when, by the clock that gives append times, and the delay of each message.
+        waits: ranges that are due later, their due time by the clock that gives append times, and the delay
+            of each message.
     """
 
     batch: CachedBatch
@@ -37,8 +38,8 @@ def timed_parts(
     """Return the parts of batches that must not be sent now, in their order.
 
     Args:
-        ahead_ms: by how much a witness is behind this clock; nothing expires before it has by both.
-        delays: False for what was sent or held before: then only what has expired counts.
+        ahead_ms: by how much a witness is behind this clock. A message expires only when it has by both.
+        delays: False for messages that were sent or held before. Then only expiry counts.
     """
     for batch in batches:
         if not has_attributes(producer_bytes(batch)):
@@ -79,14 +80,16 @@ def due_now(
     *,
     ahead_ms: int = 0,
 ) -> tuple[list[CachedBatch] | None, int]:
-    """Return what may be sent now; None if some may not: the core was told, and has to plan again.
+    """Return the messages that may be sent now.
+
+    None if some of them may not: the core is updated, and the caller plans again.
 
     Args:
-        now_ms: by the clock that gives append times; `monotonic_ms` by that of the core.
-        ahead_ms: as of `timed_parts`.
+        now_ms: by the clock that gives append times. `monotonic_ms` is by the core's clock.
+        ahead_ms: as for `timed_parts`.
 
     Returns:
-        The batches, and how many messages have outlived their time.
+        The batches, and how many messages have expired.
     """
     ranges = plan.ranges.ranges() if type(plan.ranges) is Picked else plan.ranges
     for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh, ahead_ms=ahead_ms):
@@ -100,7 +103,7 @@ def due_now(
             plan,
             found.ranges,
             found.next_offset,
-            # No longer than its delay, whatever a clock says that has stepped since the message was stored
+            # At most the message's delay, even if a clock has stepped since it was stored
             [(span, min(due_ms - now_ms, delay_ms) + monotonic_ms) for span, due_ms, delay_ms in part.waits],
             wall_ms=[due_ms for _, due_ms, _ in part.waits],
             slots=found.slots() if core.type is SubscriptionType.KEY_SHARED else None,

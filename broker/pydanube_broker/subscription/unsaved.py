@@ -1,4 +1,4 @@
-"""What of a window has changed since its last record in the journal."""
+"""The changes of a window since its last record in the journal."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _START: Final = attrgetter("start")
 
 
 class UnsavedChanges:
-    """Chunks that changed, with what was acknowledged in them (`Chunk.dirty`), and ranges that no chunk had.
+    """Changed chunks with their acknowledged messages (`Chunk.dirty`), and acknowledged ranges in no chunk.
 
-    Both are swept when they have grown to twice what the last sweep left: what lies below the floor is told by the
-    floor alone.
+    Each list is swept when it has grown to twice the length after the last sweep. Entries below the floor are
+    removed, because the floor alone covers them.
     """
 
     __slots__ = ("_chunks", "_floor", "_most_chunks", "_most_ranges", "_ranges", "whole")
 
     def __init__(self, floor: int) -> None:
-        self._floor: int | None = floor  # as last recorded; None: record it in any case
+        self._floor: int | None = floor  # as last recorded, None to record it in any case
         self._chunks: list[Chunk] = []
         self._ranges: list[Range] = []
-        self.whole = False  # nothing of this generation is recorded, which does not begin empty
+        self.whole = False  # the generation did not begin empty, and none of it is recorded
         self._most_chunks = self._most_ranges = SWEEP_ENTRIES
 
     def chunk(self, chunk: Chunk, floor: int) -> None:
@@ -48,7 +48,7 @@ class UnsavedChanges:
             self._most_ranges = SWEEP_ENTRIES + 2 * len(self._ranges)
 
     def delta(self, generation: int, floor: int) -> CursorDelta | None:
-        """Return the changes; None if there are none. O(changed chunks)."""
+        """Return the changes, None if there are none. O(changed chunks)."""
         if not self._chunks and not self._ranges and self._floor == floor:
             return None
         changed = sorted(set(self._chunks), key=_START)
@@ -65,9 +65,10 @@ class UnsavedChanges:
         )
 
     def saved(self, floor: int) -> None:
-        """Start anew: the changes are on their way to the disk.
+        """Clear the changes: they are on their way to the disk.
 
-        Not before the record is appended: what was taken out for a record that found no room is in none.
+        Call it only after the record is appended. If the journal has no room, the changes must stay for the
+        next record.
         """
         for chunk in self._chunks:
             chunk.dirty = 0
@@ -77,10 +78,10 @@ class UnsavedChanges:
         self.whole = False
 
     def reset(self, *, whole: bool = False) -> None:
-        """Forget the changes of a generation that is over; the next one is recorded in any case.
+        """Discard the changes of a generation that is over. The next one is recorded in any case.
 
         Args:
-            whole: the next generation does not begin empty, so its first record is all of it.
+            whole: the next generation does not begin empty, so its first record contains all of it.
         """
         for chunk in self._chunks:
             chunk.dirty = 0
@@ -96,7 +97,7 @@ class UnsavedChanges:
 
 
 def attempts_of(chunks: Iterable[Chunk]) -> list[Attempts]:
-    """Return attempts by range, ascending; touching ranges with equal counts are joined."""
+    """Return attempts by range, ascending. Touching ranges with equal counts are joined."""
     rows: list[tuple[int, int, int, int]] = []
     for chunk in chunks:
         for counts, mask in chunk.history.items():

@@ -1,16 +1,19 @@
-"""The delivery window: every message between the floor and the next one, and the one state it is in (see `states`).
+"""The delivery window: all messages between the floor and the next one, each in exactly one state.
 
-What is kept is what is *not* acknowledged. Open messages live in chunks: short stretches of offsets (usually one
-batch) with one bit mask per state. So a batch of two thousand messages costs two or three small objects and a few
-operations on 250-byte integers, single messages in any order cost bits, and holes in the log, however long, cost
-nothing. Everything below `next` that is in no chunk is acknowledged; `floor` is the first open message.
+Only *unacknowledged* messages are stored. Open messages live in chunks, which are short stretches of offsets
+(usually one batch) with one bit mask per state. A batch of two thousand messages therefore costs two or three
+small objects and a few operations on 250-byte integers, single messages in any order cost bits, and holes in
+the log cost nothing, however long. Every offset below `next` that is in no chunk is acknowledged. `floor` is
+the first open message.
 
-Invariants, checked by `invariants` in the tests: chunks ascend and do not overlap; in a chunk the masks of ready,
-flights, waits and poisons are disjoint and make up `open`; `floor <= next`; the messages between floor and next are
-at most the span (its owner plans within `room()`).
+Invariants, which `invariants` checks in the tests:
 
-What survives a crash is what `snapshot()` says: acknowledgements and the counts of what came back. Deliveries that
-were in flight for the first time start again at 1.
+- Chunks ascend and do not overlap.
+- In a chunk the masks of ready, flights, waits and poisons are disjoint and make up `open`.
+- `floor <= next`, with at most the span of messages between them (its owner plans within `room()`).
+
+`snapshot()` returns the state that survives a crash: acknowledgements, and how often each message came back.
+Deliveries that were in flight for the first time start again at 1.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ from pydanube_broker.subscription.foreknown import Foreknown
 from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract
 from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
-# Trickling messages share a chunk up to this size; more would make the search through its flights slow.
+# Small batches that follow each other share a chunk up to this size. A larger chunk would slow the search
+# through its flights.
 MERGE_OFFSETS: Final = 256
 
 _END: Final = itemgetter(1)
@@ -50,11 +54,11 @@ assert MERGE_OFFSETS <= CHUNK_OFFSETS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reopened:
-    """An acknowledged message that is delivered again. `deliveries`: how often it was delivered before, from 1."""
+    """An acknowledged message that is delivered again. `deliveries` counts the earlier ones, from 1."""
 
     offset: int
     deliveries: int
-    slot: int = 0  # of the key, for key-shared
+    slot: int = 0  # the key's, for key-shared
 
     @property
     def attempts(self) -> Attempts:
@@ -62,7 +66,7 @@ class Reopened:
 
 
 class StateListener(Protocol):
-    """Hears when messages of a chunk enter or leave a state; key-shared updates its slots by it."""
+    """Listener notified when messages of a chunk enter or leave a state. Key-shared updates its slots."""
 
     def ready_added(self, chunk: Chunk, mask: int) -> None: ...
     def queued(self, chunk: Chunk, mask: int, seat: int) -> None: ...
@@ -73,9 +77,10 @@ class StateListener(Protocol):
 
 
 class Window:
-    """The window of one subscription. Pure bookkeeping: it knows states and counts, not types and policies.
+    """The window of one subscription. It keeps states and counts, and contains no rules of types or policies.
 
-    `version` changes whenever a plan made before might be wrong now: ready messages, `next` or a barrier moved.
+    `version` changes whenever an earlier plan may have become wrong: ready messages, `next` or a barrier
+    moved.
     """
 
     __slots__ = (
@@ -88,7 +93,7 @@ class Window:
         self.floor = snapshot.floor
         self.next = snapshot.floor
         self.chunks = ChunkList()
-        self.gaps = RangeSet()  # offsets above the floor, below next, known to hold no message to deliver
+        self.gaps = RangeSet()  # offsets between the floor and next that hold no message to deliver
         self.foreknown = Foreknown(snapshot)
         self.timers = Timers()
         self.in_flight = 0
@@ -102,16 +107,16 @@ class Window:
     # -- reading ahead --------------------------------------------------------------------------------------------
 
     def room(self, span: int) -> int:
-        """How many more messages fit between the floor and the next one."""
+        """Return how many more messages fit between the floor and the next one."""
         return span - (self.next - self.floor - self.gaps.size)
 
     def place(
         self, ranges: Sequence[Range], next_offset: int, slots: array[int] | None = None
     ) -> list[tuple[Chunk, int]]:
-        """Open the unseen messages of `ranges`; offsets up to `next_offset` in none of them are gaps.
+        """Open the unseen messages of `ranges`. Offsets up to `next_offset` outside the ranges are gaps.
 
-        `ranges` ascend within `[next, next_offset)`. The messages are in no state yet: the caller gives each one at
-        once, by `launch` or `make_ready`.
+        `ranges` ascend within `[next, next_offset)`. The messages are in no state yet: the caller immediately
+        gives each one a state with `launch` or `make_ready`.
 
         Returns:
             (chunk, mask) pairs, ascending.
@@ -158,7 +163,7 @@ class Window:
         return placed
 
     def _place_batch(self, start: int, end: int) -> tuple[Chunk, int]:
-        """The usual case of `place`: one full batch where the last one ended."""
+        """Open one full batch that begins where the last one ended, the usual case of `place`."""
         chunk = Chunk(start, end)
         chunk.open = mask = (1 << (end - start)) - 1
         self.chunks.add(chunk)
@@ -202,7 +207,7 @@ class Window:
     # -- states ---------------------------------------------------------------------------------------------------
 
     def launch(self, chunk: Chunk, mask: int, consumer: Consumer, now_ms: int) -> None:
-        """Put messages in no state in flight with `consumer`; the caller accounts for its credit."""
+        """Put messages in no state in flight with `consumer`. The caller charges its credit."""
         deadline = now_ms + consumer.ack_timeout_ms if consumer.ack_timeout_ms else None
         self.in_flight += mask.bit_count()
         if consumer.has_answered:
@@ -240,7 +245,7 @@ class Window:
         self.listener.queued(chunk, mask, seat)
 
     def take_ready(self, chunk: Chunk, mask: int) -> None:
-        """Take ready messages out of their state, to launch or close them."""
+        """Take messages out of the ready state. The caller launches or closes them."""
         assert chunk.ready & mask == mask, "only what is ready can be taken"
         chunk.ready ^= mask
         self.ready -= mask.bit_count()
@@ -249,7 +254,7 @@ class Window:
             self.listener.ready_removed(chunk, mask)
 
     def wait(self, chunk: Chunk, mask: int, due_ms: int, reason: str, *, wall_ms: int | None = None) -> None:
-        """Let messages in no state wait until `due_ms`; one with `wall_ms` is timed anew by `time_anew`."""
+        """Let messages in no state wait until `due_ms`. `time_anew` recomputes a wait that has `wall_ms`."""
         wait = Wait(chunk, mask, due_ms, reason, wall_ms)
         chunk.waits.append(wait)
         self.waiting += mask.bit_count()
@@ -270,7 +275,7 @@ class Window:
         return poison
 
     def end_flight(self, flight: Flight, mask: int) -> None:
-        """Take messages out of a flight; the caller gives them another state."""
+        """Take messages out of a flight. The caller gives them another state."""
         flight.mask ^= mask
         messages = mask.bit_count()
         self.in_flight -= messages
@@ -284,7 +289,7 @@ class Window:
             self.listener.flight_removed(flight.chunk, mask, flight.consumer)
 
     def end_wait(self, wait: Wait, mask: int) -> None:
-        """Take messages out of their wait; the caller gives them another state."""
+        """Take messages out of their wait. The caller gives them another state."""
         wait.mask ^= mask
         self.waiting -= mask.bit_count()
         if not wait.mask:
@@ -295,7 +300,7 @@ class Window:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
 
     def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
-        """After a step of the wall clock, shorten the waits that end earlier by it. Return whether there are any."""
+        """After a step of the wall clock, shorten waits that now end earlier. Return whether any did."""
         late = [
             (wait, due_ms)
             for chunk in self.chunks
@@ -309,7 +314,7 @@ class Window:
         return bool(late)
 
     def end_poison(self, poison: Poison, mask: int) -> None:
-        """Take messages out of their poison; the caller gives them another state."""
+        """Take messages out of their poison. The caller gives them another state."""
         poison.mask ^= mask
         if poison.blocked:
             self.blocked -= mask.bit_count()
@@ -346,10 +351,10 @@ class Window:
     def check_delivered(self, found: dict[Chunk, int], ranges: Sequence[Range], consumer: Consumer) -> None:
         """Refuse an answer to messages that `consumer` was never sent.
 
-        What came back once may be answered late by whoever had it; who that was is not remembered, so any consumer
-        of the subscription may.
+        A message that came back may still be answered late. The window does not store which consumer held it,
+        so any consumer of the subscription may answer it.
 
-        Raises `NotDelivered`: names the first such offset; nothing has changed.
+        Raises `NotDelivered` with the first such offset. Nothing has changed then.
         """
         if max(map(_END, ranges), default=0) > self.next:
             for start, end in ranges:
@@ -364,7 +369,7 @@ class Window:
                 raise _not_delivered(chunk.start + (mask & -mask).bit_length() - 1, consumer)
 
     def close(self, chunk: Chunk, mask: int) -> None:
-        """Acknowledge open messages of one chunk, whatever their state. Call `raise_floor` after the last one."""
+        """Acknowledge open messages of one chunk in any state. Call `raise_floor` after the last one."""
         for flight in tuple(chunk.flights):
             if hit := flight.mask & mask:
                 self.end_flight(flight, hit)
@@ -393,7 +398,7 @@ class Window:
             self.chunks.drop(chunk)
 
     def close_range(self, start: int, end: int) -> int:
-        """Acknowledge every offset of `[start, end)`, seen or not; return the number of open messages among them."""
+        """Acknowledge every offset of `[start, end)`, read or not. Return how many messages were open."""
         closed = 0
         for chunk, mask in self.chunks.locate([(start, end)]).items():
             closed += mask.bit_count()
@@ -409,7 +414,7 @@ class Window:
         return closed
 
     def reset(self, offset: int) -> None:
-        """Begin a new generation at `offset`: nothing at or above it is acknowledged, everything below it is."""
+        """Begin a new generation at `offset`: everything below is acknowledged, nothing at or above is."""
         for chunk in self.chunks:
             for flight in chunk.flights:
                 flight.consumer.landed(flight.mask.bit_count())
@@ -433,7 +438,7 @@ class Window:
         return chunk is not None and bool(chunk.open >> (offset - chunk.start) & 1)
 
     def is_unsent(self, message: Reopened) -> bool:
-        """Return whether a reopened message is open, and was not sent since."""
+        """Return whether a reopened message is open and has not been sent since."""
         if message.offset >= self.next:
             return self.is_open(message.offset)
         chunk = self.chunks.covering(message.offset)
@@ -448,13 +453,13 @@ class Window:
         return any(not poison.blocked for chunk in self.chunks for poison in chunk.poisons)
 
     def reopen(self, messages: Sequence[Reopened]) -> None:
-        """Begin a new generation in which acknowledged messages are ready again; all else is as before.
+        """Begin a new generation in which acknowledged messages are ready again. Other state is unchanged.
 
-        What lies between the new floor and the old one stays acknowledged and takes no room. Every state of other
-        messages stays: consumers keep what they hold. O(chunks + messages).
+        Offsets between the new floor and the old one stay acknowledged and take no room. Consumers keep the
+        messages they hold. O(chunks + messages).
 
         Args:
-            messages: ascending; none is open.
+            messages: ascending. None is open.
         """
         assert not any(self.is_open(each.offset) for each in messages), (
             "only acknowledged messages are reopened"
@@ -480,7 +485,7 @@ class Window:
         self.version += 1
 
     def _chunks_for(self, messages: Sequence[Reopened]) -> dict[Chunk, int]:
-        """Mark messages as open in the chunks that cover them, or in new ones; return them by chunk, ascending."""
+        """Mark messages as open in chunks that cover them, or in new ones. Return them by ascending chunk."""
         found: dict[Chunk, int] = {}
         new: list[Chunk] = []
         for each in messages:
@@ -516,7 +521,7 @@ class Window:
         self._split(flight, mask, flight.sent_at_ms, deadline_ms, taken=flight.taken)
 
     def take(self, flight: Flight, mask: int, now_ms: int) -> None:
-        """Note that the application has taken these messages of a flight: their time begins."""
+        """Note that the application has taken these messages of a flight. Their ack timeout begins now."""
         timeout_ms = flight.consumer.ack_timeout_ms
         self._split(flight, mask, now_ms, now_ms + timeout_ms if timeout_ms else None, taken=True)
 
@@ -549,13 +554,13 @@ class Window:
 
     @property
     def acked_above(self) -> int:
-        """Return how many offsets at or above the floor are acknowledged, or have no message. O(chunks)."""
+        """Return how many offsets at or above the floor are acknowledged or hold no message. O(chunks)."""
         still_open = sum(chunk.open.bit_count() for chunk in self.chunks)
         return self.next - self.floor - still_open + self.foreknown.acknowledged.size
 
     def snapshot(self) -> CursorSnapshot:
-        """Return everything that has to survive a restart. O(chunks + runs of unacknowledged messages)."""
-        # between the end of a run of open messages and the start of the next
+        """Return the state that must survive a restart. O(chunks + runs of unacknowledged messages)."""
+        # Acknowledged ranges lie between one run of open messages and the next.
         acknowledged: list[Range] = []
         if open_runs := self.chunks.open_ranges():
             edges = [edge for run in open_runs for edge in run]
