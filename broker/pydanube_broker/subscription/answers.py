@@ -45,8 +45,7 @@ class Answers:
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> int:
-        """Acknowledge messages in any order. Return how many were open. A mask is (offset of its lowest bit,
-        bits).
+        """Acknowledge messages in any order. Return how many were open. A mask is (its lowest offset, bits).
 
         Raises:
             NotDelivered: names the first offset that the consumer was never sent.
@@ -114,8 +113,7 @@ class Answers:
                 self._refresh_behind(consumer, offset, now_ms + consumer.ack_timeout_ms)
 
     def _refresh_behind(self, consumer: Consumer, offset: int, deadline_ms: int) -> None:
-        """Extend the deadlines of messages that a consumer holds from `offset` on to `deadline_ms`. O(in
-        flight)."""
+        """Extend the deadlines of messages that a consumer holds from `offset` on. O(in flight)."""
         for chunk in self._window.chunks:
             if chunk.end <= offset:
                 continue
@@ -135,8 +133,7 @@ class Answers:
         delay_ms: int = 0,
         reason: str = "",
     ) -> list[Effect]:
-        """Return messages as failed. They are delivered again after the policy's delay, or `delay_ms` if
-        longer.
+        """Return messages as failed, for redelivery after the policy's delay, or `delay_ms` if longer.
 
         Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """
@@ -217,8 +214,7 @@ class Answers:
         return []
 
     def _heard_of(self, consumer: Consumer, now_ms: int) -> None:
-        """Extend messages that a live, reporting consumer has not taken or may keep for longer. O(in
-        flight)."""
+        """Extend messages that a live, reporting consumer has not taken, or may keep longer. O(in flight)."""
         if consumer.standing is not Standing.ANSWERING:
             return  # a report is not enough: it has to take its message
         deadline_ms = now_ms + consumer.ack_timeout_ms
@@ -251,8 +247,7 @@ class Answers:
     def extend(
         self, consumer_id: int, session: int, ranges: Sequence[Range], extension_ms: int, now_ms: int
     ) -> int:
-        """Let deliveries expire `extension_ms` from now. Return how many. Those without a deadline are
-        unchanged.
+        """Let deliveries that have a deadline expire `extension_ms` from now. Return how many.
 
         Raises `NotDelivered` and `InvalidArgument` as `ack` does.
         """

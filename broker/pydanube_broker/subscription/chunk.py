@@ -22,8 +22,8 @@ NOT_FIRST: Final[dict[int, int]] = {}  # the same
 class Flight:
     """Messages of one chunk that one consumer holds, sent together.
 
-    `taken`: as far as the broker can tell, the application has them. For a consumer that reports they begin
-    as not taken, and `sent_at_ms` becomes the time of the report that they are.
+    `taken`: as far as the broker can see, the application has them. Messages of a consumer that reports begin
+    as not taken. When it reports them as taken, `sent_at_ms` becomes that time.
     """
 
     chunk: Chunk
@@ -82,7 +82,7 @@ class Chunk:
         self.flights: list[Flight] = []
         self.waits: list[Wait] = []
         self.poisons: list[Poison] = []
-        self.reasons: dict[str, int] = {}  # the latest reasons of failures, each with the messages that failed for it last
+        self.reasons: dict[str, int] = {}  # the latest reasons of failures, with their messages
         # (deliveries, failures) -> messages that came back so often. Sparse: most messages never do.
         self.history: dict[tuple[int, int], int] = {}
         self.dirty = 0  # acknowledged since the last delta

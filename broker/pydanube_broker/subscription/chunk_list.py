@@ -16,8 +16,7 @@ _ONES: Final = b"1" * CHUNK_OFFSETS
 
 
 class ChunkList(list[Chunk]):
-    """Ascending chunks, each with an open message. Only `add`, `insert_all`, `drop` and `clear` change the
-    list."""
+    """Ascending chunks, each with an open message. Changed by `add`, `insert_all`, `drop` and `clear`."""
 
     __slots__ = ("_starts",)
 

@@ -140,8 +140,7 @@ def apply_deltas(snapshot: CursorSnapshot, deltas: Sequence[CursorDelta]) -> Cur
 
 
 def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
-    """Return for each offset the attempts of the last layer that has it, ascending, cut at each other's
-    edges.
+    """Return for each offset the attempts of the last layer that has it, ascending, cut at layers' edges.
 
     The layers are laid down newest first, each stretch between two edges once. `free` skips stretches that
     are taken.
@@ -171,8 +170,7 @@ def _newest(layers: Sequence[Sequence[Attempts]]) -> list[Attempts]:
 
 
 def _without(attempts: Iterable[Attempts], removed: Sequence[Range]) -> list[Attempts]:
-    """Return `attempts` without the offsets of `removed`. Both ascend, equal neighbours are joined. O(n +
-    m)."""
+    """Return `attempts` without offsets of `removed`. Both ascend. Joins equal neighbours. O(n + m)."""
     joined: list[Attempts] = []
     for a in attempts:
         before = joined[-1] if joined else None

@@ -1,5 +1,4 @@
-"""The messages that consumers hold while their topic moves, written at the old owner, restored at the new
-one. Pure.
+"""Messages that consumers hold while their topic moves: written by the old owner, restored by the new one.
 
 A consumer that holds messages keeps its place at the next owner for `REJOIN_MS`: the consumer counts as
 attached without a connection, is sent nothing, and its messages go to no other consumer. A consumer that
@@ -25,9 +24,8 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import ranges_of, subtract, total
 from pydanube_broker.subscription.window import Window
 
-REJOIN_MS: Final = (
-    10_000  # as long as a broker's lease: a client that looks for the topic has found it by then
-)
+# As long as a broker's lease: a client that looks for the topic has found it by then.
+REJOIN_MS: Final = 10_000
 MOST_RANGES: Final = 16_384  # per subscription: with more, all held messages are delivered again
 
 
@@ -50,10 +48,10 @@ class HeldBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """The messages of a subscription that consumers hold, and those that wait (delays, retries).
+    """Messages of a subscription that consumers hold, and those that wait (delays, retries).
 
-    `slots`: key-shared: of each message from the floor to the end of all this that is not acknowledged, ascending, the slot
-    of its key, two bytes each, little-endian.
+    `slots` is for key-shared: the slot of each unacknowledged message from the floor to the end of the
+    holdings, ascending, two bytes each, little-endian.
     """
 
     subscription_id: int
@@ -63,7 +61,7 @@ class Holdings:
 
     @property
     def end(self) -> int:
-        """One past the last offset of the holdings."""
+        """Return one past the last offset of the holdings."""
         return max(
             (
                 held.end
@@ -121,8 +119,7 @@ def take_in(
     *,
     keyed: bool,
 ) -> bool:
-    """Put holdings into a window that has sent nothing yet. If they do not fit, return False without a
-    change.
+    """Put holdings into a window that has sent nothing yet. If they do not fit, change nothing, return False.
 
     Args:
         keep_places: makes the absent consumers, in the order of `holdings.consumers`.

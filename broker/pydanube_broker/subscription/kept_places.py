@@ -1,5 +1,4 @@
-"""Places of consumers whose topic came from another broker, kept until they connect or expire. See
-`holdings`."""
+"""Places of consumers whose topic came from another broker, until they connect or expire. See `holdings`."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class KeptPlaces:
     def hand_over(self, subscription_id: int, now_ms: int) -> Holdings | None:
         """Return the state that the topic's next owner needs beside the cursor, and end.
 
-        Messages whose consumers the next owner keeps no place for count as delivered.
+        Messages of consumers for which the next owner keeps no place count as delivered.
         """
         keyed = self._members.slots is not None
         for consumer in tuple(self._members.consumers):

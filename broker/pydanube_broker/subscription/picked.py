@@ -14,8 +14,7 @@ from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 
 
 class Picked(Sequence[Range]):
-    """Messages by chunk, chunks ascending, with at least one chunk and no mask of 0. Valid until the window
-    changes."""
+    """Messages by ascending chunk, at least one, no mask of 0. Valid until the window changes."""
 
     __slots__ = ("_ranges", "masks")
 

@@ -60,8 +60,7 @@ class FailurePolicy:
             )
 
     def policy_delay_ms(self, failures: int) -> int:
-        """Return the delay after failure number `failures` (from 1), before the maximum and the nack's
-        request."""
+        """Return the delay after failure `failures` (from 1), before the maximum and the nack's request."""
         match self.backoff_strategy:
             case Backoff.FIXED:
                 return self.base_redelivery_delay_ms
@@ -83,6 +82,5 @@ class FailurePolicy:
         return min(delay + int(delay * self.jitter * random), self.max_redelivery_delay_ms)
 
     def exhausted(self, failures: int) -> bool:
-        """Return whether a message with this many failures is not sent again, after the first delivery and
-        `max` more."""
+        """Return whether a message is exhausted: the first delivery and all redeliveries have failed."""
         return failures > self.max_redelivery_count

@@ -318,7 +318,7 @@ class Sending:
 
         Returns:
             The messages to send to each consumer, in order. Messages in no selection are held, acknowledged
-                or planned again, and the shell discards them. None if the plan is no longer valid.
+            or planned again, and the shell discards them. None if the plan is no longer valid.
 
         Raises:
             InvalidArgument: the answer does not fit the plan, which is a bug of the shell.

@@ -31,9 +31,8 @@ from pydanube_broker.subscription.members import Members, SubscriptionType
 from pydanube_broker.subscription.planning import only_untaken_since
 from pydanube_broker.subscription.window import Window
 
-FIRST_TRIAL_TIMEOUTS: Final = (
-    4  # until it is tried; a trial that fails delays one message by one more of them
-)
+# Ack timeouts until the first trial. A trial that fails delays one message by another ack timeout.
+FIRST_TRIAL_TIMEOUTS: Final = 4
 MOST_DOUBLINGS: Final = 4
 
 
@@ -47,13 +46,11 @@ class SettingAside:
         self._members = members
         self._window = window
         self.next_trial_ms: int | None = None
-        self._not_answering: list[
-            Consumer
-        ] = []  # set aside or on trial; those that have left, until the next look
+        # Set aside or on trial. Consumers that have left stay here until the next use.
+        self._not_answering: list[Consumer] = []
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
-        """Set aside consumers that let everything expire, by arrival, if others can take their messages.
-        O(consumers)."""
+        """Set aside consumers that let everything expire, if others can take their messages. O(consumers)."""
         effects: list[Effect] = []
         for consumer in tuple(self._members.consumers):
             if consumer in silent and self.may_set_aside(consumer):
@@ -120,8 +117,7 @@ class SettingAside:
         self._next()
 
     def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
-        """Take back consumers whose messages no other consumer takes, in the order in which they were set
-        aside.
+        """Take back consumers whose messages no other consumer takes, those set aside earliest first.
 
         O(1) while all consumers answer.
         """

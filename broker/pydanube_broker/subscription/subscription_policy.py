@@ -1,5 +1,4 @@
-"""The failure policy of one subscription as it is stored and shown: seven fields, as in the original Danube.
-Pure.
+"""One subscription's failure policy as it is stored and shown: seven fields, as in the original Danube. Pure.
 
 It is in the subscription's record in the metadata store, under `failure_policy`, with only the fields that
 were set. The others have the broker's default, so that a changed default reaches every subscription that did
@@ -36,7 +35,7 @@ MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
 class SubscriptionPolicy:
     """The failure policy, and the topic for dead letters.
 
-    `dead_letter_topic` of None is the default one, see `default_dead_letter_topic`.
+    A `dead_letter_topic` of None means the default one, see `default_dead_letter_topic`.
     """
 
     failure: FailurePolicy
@@ -105,8 +104,7 @@ class SubscriptionPolicy:
         return self.dead_letter_topic is not None or self.failure.poison_policy is PoisonPolicy.DEAD_LETTER
 
     def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
-        """Return the seven fields. `dead_letter_topic` is None unless the policy is dead_letter or one was
-        named."""
+        """Return seven fields. `dead_letter_topic` is None unless the policy is dead_letter or sets it."""
         target = str(self.target(topic, subscription)) if self._names_target else None
         return {name: _plain(getattr(self.failure, name, target)) for name in POLICY_NAMES}
 

@@ -38,7 +38,8 @@ def timed_parts(
     """Return the parts of batches that must not be sent now, in their order.
 
     Args:
-        ahead_ms: by how much a witness is behind this clock. A message expires only when it has by both.
+        ahead_ms: by how much a witness is behind this clock. A message expires only when it has by both
+            clocks.
         delays: False for messages that were sent or held before. Then only expiry counts.
     """
     for batch in batches:

@@ -1,1 +1,1 @@
-"""Routing by key: slots, queues, filters, and parts of the log spread over consumers. Pure."""
+"""Routing by key: slots, queues, filters, and the distribution of parts of the log to consumers. Pure."""

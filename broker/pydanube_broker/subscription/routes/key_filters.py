@@ -1,8 +1,9 @@
 """Key filters: globs that a consumer's keys must match.
 
-Filters and keys come from different strangers, so their worst pair counts. A filter becomes an expression that never
-goes back: what stands between two stars is found at its first place and stays there (an atomic group), since a later
-place leaves less for the rest and so helps no match. The cost is at most the filter's length times the key's.
+Filters and keys come from different untrusted parties, so the worst pair of them counts. A filter becomes an
+expression that never backtracks: the text between two stars is matched at its first place and stays there (an
+atomic group), because a later place leaves less for the rest and so helps no match. The cost is at most the
+filter's length times the key's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def check_key_filters(type: str, filters: Sequence[str]) -> None:
     """Refuse filters for a type that does not route by keys, and filters that are too expensive to match.
 
     Raises:
-        InvalidArgument: there are some and the subscription's type is not key-shared; too many; one of a length
-            that is not taken.
+        InvalidArgument: there are filters and the type is not key-shared, there are too many, or one is empty
+            or too long.
     """
     if filters and type != "key-shared":
         raise InvalidArgument(
@@ -34,7 +35,7 @@ def check_key_filters(type: str, filters: Sequence[str]) -> None:
 
 
 def check_filter_sizes(filters: Sequence[str]) -> None:
-    """As `check_key_filters`, whatever the type."""
+    """Check filters as `check_key_filters` does, for any type."""
     if len(filters) > MAX_KEY_FILTERS:
         raise InvalidArgument(
             f"{len(filters)} key filters, at most {MAX_KEY_FILTERS} are taken",
@@ -51,7 +52,7 @@ def check_filter_sizes(filters: Sequence[str]) -> None:
 
 
 def key_pattern(filters: Sequence[str]) -> re.Pattern[str]:
-    """One expression for key filters: globs with `*` and `?`, every other character stands for itself."""
+    """Return one expression for key filters: globs with `*` and `?`, all other characters literal."""
     return re.compile("|".join(f"(?:{_translated(glob)})" for glob in filters), re.DOTALL)
 
 
@@ -65,7 +66,7 @@ def _translated(glob: str) -> str:
 
 
 def _ending(last: str) -> str:
-    """Return the pattern for the end of a key: greedy, it is tried at most once for each character."""
+    """Return the pattern for the end of a key. It is greedy, and tried at most once for each character."""
     return f".*{_fixed(last)}" if last else ".*"
 
 

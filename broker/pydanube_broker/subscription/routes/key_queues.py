@@ -1,8 +1,8 @@
 """Key-shared: messages that wait only for their owner's credit, one mask for each owner and chunk.
 
-See `key_slots` for when messages are queued and when the queues are dissolved. The masks are in the chunks
-(`Chunk.queued`), so that what becomes of a message is seen in one place; here is which chunks have any, and how many
-messages wait for each seat.
+`key_slots` describes when messages are queued and when the queues are dissolved. The masks are in the chunks
+(`Chunk.queued`), so that all states of a message are in one place. This class keeps which chunks have queued
+messages, and how many messages wait for each seat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KeyQueues:
 
     def __init__(self) -> None:
         self._waiting: list[int] = []  # messages, by seat
-        self._chunks: dict[int, Chunk] = {}  # start -> chunk that has some, ascending
+        self._chunks: dict[int, Chunk] = {}  # start -> chunk with queued messages, ascending
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -42,7 +42,7 @@ class KeyQueues:
         self._waiting[seat] += mask.bit_count()
 
     def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, Picked] | None:
-        """Return the first waiting messages of the first consumer that has credit and any. O(chunks)."""
+        """Return the first queued messages of the first consumer that has credit and any. O(chunks)."""
         for consumer in consumers:
             seat = consumer.slot_index
             if not (self._waiting[seat] and consumer.has_credit):
@@ -61,7 +61,7 @@ class KeyQueues:
         return None
 
     def remove(self, chunk: Chunk, mask: int) -> int:
-        """Remove messages from their queues; return those of `mask` that were in one."""
+        """Remove messages from their queues. Return those of `mask` that were in one."""
         gone = 0
         for seat, waiting in list(chunk.queued.items()):
             if hit := waiting & mask:
@@ -77,7 +77,7 @@ class KeyQueues:
         return gone
 
     def take_all(self) -> list[tuple[Chunk, int]]:
-        """Empty the queues; return what was in them."""
+        """Empty the queues. Return their messages."""
         taken = [(chunk, mask) for chunk in self._chunks.values() for mask in chunk.queued.values()]
         for chunk in self._chunks.values():
             chunk.queued = NOTHING_QUEUED

@@ -1,30 +1,31 @@
-"""Key-shared: which consumer owns which slot, and which slots may be sent now.
+"""Key-shared: which consumer owns each slot, and which slots may be sent now.
 
-A key hashes to one of 65 536 slots; the slot is what is owned, moved and kept in order. A slot is *free* when its
-next message may go straight to its owner. It is not free while one of its messages
+A key hashes to one of 65 536 slots. Ownership, moves and order apply to slots. A slot is *free* when its next
+message may go straight to its owner. It is not free while one of its messages
 
-- is held: it was read, but its owner had no credit, or it came back; it goes first,
-- stops it: it waits for its retry (with `ordered_retry`) or is blocked; what is behind it stays,
-- drains: the slot has a new owner and the old one still holds messages of it.
+- is held, because it was read while its owner had no credit, or it came back: it goes first,
+- stops it, because it waits for its retry (with `ordered_retry`) or is blocked: later messages stay,
+- drains, because the slot has a new owner and the old one still holds messages of it.
 
-An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle slots
-first. A lost consumer's slots become unseen; what it held is ready again and goes first. So the messages of a key
-are sent in order, and never to two consumers at once, through joins, leaves, crashes and retries.
+An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle
+slots first. A lost consumer's slots become unseen, and the messages it held are ready again and go first. So
+the messages of a key are sent in order, and never to two consumers concurrently, through joins, leaves,
+crashes and retries.
 
-*Filters.* With key filters the owner depends on the slot and on the set of consumers that accept the key. Whenever
-the consumers change while filters are in use, all owners are forgotten and every slot with messages in flight
-drains; that is rare, simple, and keeps the order. A key that nobody accepts when it is first read is acknowledged;
-a message that was accepted once waits until somebody accepts its key again, since dropping it would lose what a
-crashed consumer had not processed.
+*Filters.* With key filters the owner depends on the slot and on the set of consumers that accept the key.
+Whenever the consumers change while filters are in use, all owners are forgotten and every slot with messages
+in flight drains. That is rare, simple, and keeps the order. A message whose key no consumer accepts when it
+is first read is acknowledged. A message that was accepted once waits until a consumer accepts its key again,
+because dropping it would lose messages that a crashed consumer had not processed.
 
 All counts are kept for exceptions only: while every slot is free, a message costs one look-up in a table.
 
-*Queues.* Consumers that are slower than the broker have no credit most of the time, so messages that wait for nothing
-but their owner's credit must cost no more than those that go straight. They are *queued*: their slots stay free, and
-chunks keep one mask an owner, which is sent as a whole when credit comes. While an owner has anything queued, what
-follows for it is queued behind. Before anything happens that is about single slots (a message comes back, a retry, a
-blocked message, members or filters change) the queues are dissolved: the messages become held ones, slot by slot.
-Each message is moved so at most once.
+*Queues.* Consumers that are slower than the broker have no credit most of the time, so messages that wait
+only for their owner's credit must cost no more than those that go straight. They are *queued*: their slots
+stay free, and chunks keep one mask per owner, which is sent as a whole when credit comes. While an owner has
+queued messages, later messages for it are queued behind them. Before any event about single slots (a message
+comes back, a retry, a blocked message, members or filters change) the queues are dissolved: the messages
+become held ones, slot by slot. Each message is moved so at most once.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NOBODY, Ro
 from pydanube_broker.subscription.window import Window
 
 SLOTS: Final = 65_536
-UNROUTED: Final = 254  # nobody accepts the key
-_CACHED_KEYS: Final = 65_536  # keys whose filters have been tried; then the cache starts anew
+UNROUTED: Final = 254  # no consumer accepts the key
+_CACHED_KEYS: Final = 65_536  # keys whose filters have been matched, then the cache is cleared
 
 assert MAX_ROUTED <= UNROUTED < NOBODY
 
 
 def pack_slots(slots: Sequence[int]) -> array[int]:
-    """The slots of a part as 16-bit numbers. Raises `InvalidArgument`: one is out of range."""
+    """Return the slots of a part as 16-bit numbers. Raises `InvalidArgument` if one is out of range."""
     try:
         return array("H", slots)
     except (OverflowError, TypeError) as error:
@@ -64,7 +65,7 @@ def pack_slots(slots: Sequence[int]) -> array[int]:
 
 
 class KeySlots:
-    """The slots of one key-shared subscription; its window reports what becomes of messages."""
+    """The slots of one key-shared subscription. Its window reports all state changes of messages."""
 
     __slots__ = (
         "_accept", "_aside", "_draining", "_held", "_members", "_owned", "_owner", "_patterns", "_route",
@@ -85,11 +86,11 @@ class KeySlots:
         self.queues = KeyQueues()
         self._accept: dict[str, int] = {}
         self._stops_by_retry = ordered_retry
-        self.recheck_held = False  # something happened that may let a held message go
+        self.recheck_held = False  # an event may allow a held message to be sent
 
     @property
     def filtered(self) -> bool:
-        """Whether keys are needed to route."""
+        """Return whether keys are needed to route."""
         return any(pattern is not None for pattern in self._patterns)
 
     def owned(self, consumer: Consumer) -> int:
@@ -98,7 +99,10 @@ class KeySlots:
     # -- members --------------------------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """Check that another consumer fits: a part is routed with one byte a message. Raises `LimitReached`."""
+        """Check that another consumer fits: a part is routed with one byte a message.
+
+        Raises `LimitReached`.
+        """
         if sum(m is not None for m in self._members) >= MAX_ROUTED:
             raise LimitReached(
                 f"a key-shared subscription takes {MAX_ROUTED} consumers; use another subscription",
@@ -124,7 +128,10 @@ class KeySlots:
         self.recheck_held = True
 
     def own_in_flight(self, window: Window) -> None:
-        """Give each slot with messages in flight to the consumer that holds them; the topic's former owner sent them. O(in flight)."""
+        """Give each slot with messages in flight to the consumer that holds them. O(in flight).
+
+        The topic's former owner sent these messages.
+        """
         if self.filtered:
             self._forget_owners(window)
             return
@@ -147,13 +154,14 @@ class KeySlots:
         self._seat(old.slot_index, new)
         if old.set_aside:
             self.take_back(new, window)
-        # With the same filters nobody's keys change: a neighbour that reconnects must not make others' keys drain.
+        # With equal filters no key changes its owner: a consumer that reconnects must not make others' keys
+        # drain.
         elif (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
         self.recheck_held = True
 
     def set_aside(self, consumer: Consumer, window: Window) -> None:
-        """Give a consumer's slots to others; call it before what it holds is made ready."""
+        """Give a consumer's slots to others. Call it before the messages it holds are made ready."""
         self._dissolve()
         self._aside.add(consumer.slot_index)
         self._vacate(consumer.slot_index, window, filtered=self.filtered)
@@ -169,7 +177,7 @@ class KeySlots:
         self.recheck_held = True
 
     def remove(self, consumer: Consumer, window: Window) -> None:
-        """Remove a consumer; call it before what it holds is made ready."""
+        """Remove a consumer. Call it before the messages it holds are made ready."""
         index = consumer.slot_index
         before = self.filtered
         self._dissolve()
@@ -188,7 +196,7 @@ class KeySlots:
                 self._route.unset(slot)
             self._owned[index] = 0
         if not self._owner:
-            self._owner.clear()  # an emptied dictionary keeps its room until it is cleared
+            self._owner.clear()  # an emptied dictionary keeps its memory until it is cleared
             self._route.clear()
         self.recheck_held = True
 
@@ -240,7 +248,7 @@ class KeySlots:
         return counts
 
     def moved(self, chunk: Chunk, mask: int) -> int:
-        """Return the messages in flight whose slot waits for them before it goes to its new owner."""
+        """Return the messages in flight for which their slot waits before it goes to its new owner."""
         if not self._draining:
             return 0
         found = 0
@@ -250,7 +258,7 @@ class KeySlots:
         return found
 
     def clear(self) -> None:
-        """Forget the states of all messages, after a seek; owners stay."""
+        """Forget the states of all messages, after a seek. Owners stay."""
         self.queues.clear()
         self._held.clear()
         self._stops.clear()
@@ -262,19 +270,22 @@ class KeySlots:
         self.recheck_held = True
 
     def seats_of(self, slots: array[int]) -> bytearray | None:
-        """Return the seat of each free slot's owner, `NOBODY` for other slots; None with filters. For laying messages out."""
+        """Return the seat of each free slot's owner, `NOBODY` for other slots. None with filters.
+
+        Used to lay messages out.
+        """
         return None if self.filtered else self._route.look_up(slots)
 
     # -- routing unseen messages ----------------------------------------------------------------------------------
 
     def route(self, slots: array[int], keys: Sequence[str] | None) -> bytearray:
-        """Decide who gets each message of a part that is read for the first time, regardless of credit.
+        """Assign each message of a part that is read for the first time to a consumer, regardless of credit.
 
         Returns:
-            One byte a message: the slot index of its consumer, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
+            One byte a message: its consumer's slot index, `NOBODY` to hold it, `UNROUTED` to acknowledge it.
 
         Raises:
-            InvalidArgument: filters are in use and there are no keys; nothing changed.
+            InvalidArgument: filters are in use and there are no keys. Nothing changed.
         """
         if self.filtered:
             if keys is None or len(keys) != len(slots):
@@ -316,9 +327,9 @@ class KeySlots:
         return self._assign(unit, accepting) if owner is None else owner
 
     def _assign(self, unit: int, accepting: int) -> int:
-        """Give an unseen unit to the acceptable member with the fewest; the earliest seat among equals.
+        """Give an unseen unit to the accepting member with the fewest, the earliest seat among equals.
 
-        To one that is set aside only if nobody else accepts it: then it waits.
+        A member that is set aside gets it only if no other accepts it. The unit then waits.
         """
         seats = [i for i, m in enumerate(self._members) if m is not None and accepting >> i & 1]
         if self._aside:
@@ -329,7 +340,7 @@ class KeySlots:
         return owner
 
     def _accepting(self, key: str) -> int:
-        """The members that accept a key, as a mask."""
+        """Return the members that accept a key, as a mask."""
         accepting = self._accept.get(key)
         if accepting is None:
             accepting = 0
@@ -341,7 +352,7 @@ class KeySlots:
             self._accept[key] = accepting
         return accepting
 
-    # -- sending what is held -------------------------------------------------------------------------------------
+    # -- sending held messages ------------------------------------------------------------------------------------
 
     def _dissolve(self) -> None:
         """Turn all queued messages into held ones."""
@@ -351,7 +362,7 @@ class KeySlots:
             self.recheck_held = True
 
     def unknown_keys(self, window: Window) -> list[Range]:
-        """Return held messages whose keys were not needed when they were read, and now are."""
+        """Return held messages whose keys were not needed when they were read, but are needed now."""
         if not self.filtered:
             return []
         return [
@@ -362,7 +373,7 @@ class KeySlots:
         ]
 
     def next_held(self, window: Window, *, limit: int) -> tuple[Consumer, list[Range], int] | None:
-        """Return the first held messages that may be sent, all to one consumer with credit and with one delivery count.
+        """Return the first held messages to send: to one consumer with credit, with one delivery count.
 
         O(held messages until every held slot was seen once or the limit is reached).
 
@@ -374,7 +385,7 @@ class KeySlots:
         chosen: Consumer | None = None
         delivered = 0
         found: list[Range] = []
-        passed: set[int] = set()  # slots whose further messages must stay
+        passed: set[int] = set()  # slots whose later messages must stay
         filtered = self.filtered
         for chunk in window.chunks:
             ready = chunk.ready
@@ -409,7 +420,7 @@ class KeySlots:
         return None if chosen is None else (chosen, found, delivered)
 
     def _may_go(self, slot: int, offset: int, chunk: Chunk, bit: int, *, filtered: bool) -> Consumer | None:
-        """Return the consumer that a held message may go to; None if it has to wait whoever has credit."""
+        """Return the consumer that a held message may go to, None if it has to wait regardless of credit."""
         if slot in self._draining:
             return None
         stops = self._stops.get(slot)
@@ -426,11 +437,11 @@ class KeySlots:
             owner = self._assign(slot, -1)
         return self._members[owner]
 
-    # -- what the window tells ------------------------------------------------------------------------------------
+    # -- events of the window -------------------------------------------------------------------------------------
 
     def queued(self, chunk: Chunk, mask: int, seat: int) -> None:
         self.queues.put(chunk, mask, seat)
-        # Bytes of credit may be left, too few for the message but enough for one alone
+        # The bytes of credit left may be too few for the message, but enough for one alone
         self.recheck_held = True
 
     def ready_added(self, chunk: Chunk, mask: int) -> None:
@@ -455,7 +466,7 @@ class KeySlots:
             else:
                 del self._held[slot]
         if not self._held:
-            self._held.clear()  # gives the room back
+            self._held.clear()  # frees the memory
 
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
         if retry and not self._stops_by_retry:

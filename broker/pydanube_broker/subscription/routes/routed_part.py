@@ -1,4 +1,4 @@
-"""Messages of stored batches that a plan picks out, as the columns the core routes by."""
+"""Messages of stored batches that a plan selects, as the columns by which the core routes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from pydanube_broker.subscription.ranges import Range
 Ints = npt.NDArray[Any]
 
 KEPT_BYTES: Final = 8 << 20
-_MANY: Final = 64  # messages of a batch from which arranging them costs less than it saves
+_MANY: Final = 64  # minimum messages of a batch for which arranging them saves more than it costs
 
 
 class KeptColumns:
-    """The columns of the batches that a subscription routed last, whose other messages are probably routed next.
+    """The columns of the batches that a subscription routed last, and whose rest is probably routed next.
 
-    Bounded by the bytes of the batches, inflated; one is kept in any case.
+    Bounded by the bytes of the batches, inflated. One is kept in any case.
     """
 
     __slots__ = ("_bytes", "_kept")
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, BatchColumns] = OrderedDict()  # by base offset, the oldest use first
+        self._kept: OrderedDict[int, BatchColumns] = OrderedDict()  # by base offset, oldest use first
         self._bytes = 0
 
     def of(self, batch: CachedBatch) -> BatchColumns:
-        """The columns of a batch."""
+        """Return the columns of a batch."""
         columns = self._kept.get(batch.base)
         if columns is not None and columns.batch.end == batch.end:
             self._kept.move_to_end(batch.base)
@@ -70,7 +70,7 @@ class RoutedPart:
         self._edges = [0, *accumulate(len(indices) for _, indices in pieces)]
 
     def slots(self) -> array[int]:
-        """The key slot of each message."""
+        """Return the key slot of each message."""
         found = array("H")
         for columns, indices in self.pieces:
             found.frombytes(_of(columns, columns.slots, indices).tobytes())
@@ -84,14 +84,18 @@ class RoutedPart:
         return found
 
     def keys(self) -> Sequence[str]:
-        """The key of each message: its routing key, else its producer's name."""
+        """Return the key of each message: its routing key, else its producer's name."""
         found: list[str] = []
         for columns, indices in self.pieces:
             found += map(columns.keys.__getitem__, indices.tolist())
         return found
 
     def arrange(self, seats: bytes | bytearray) -> None:
-        """Lay each batch out by the seat of its messages, one byte a message, so that each seat's part is a slice."""
+        """Lay each batch out by the seat of its messages, so that each seat's part is a slice.
+
+        Args:
+            seats: one byte a message.
+        """
         who = np.frombuffer(seats, np.uint8)
         start = 0
         for columns, indices in self.pieces:
@@ -101,7 +105,7 @@ class RoutedPart:
             start = end
 
     def split(self, chosen: Sequence[int]) -> Iterator[tuple[BatchColumns, Ints]]:
-        """Return the batches with chosen messages, and which of their messages those are."""
+        """Return the batches with chosen messages, and the indices of these messages."""
         wanted = np.asarray(chosen, dtype=np.int64)
         cuts = np.searchsorted(wanted, self._edges).tolist()
         for (columns, indices), start, low, high in zip(
@@ -120,9 +124,9 @@ def _of(columns: BatchColumns, column: Ints, indices: Ints) -> Ints:
 def pick(
     batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns, *, frame_bytes: int | None = None
 ) -> RoutedPart:
-    """Gather messages of a plan whose ranges are a `Picked`; ends after the batch that fills a frame.
+    """Gather messages of a plan whose ranges are a `Picked`. End after the batch that fills a frame.
 
-    The part's ranges are a `Picked` too, unless something is no longer in the log.
+    The part's ranges are a `Picked` too, unless a message is no longer in the log.
     """
     picked = plan.ranges
     assert isinstance(picked, Picked)
@@ -169,7 +173,7 @@ def pick(
 
 
 def _offsets_of(mask: int, base: int) -> Ints:
-    """The offsets of a mask, ascending."""
+    """Return the offsets of a mask, ascending."""
     octets = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
     found: Ints = np.flatnonzero(np.unpackbits(octets, bitorder="little")) + base
     return found
@@ -181,8 +185,8 @@ def gather(
     """Gather the messages of the batches in the plan's ranges, within its limits and at least one.
 
     Args:
-        whole: end before a batch that would have to be cut off, unless it is the first: all consumers would be sent
-            a small piece of it now and another later, and a piece costs more than its messages.
+        whole: end before a batch that would be cut off, unless it is the first. Otherwise all consumers would
+            be sent a small piece of it now and another later, and a piece costs more than its messages.
     """
     kept = KeptColumns() if kept is None else kept
     pieces: list[tuple[BatchColumns, Ints]] = []
@@ -222,7 +226,7 @@ def gather(
 
 
 def _inside(offsets: Ints, starts: Ints, ends: Ints) -> Ints:
-    """The indices of the ascending offsets that lie in one of the ascending ranges."""
+    """Return the indices of the ascending offsets that lie in one of the ascending ranges."""
     if len(starts) == 1:
         low, high = np.searchsorted(offsets, (starts[0], ends[0]))
         return np.arange(low, high)
@@ -233,7 +237,7 @@ def _inside(offsets: Ints, starts: Ints, ends: Ints) -> Ints:
 
 
 def _runs(taken: Sequence[Ints]) -> list[Range]:
-    """Ascending offsets as half-open runs."""
+    """Return ascending offsets as half-open runs."""
     if not taken:
         return []
     offsets = taken[0] if len(taken) == 1 else np.concatenate(taken)

@@ -1,7 +1,8 @@
 """Spread the messages of one part over consumers, and return masks and indices.
 
-`who` holds one byte a message: the index of its consumer. Translating and parsing those bytes as a binary number
-costs a few nanoseconds a message and consumer, in C; a loop over messages in Python costs ten times that.
+`who` holds one byte a message: the index of its consumer. Translating these bytes and parsing them as a
+binary number costs a few nanoseconds per message and consumer, in C. A loop over messages in Python costs ten
+times that.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.ranges import Range, ranges_of
 
 NOBODY: Final = 255
-MAX_ROUTED: Final = 250  # consumers that one routed part can be spread over; one byte a message
+MAX_ROUTED: Final = 250  # consumers over which one routed part can be spread: one byte a message
 
-# Messages of a part from which numpy, and a table of 64 KiB, are worth it.
+# Minimum messages of a part for which numpy, and a table of 64 KiB, are worth it.
 LARGE_PART: Final = 256
 
 _ONE: Final = [bytes(k) + b"\1" + bytes(255 - k) for k in range(256)]
@@ -28,14 +29,14 @@ _DIGIT: Final = [b"0" * k + b"1" + b"0" * (255 - k) for k in range(256)]
 
 
 def indices_for(who: bytes | bytearray, index: int) -> list[int]:
-    """The messages of one consumer, ascending."""
+    """Return the messages of one consumer, ascending."""
     return list(compress(range(len(who)), who.translate(_ONE[index])))
 
 
 def masks_for(
     placed: Sequence[tuple[Chunk, int]], who: bytes | bytearray, index: int
 ) -> Iterator[tuple[Chunk, int]]:
-    """The messages of one consumer as masks; `placed` are the chunks of all of them, in the order of `who`."""
+    """Yield the messages of one consumer as masks. `placed` are the chunks of all, in the order of `who`."""
     digits = who.translate(_DIGIT[index])
     at = 0
     for chunk, mask in placed:
@@ -49,7 +50,7 @@ def masks_for(
 
 
 def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
-    """The first so many messages of the ranges."""
+    """Return the first `messages` messages of the ranges."""
     kept: list[Range] = []
     for start, end in ranges:
         if messages <= 0:
@@ -63,10 +64,10 @@ def head_of(ranges: Sequence[Range], messages: int) -> list[Range]:
 def affordable(
     consumer: Consumer, indices: Sequence[int], sizes: Sequence[int] | None, together: int | None = None
 ) -> int:
-    """Return how many of a consumer's messages, from the first, its credit allows: at least one if it has any.
+    """Return how many of a consumer's messages, from the first, its credit allows. With credit, at least one.
 
     Args:
-        together: the bytes of all of them, where they are known.
+        together: the bytes of all of them, if computed already.
     """
     if not consumer.has_credit:
         return 0
@@ -84,7 +85,7 @@ def affordable(
 
 
 def learn_keys(placed: Sequence[tuple[Chunk, int]], keys: Sequence[str]) -> None:
-    """Remember the key of each message of the masks, in order."""
+    """Store the key of each message of the masks, in order."""
     at = 0
     for chunk, mask in placed:
         chunk.keyed |= mask
@@ -99,7 +100,8 @@ def round_robin(
     """Assign messages one by one to consumers with credit left, beginning with the first.
 
     Returns:
-        (who, next): `who` is shorter than `messages` when credit ran out; `next` is whose turn is next.
+        (who, next): `who` is shorter than `messages` when credit ran out. `next` is the index of the consumer
+        whose turn is next.
     """
     left = [c.room_messages for c in consumers]
     bytes_left = [c.credit_bytes for c in consumers]
@@ -123,7 +125,10 @@ def round_robin(
 
 
 def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
-    """The messages of one seat, ascending; of a large part as 64-bit numbers, which the shell need not convert."""
+    """Return the messages of one seat, ascending.
+
+    For a large part they are 64-bit numbers, which the shell need not convert.
+    """
     if len(who) < LARGE_PART:
         return indices_for(who, seat)
     found = np.flatnonzero(np.frombuffer(who, np.uint8) == seat)
@@ -131,10 +136,10 @@ def indices_of(who: bytes | bytearray, seat: int) -> MutableSequence[int]:
 
 
 def bytes_by_seat(who: bytes | bytearray, sizes: Sequence[int] | None) -> Sequence[int] | None:
-    """Return the bytes for each seat; None if that is not cheaper than adding up the indices of each."""
+    """Return the bytes for each seat. None if that is not cheaper than adding up the indices of each."""
     if not isinstance(sizes, array) or len(who) < LARGE_PART:
         return None
-    # Sums of whole numbers far below 2^53, so they are exact.
+    # Sums of whole numbers far below 2^53, so exact.
     totals = np.bincount(np.frombuffer(who, np.uint8), np.frombuffer(sizes, np.int64), 256)
     return totals.astype(np.int64).tolist()  # type: ignore[no-any-return]
 
@@ -143,17 +148,17 @@ _SLOTS: Final = 65_536
 
 
 class RouteTable:
-    """The free slots and their owners; every other slot says `NOBODY`.
+    """The free slots and their owners. Every other slot has `NOBODY`.
 
-    One byte a slot, looked up for whole parts at once: some 2 ns a message. The table takes 64 KiB, so it is a dictionary
-    while parts are small, so that quiet subscriptions stay small; a table from the first large part on.
+    One byte a slot, looked up for a whole part in some 2 ns a message. The table takes 64 KiB, so it is a
+    dictionary until the first large part, to keep quiet subscriptions small.
     """
 
     __slots__ = ("_few", "_table")
 
     def __init__(self) -> None:
         self._few: dict[int, int] = {}
-        self._table = bytearray()  # once there is one, `_few` is empty
+        self._table = bytearray()  # if there is one, `_few` is empty
 
     def set(self, slot: int, index: int) -> None:
         if self._table:
@@ -175,7 +180,7 @@ class RouteTable:
         self._few = {}
 
     def look_up(self, slots: array[int]) -> bytearray:
-        """The index of each slot of a part."""
+        """Return the index of each slot of a part."""
         if not self._table:
             if len(slots) < LARGE_PART:
                 return bytearray(self._few.get(slot, NOBODY) for slot in slots)
@@ -186,6 +191,6 @@ class RouteTable:
         return bytearray(np.frombuffer(self._table, np.uint8)[np.frombuffer(slots, np.uint16)])
 
     def items(self) -> list[tuple[int, int]]:
-        """(slot, index) of every free slot; for tests."""
+        """Return (slot, index) of every free slot, for tests."""
         table = [(slot, index) for slot, index in enumerate(self._table) if index != NOBODY]
         return table or sorted(self._few.items())
