@@ -1,1 +1,1 @@
-"""Delivery: the shells that do what the pure `subscription` core decides. They read the log and write to streams."""
+"""Delivery: the shells of the pure `subscription` core. They read the log and write to streams."""

@@ -1,7 +1,7 @@
-"""The frame of a lone message, made while the disk has the message: when it is committed, bytes leave at once.
+"""The frame of a lone message, built while the disk writes the message, so that it can leave on commit.
 
-Nothing is decided here. The frame is for the plan that would be made if the message were committed now; it is sent if that
-very plan is made at the commit, and dropped otherwise.
+Nothing is decided here. The frame is for the plan that would be made if the message were committed now. It is
+sent if exactly that plan is made on commit, and dropped otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class FrameAhead(NamedTuple):
-    """A frame, the plan that it answers with what `Subscription.sent` takes, and until when its message may be delivered."""
+    """A frame, its plan, the arguments of `Subscription.sent`, and the time until which it may be sent."""
 
     plan: Plan
     frame: Frame
@@ -34,7 +34,7 @@ class FrameAhead(NamedTuple):
 def frame_ahead(
     core: Subscription, topic: Topic, links: Mapping[int, ConsumerLink], allowed: int | None
 ) -> FrameAhead | None:
-    """The frame for what is not committed yet; None where that is not one message to be sent as soon as it is."""
+    """Return the frame for the uncommitted messages. None unless that is one message to send on commit."""
     batch = topic.read_ahead()
     if batch is None:
         return None

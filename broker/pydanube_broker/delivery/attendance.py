@@ -1,4 +1,4 @@
-"""The consumers of a subscription: the names of those attached, who left last, and who answered last."""
+"""The consumers of a subscription: the names of those attached, the last departures, and the last answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.views import Departure
 
 from pydanube_broker.delivery.link import ConsumerLink
 
-MOST_DEPARTURES: Final = 16  # of a subscription, to see that its consumers come and go
+MOST_DEPARTURES: Final = 16  # per subscription, to show that its consumers come and go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +23,19 @@ class LastAnswer:
 
 
 class Attendance:
-    """See the module; mutable, owned by its pump, whose `links` it reads."""
+    """See the module. Mutable, owned by its pump, whose `links` it reads."""
 
     __slots__ = ("_answered", "_links", "departure", "departures", "names")
 
     def __init__(self, links: Mapping[int, ConsumerLink] = MappingProxyType({})) -> None:
         self.names: dict[int, str] = {}
-        self.departure: Departure | None = None  # the last one, while it says something
+        self.departure: Departure | None = None  # the last one, None if the broker caused it
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
-        self._answered: LastAnswer | None = None  # by one that has left
+        self._answered: LastAnswer | None = None  # by a consumer that has left
         self._links = links
 
     def last_answer(self) -> LastAnswer | None:
-        """Return the last answer since the broker started. Computed when asked, so that acks cost nothing more."""
+        """Return the last answer since the broker started. Computed on demand, so acks cost nothing more."""
         answers = [
             LastAnswer(at_ms=link.answered_at_ms, name=self.names.get(consumer_id, ""))
             for consumer_id, link in self._links.items()
@@ -45,7 +45,7 @@ class Attendance:
         return max(answers, key=lambda one: one.at_ms, default=None)
 
     def leave(self, consumer_id: int) -> str:
-        """Take a consumer's name out, before its link goes; return it."""
+        """Remove a consumer's name, before its link goes. Return the name."""
         name = self.names.pop(consumer_id, "")
         link = self._links.get(consumer_id)
         if link is not None and link.answered_at_ms is not None:

@@ -1,4 +1,4 @@
-"""Moves of a cursor: by whom, and over which messages; reported by diagnosis."""
+"""Moves of a cursor for diagnosis: by whom, and over which messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydanube_core.diagnosis.views import CursorMove
 
 
 class CursorMoves:
-    """The last moves of one cursor; mutable, owned by its pump."""
+    """The last moves of one cursor. Mutable, owned by its pump."""
 
     __slots__ = ("back", "forward", "redelivered_ms")
 
@@ -17,7 +17,10 @@ class CursorMoves:
         self.redelivered_ms: int | None = None
 
     def redelivered(self, before: CursorState) -> None:
-        """Note that single messages are delivered again: the cursor goes back, and nothing behind it is unread again."""
+        """Note that single messages are delivered again.
+
+        The cursor goes back, but the messages behind them do not become unread.
+        """
         self.redelivered_ms = before.taken_at_ms
 
     def note(
@@ -27,7 +30,7 @@ class CursorMoves:
         operation: str = "subscriptions.seek",
         by: str | None = None,
     ) -> None:
-        """Note a move of the cursor; one that changed nothing is ignored."""
+        """Note a move of the cursor. One that changed nothing is ignored."""
         skipped = max(0, before.lag_messages - after.lag_messages)
         moved = CursorMove(
             at_ms=after.taken_at_ms,

@@ -1,9 +1,9 @@
-"""Publish the dead letters of all subscriptions: copies first, durable, and only then are the originals done.
+"""Publish the dead letters of all subscriptions. The originals are done only when the copies are durable.
 
-One worker for the broker takes the orders in turn; it waits only for reads and for a topic to be made, never for the
-journal: commits are reported as they come. An order that fails goes back to the subscription, which asks again after
-its policy's delay. The topic that takes copies keeps which originals they are of, in the journal beside them: what is
-asked for again, after whose crash ever, is not copied again.
+One worker of the broker carries out the orders in turn. It waits only for reads and for the creation of a
+topic, never for the journal: commits are reported as they come. An order that fails goes back to the
+subscription, which repeats it after its policy's delay. The topic that takes copies records their originals
+in the journal beside them, so that a repeated order, after any broker's crash, is not copied again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from pydanube_broker.worker_threads import WorkerThreads
 log = logging.getLogger("pydanube.delivery")
 
 READ_BYTES: Final = 1 << 20
-# Offsets whose copies go to the same one of several partitions, however they are put together when they are asked for again
+# Offsets whose copies go to the same one of several partitions, regardless of how a repeated order groups
+# them
 _BLOCK: Final = 256
-MAX_TOGETHER: Final = 4096  # orders of one subscription that are carried out at once
+MAX_TOGETHER: Final = 4096  # orders of one subscription that are carried out together
 
 
 class Origin(Protocol):
@@ -51,23 +52,27 @@ class Origin(Protocol):
 
     @property
     def worker_threads(self) -> WorkerThreads:
-        """The limiter by which reads of the log let threads run."""
+        """Return the limiter of threads that read the log."""
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
-        """The copies of these messages are on stable storage, or nothing is left to copy."""
+        """Note that the copies of these messages are on stable storage, or that nothing is left to copy."""
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
-        """These messages could not be copied, and are asked for again. Return whether the reason is new, and to be logged."""
+        """Note that these messages could not be copied. The order is repeated later.
+
+        Return whether the reason is new, and to be logged.
+        """
 
 
-#: told that copies are on stable storage, or why nobody knows that they are
+#: called without an error when copies are on stable storage, else with the reason why this is uncertain
 Done = Callable[[ClusterError | None], None]
 
 
 class Originals(NamedTuple):
-    """Messages of one subscription, of which a batch has the copies, in their order.
+    """Messages of one subscription whose copies are in a batch, in their order.
 
-    A subscription's id is never given out twice; with another generation it has begun elsewhere, and may fail anew.
+    A subscription's id is never reused. In another generation the subscription has begun elsewhere, and a
+    message may fail again.
     """
 
     subscription_id: int
@@ -82,10 +87,10 @@ class Target(Protocol):
     stores: bool
 
     def take(self, data: bytes, originals: Originals, done: Done) -> None:
-        """Append a batch, without copies that the topic has already; `done` is called once, later.
+        """Append a batch, without copies that the topic has already. `done` is called once, later.
 
         Raises:
-            ClusterError: it is not taken, and `done` is not called.
+            ClusterError: the batch is not taken, and `done` is not called.
         """
 
 
@@ -111,7 +116,7 @@ class LocalTarget:
 def _parts(
     data: bytes, ranges: Sequence[Range], missing: Sequence[Range]
 ) -> Iterator[tuple[Sequence[Range], bytes]]:
-    """Cut the missing messages out of a batch that has the messages of `ranges`; usually all are missing, or none."""
+    """Cut the missing messages out of a batch that has those of `ranges`: usually all of them, or none."""
     if missing == ranges:
         yield ranges, data
         return
@@ -129,8 +134,8 @@ class DeadLetterDesk:
     """See the module.
 
     Args:
-        topics: gives the concrete topics of a dead-letter topic, made if it does not exist.
-        start: runs a task of the broker's.
+        topics: returns the concrete topics of a dead-letter topic, which is created if it does not exist.
+        start: runs a task of the broker.
         broker_url: for the attribute `x-original-broker-addr`.
     """
 
@@ -147,7 +152,7 @@ class DeadLetterDesk:
         self._working = False
 
     def submit(self, origin: Origin, effect: DeadLetter) -> None:
-        """Take an order. Bounded by the subscriptions: each message is asked for once until it is answered."""
+        """Take an order. The queue is bounded, because an order is not repeated before it is answered."""
         self._orders.append((origin, effect))
         if not self._working:
             self._working = True
@@ -158,7 +163,8 @@ class DeadLetterDesk:
             while self._orders:
                 origin, effect = self._orders.popleft()
                 effects = [effect]
-                # What a consumer gives back one by one is often of one batch, which is read once for all of it.
+                # Messages that a consumer gives back one by one are often of one batch, which is read once
+                # for all of them.
                 while self._orders and len(effects) < MAX_TOGETHER:
                     if (following := self._orders[0])[0] is not origin:
                         break
@@ -201,7 +207,7 @@ class DeadLetterDesk:
     ) -> None:
         """Append copies of the first range and of others in the same batches, and remove those from `left`.
 
-        What is no longer in the log is done already.
+        Messages that are no longer in the log are done already.
         """
         first = left[0]
         batches = await read_once(origin.topic, first.start, first.end, READ_BYTES, origin.worker_threads)
@@ -239,7 +245,7 @@ class DeadLetterDesk:
                 self._failed(origin, generation, covered, topic.name, error)
 
         topic.take(data, Originals(origin.subscription_id, generation, ranges), done)
-        await asyncio.sleep(0)  # a long order lets others in between
+        await asyncio.sleep(0)  # let other tasks run during a long order
 
     def _origin(self, origin: Origin, effect: DeadLetter) -> dict[str, str]:
         return {
@@ -284,5 +290,5 @@ def _blocks(wanted: Sequence[Wanted], batch: CachedBatch) -> Iterator[list[Wante
 
 
 def _between(wanted: Sequence[Wanted], low: int, high: int) -> list[Range]:
-    """The parts of these ranges that lie in `[low, high)`."""
+    """Return the parts of these ranges that lie in `[low, high)`."""
     return [(max(one.start, low), min(one.end, high)) for one in wanted if one.start < high and one.end > low]

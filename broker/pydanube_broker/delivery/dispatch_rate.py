@@ -1,4 +1,4 @@
-"""The limit of deliveries to one subscription: the topic's `max_subscription_dispatch_rate`, as it changes."""
+"""The rate limit of one subscription: the topic's current `max_subscription_dispatch_rate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydanube_broker.topics.topic import Topic
 
 
 class DispatchRate:
-    """Asked before each step; no bucket exists while there is no limit."""
+    """Checked before each step. No bucket exists while there is no limit."""
 
     __slots__ = ("_bucket", "_deadlines", "_topic")
 
@@ -18,7 +18,7 @@ class DispatchRate:
         self._bucket: TokenBucket | None = None
 
     def allowed(self, pump: Ticked) -> int | None:
-        """Return how many messages may be sent now; None: no limit. At 0 the pump is ticked when some may."""
+        """Return how many messages may be sent now, None for no limit. At 0, schedule a tick of the pump."""
         rate = self._topic.gate.limits.max_subscription_dispatch_rate
         if not rate:
             self._bucket = None

@@ -22,30 +22,30 @@ FLUSH_S: Final = 0.1
 
 
 class KeptCursor(Protocol):
-    """The cursor of a subscription, as the keeper sees it."""
+    """The cursor of a subscription, as the keeper uses it."""
 
     dirty: bool
 
     def write_cursor(self) -> None:
-        """Append what changed to the journal; may raise `DiskFull` or `JournalReadOnly`."""
+        """Append the changes to the journal. May raise `DiskFull` or `JournalReadOnly`."""
 
 
 class CursorKeeper:
-    """Make cursors durable: deltas ride in the journal, at most 100 ms behind the acknowledgement.
+    """Makes cursors durable: deltas go to the journal at most 100 ms after the acknowledgement.
 
-    One timer for the dirty cursors of the whole broker. An acknowledgement whose sender asked for confirmation forces its
-    delta out at once.
+    One timer serves the dirty cursors of the whole broker. An acknowledgement whose sender requests
+    confirmation forces its delta out immediately.
     """
 
     def __init__(self) -> None:
         self._dirty: list[KeptCursor] = []
-        self._due: deque[KeptCursor] = deque()  # of the flush that is under way
+        self._due: deque[KeptCursor] = deque()  # of the current flush
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._failing = False  # said once, until one is written again
+        self._failing = False  # logged once, until a cursor is written again
 
     def note(self, cursor: KeptCursor) -> None:
-        """Note that something was acknowledged."""
+        """Note that a cursor has changes to write."""
         if not cursor.dirty:
             cursor.dirty = True
             self._dirty.append(cursor)
@@ -64,7 +64,7 @@ class CursorKeeper:
             self._timer = self._loop.call_later(0 if self._due else FLUSH_S, self._fire)
 
     def flush(self) -> None:
-        """Append every dirty cursor at once."""
+        """Append every dirty cursor now."""
         self._take()
         while self._due:
             self._write(self._due.popleft())
@@ -74,7 +74,7 @@ class CursorKeeper:
         self._dirty = []
 
     def _write(self, cursor: KeptCursor) -> None:
-        """Write one cursor; if that fails it is tried again with the next flush, unless the journal has failed for good."""
+        """Write one cursor. On failure the next flush retries it, unless the journal has failed for good."""
         try:
             cursor.write_cursor()
         except JournalReadOnly:
@@ -95,11 +95,11 @@ class CursorKeeper:
             self._timer = None
 
 
-EARLY_S: Final = 0.001  # a millisecond late rather than ticked for nothing
+EARLY_S: Final = 0.001  # a millisecond late rather than a tick before anything is due
 
 
 class Ticked(Protocol):
-    """Something with deadlines. `due_at_ms` is what it was last scheduled for; None if it is not."""
+    """An object with deadlines. `due_at_ms` is the time it is scheduled for, None if it is not."""
 
     due_at_ms: int | None
 
@@ -107,7 +107,10 @@ class Ticked(Protocol):
 
 
 class Deadlines:
-    """One timer for all subscriptions: a heap of (due, object), entries replaced lazily. Times are monotonic milliseconds of the loop's clock."""
+    """One timer for all subscriptions: a heap of (due, object), entries replaced lazily.
+
+    Times are monotonic milliseconds of the loop's clock.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Ticked]] = []
@@ -120,7 +123,7 @@ class Deadlines:
         return int(self._loop.time() * 1000)
 
     def want(self, ticked: Ticked, due_ms: int | None) -> None:
-        """Ask for a tick at `due_ms`. A later time than the one noted changes nothing: that tick finds nothing due."""
+        """Schedule a tick at `due_ms`, unless an earlier one is scheduled. That one will find nothing due."""
         if due_ms is None or (ticked.due_at_ms is not None and ticked.due_at_ms <= due_ms):
             return
         ticked.due_at_ms = due_ms
@@ -140,15 +143,15 @@ class Deadlines:
         self._timer = self._loop.call_at(due / 1000 + EARLY_S, self._fire)
 
     def _fire(self) -> None:
-        """Tick once everything that has arrived by now is read: an answer among it is in time.
+        """Tick after everything that has arrived by now is read: an answer among it is in time.
 
-        uvloop runs timers right behind its reads, and what came during a long one is read in the next turn. What is called
-        soon runs before the reads of a turn, so it takes two of them.
+        uvloop runs timers right behind its reads, and bytes that arrive during a long read are read in the
+        next turn. A `call_soon` callback runs before the reads of a turn, so it takes two of them.
         """
         self._loop.call_soon(self._loop.call_soon, self._tick)
 
     def _tick(self) -> None:
-        if self._timer is None:  # closed meanwhile
+        if self._timer is None:  # closed since
             return
         self._timer.cancel()  # another one may have been armed since
         self._timer = None
@@ -176,7 +179,7 @@ class DeliveryEngine:
         self.deadlines = Deadlines()
         self.cursors = CursorKeeper()
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason): messages lost on purpose
-        self.dead_letters: DeadLetterDesk  # set by whoever owns topics, before the first delivery
+        self.dead_letters: DeadLetterDesk  # set by the owner of the topics, before the first delivery
 
     def close(self) -> None:
         self.deadlines.close()

@@ -1,7 +1,7 @@
 """Put messages of stored batches into one delivery frame.
 
-A part is the whole stored batch with the wanted range beside it (its producer's checksum stays intact), unless most
-of the batch is not wanted: then the wanted messages are cut out and sealed anew.
+A part is the whole stored batch with the wanted range beside it (its producer's checksum stays intact). If
+most of the batch is not wanted, the wanted messages are cut out and sealed again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The content of a frame: messages with offsets up to `end` (exclusive), and the bytes they take there.
+    """Messages that were added to a frame: their offsets up to `end` (exclusive), and their bytes in it.
 
     `ranges` are the messages' own, without the holes between them.
     """
@@ -39,7 +39,7 @@ class Taken:
 
 
 class Frame(Protocol):
-    """One frame for one consumer. The pump fills it; the consumer's link, which made it, sends it."""
+    """One frame for one consumer. The consumer's link makes and sends it, the pump fills it."""
 
     messages: int
     stored_bytes: int
@@ -48,14 +48,14 @@ class Frame(Protocol):
         """Add the messages with first ≤ offset < end, at most `max_messages` (≥ 1) of them."""
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
-        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+        """Add the messages at these ascending indices of the batch. Return their bytes in the frame."""
 
 
 def fill(frame: Frame, plan: Plan, batches: Sequence[CachedBatch]) -> tuple[list[Range], int]:
-    """Put into a frame what was read for a plan of few ranges.
+    """Fill a frame with messages that were read for a plan of few ranges.
 
     Returns:
-        The ranges of the messages that it holds, and the offset up to which the log was looked at.
+        The ranges of its messages, and the offset up to which the log was read.
     """
     ranges: list[Range] = []
     left, left_bytes = plan.max_messages, plan.max_bytes
@@ -122,7 +122,7 @@ class FrameBuilder:
         return Taken(messages, cost, end, ranges)
 
     def add_selected(self, columns: BatchColumns, indices: Sequence[int] | Ints, delivery_count: int) -> int:
-        """Add the messages at these indices of the batch, ascending; returns the bytes they take in the frame."""
+        """Add the messages at these ascending indices of the batch. Return their bytes in the frame."""
         batch = columns.batch
         if len(indices) == batch.count:
             return self._whole(batch, batch.base, batch.end, batch.count, delivery_count)

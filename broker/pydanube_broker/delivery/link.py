@@ -15,9 +15,9 @@ class ConsumerLink(Protocol):
 
     consumer_id: int
     connected_at_ms: int
-    heard_at_ms: int | None  # when its client said anything last; None: not kept for this kind of client
-    answered_at_ms: int | None  # when it acknowledged or gave back anything last
-    said_goodbye: bool  # it left in good order; its connection did not just break
+    heard_at_ms: int | None  # time its client last sent anything, None if not kept for this kind of client
+    answered_at_ms: int | None  # time it last acknowledged or gave back a message
+    said_goodbye: bool  # it left in good order, rather than by a broken connection
 
     @property
     def writable(self) -> bool: ...
@@ -31,7 +31,7 @@ class ConsumerLink(Protocol):
     def session_changed(self, session: int, offset: int, reason: str) -> None: ...
 
     def recall(self, session: int, ranges: Sequence[Range]) -> None:
-        """Ask the client to give back those of these messages that its application has not taken."""
+        """Recall those of these messages that the client's application has not taken."""
 
     def activated(self) -> None: ...
 

@@ -12,7 +12,7 @@ from pydanube_broker.topics.memory_topic import MemoryTopic
 
 
 class LiveReader:
-    """A plain reader of a non-reliable topic: it gets what is published from now on, as far as it keeps up."""
+    """A plain reader of a non-reliable topic: it gets messages published from now on, if it keeps up."""
 
     def __init__(self, topic: MemoryTopic, link: ConsumerLink, *, session: int, turns: Turns) -> None:
         self.queued = False
@@ -27,7 +27,7 @@ class LiveReader:
         return self._consumer.dropped
 
     def offer(self, batch: CachedBatch) -> None:
-        """A batch was published; count those of its messages that there is no room for."""
+        """Queue a published batch. Count those of its messages for which there is no room."""
         self._consumer.dropped += batch.count - self._consumer.queue.offer(batch, all_of(batch))
         self._turns.wake(self)
 

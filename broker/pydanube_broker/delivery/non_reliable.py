@@ -1,15 +1,16 @@
-"""Delivery of a non-reliable topic: straight to whoever is connected, from memory, without cursor or redelivery.
+"""Delivery of a non-reliable topic: from memory to connected consumers, without cursor or redelivery.
 
-`LivePump` stands where a reliable topic has a `SubscriptionPump`, with the same surface. A batch that is published is
-offered at once to the queues of the consumers, never waiting: what does not fit is dropped and counted, at the
-consumer, the subscription and the topic. So a slow consumer loses messages and nobody else notices.
+`LivePump` takes the place of a reliable topic's `SubscriptionPump`, with the same interface. A published
+batch is offered to the consumers' queues immediately and never waits: messages that do not fit are dropped
+and counted, for the consumer, the subscription and the topic. So a slow consumer loses messages without an
+effect on others.
 
-* exclusive, failover: all to the active consumer. When it goes, what it was not sent yet goes to the next.
-* shared: the batch to the next consumer in turn with room for it, the rest to those after it; message by message where
-  all consumers take single messages.
-* key-shared: by the key, see `live_routing`; a key that no consumer accepts is dropped.
+* exclusive, failover: all to the active consumer. When it leaves, its unsent messages go to the next.
+* shared: the batch to the next consumer in turn with room for it, the rest to those after it. Message by
+  message if all consumers take single messages.
+* key-shared: by the key, see `live_routing`. Messages whose key no consumer accepts are dropped.
 
-Acknowledgements mean nothing here and are taken without complaint, so that the same consumer works on both kinds.
+Acknowledgements have no effect and are accepted, so that the same consumer works on both kinds of topics.
 """
 
 from __future__ import annotations
@@ -63,19 +64,20 @@ class LiveConsumer:
         self.queue = LiveQueue()
         self.credit_messages = terms.credit_messages
         self.credit_bytes = terms.credit_bytes or 0
-        # A client with a window grants nothing, and what it acknowledges is not kept: only its connection limits it.
+        # A client with a window grants nothing, and its acknowledgements are ignored: only its connection
+        # limits it.
         self.unlimited = terms.window_messages is not None
         self.delivered = 0
         self.dropped = 0
 
     @property
     def ready(self) -> bool:
-        """Whether a frame can leave."""
+        """Return whether a frame can be sent."""
         has_credit = self.unlimited or (self.credit_messages > 0 and self.credit_bytes > 0)
         return bool(self.queue) and has_credit and self.link.writable
 
     def send(self, topic: MemoryTopic, at_most: int | None = None) -> int:
-        """Send one frame of queued messages; return how many. Only while `ready`."""
+        """Send one frame of queued messages. Return how many. Call it only while `ready`."""
         frame = self.link.frame(self.session)
         left = self.queue.messages if at_most is None else at_most
         if not self.unlimited:
@@ -100,7 +102,7 @@ class LiveConsumer:
 class LivePump:
     """One subscription of a non-reliable topic. Only its name and type, in the catalog, survive a restart."""
 
-    attendance = Attendance()  # of nobody: who comes, goes or answers leaves nothing behind
+    attendance = Attendance()  # empty: consumers that come, go or answer leave no trace
     moves = CursorMoves()
     needs_keys = False
 
@@ -119,7 +121,7 @@ class LivePump:
         self.type = type
         self.topic = topic
         self.created_at_ms = created_at_ms
-        self.policy = SubscriptionPolicy(failure=FailurePolicy())  # kept for the day the topic is reliable
+        self.policy = SubscriptionPolicy(failure=FailurePolicy())  # kept in case the topic becomes reliable
         self.queued = False
         self.closed: ClusterError | None = None
         self.delivered = 0
@@ -131,7 +133,7 @@ class LivePump:
         self._owners: KeyOwners | None = None
         self._rate = DispatchRate(topic, engine.deadlines)
         self.due_at_ms: int | None = None
-        self._key = (topic.name, name)  # by which lists know it
+        self._key = (topic.name, name)  # its key in lists
         topic.subscriptions[name] = self
         topic.changes.note(topic.name)
 
@@ -139,7 +141,7 @@ class LivePump:
 
     @property
     def cursor(self) -> CursorSnapshot:
-        """Return None: there is no cursor, and no lag."""
+        """Return a cursor at the end of the topic: none is stored, and there is no lag."""
         return CursorSnapshot(floor=self.topic.commit)
 
     @property
@@ -153,13 +155,13 @@ class LivePump:
         return 0 if (found := self._find(consumer_id)) is None else found.session
 
     def cursor_state(self, now_ms: int) -> CursorState:
-        """Return a state at the end of the topic; `in_flight` counts the queued messages."""
+        """Return a state at the end of the topic. `in_flight` counts the queued messages."""
         head, queued = self.topic.commit, sum(one.queue.messages for one in self._consumers)
         return CursorState(now_ms, head, head, head, 0, queued, len(self.links), dropped=self.dropped.total())
 
     @property
     def stamp(self) -> Any:
-        """Return a value for a sampler to compare with the last round's: it differs when anything happened."""
+        """Return a value for a sampler to compare with the last round's: it differs if anything happened."""
         return self.topic.commit, self.delivered, len(self.links)
 
     def resumed(self, consumer_id: int) -> bool:
@@ -170,7 +172,7 @@ class LivePump:
         return self.type is not SubscriptionType.FAILOVER or next(iter(self.links), None) == consumer_id
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the same facts as for a reliable subscription; `in_flight` counts the queued messages."""
+        """Return the same facts as for a reliable subscription. `in_flight` counts the queued messages."""
         queued = sum(consumer.queue.messages for consumer in self._consumers)
         return SubscriptionStatistics(
             floor=self.topic.commit,
@@ -218,9 +220,9 @@ class LivePump:
     # -- consumers -------------------------------------------------------------------------------------------
 
     def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
-        """Attach a consumer; returns its session.
+        """Attach a consumer. Return its session.
 
-        Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`: nothing has changed.
+        Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`. Nothing has changed then.
         """
         if self.closed is not None:
             raise self.closed
@@ -247,7 +249,7 @@ class LivePump:
             self._consumers.append(consumer)
         else:
             former = self._consumers[place]
-            consumer.queue = former.queue  # what it was not sent is its successor's
+            consumer.queue = former.queue  # its unsent messages go to its successor
             self._consumers[place] = consumer
             former.link.end(
                 ConsumerBusy(
@@ -320,7 +322,7 @@ class LivePump:
         """Do nothing: nothing expires here."""
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
-        """Do nothing: nothing was asked back."""
+        """Do nothing: nothing was recalled."""
 
     def ack_timeout_ms(self, asked_ms: int | None) -> int:
         """Return 0: nothing expires here."""
@@ -330,11 +332,11 @@ class LivePump:
         """Do nothing: nothing is kept that could be given up."""
 
     def confirm(self, done: OutcomeCallback) -> None:
-        """Confirm at once: there is nothing to wait for."""
+        """Confirm immediately: there is nothing to wait for."""
         done(None)
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
-        """Drop queued messages and give the consumers new sessions: every position means now."""
+        """Drop queued messages and give the consumers new sessions. Every position means now."""
         for consumer in self._consumers:
             lost = sum(len(indices) for _, indices in consumer.queue.drain())
             consumer.dropped += lost
@@ -346,7 +348,7 @@ class LivePump:
         """Do nothing: the topic stores nothing to go back to."""
 
     def skip(self, count: int) -> Range | None:
-        """There is nothing to skip."""
+        """Return None: there is nothing to skip."""
         return None
 
     def purge(self) -> None:
@@ -354,7 +356,7 @@ class LivePump:
         self.seek(self.topic.commit)
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
-        """None: nothing is delivered twice."""
+        """Return 0: nothing is delivered twice."""
         return 0
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
@@ -367,12 +369,12 @@ class LivePump:
     # -- deliver ---------------------------------------------------------------------------------------------
 
     def offer(self, batch: CachedBatch) -> None:
-        """A batch was published. O(consumers), never waits."""
+        """Queue a published batch for the consumers. O(consumers), never waits."""
         if self._consumers:
             self._route(batch, all_of(batch))
             self.topic.changes.note(self._key)
             turns = self._engine.turns
-            (turns.at_once if batch.count == 1 else turns.wake)(self)  # a lone message waits for nothing
+            (turns.at_once if batch.count == 1 else turns.wake)(self)  # a lone message is sent immediately
         else:
             self._drop(NO_CONSUMER, batch.count)
 
@@ -408,7 +410,7 @@ class LivePump:
     def _give_or_pass(
         self, first: LiveConsumer, turns: Sequence[LiveConsumer], batch: CachedBatch, indices: Indices
     ) -> None:
-        """Queue messages for one consumer, what it has no room for for the others, and drop the rest."""
+        """Queue messages for one consumer, its overflow for the others, and drop the rest."""
         at = turns.index(first)
         for consumer in (*turns[at:], *turns[:at]):
             indices = indices[consumer.queue.offer(batch, indices) :]
@@ -442,7 +444,7 @@ class LivePump:
             self._engine.dropped[self.topic.name, reason] += count
 
     def wake(self) -> None:
-        """Ask for a turn, and note the change for lists."""
+        """Request a turn, and note the change for lists."""
         self.topic.changes.note(self._key)
         self._engine.turns.wake(self)
 
@@ -451,7 +453,7 @@ class LivePump:
         ready = [consumer for consumer in self._consumers if consumer.ready]
         if not ready or self.closed is not None:
             return False
-        # The one that has been sent least goes first: all get their frames in turn.
+        # The consumer with the fewest delivered messages goes first, so all get their frames in turn.
         consumer = min(ready, key=lambda one: one.delivered)
         allowed = self._rate.allowed(self)
         if allowed == 0:

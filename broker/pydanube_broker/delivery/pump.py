@@ -1,7 +1,8 @@
-"""The shell around one subscription: attach consumers, take their answers in, keep the cursor.
+"""The shell around one subscription: it attaches consumers, processes their answers, and keeps the cursor.
 
-All decisions are in `Subscription`. The pump performs its effects, holds the way to each consumer, and owns nothing
-that must survive: the cursor goes to the journal, types and policies are in the catalog. What is sent is its `Sender`'s.
+All decisions are in `Subscription`. The pump carries out its effects, holds the links to consumers, and owns
+no state that must survive: the cursor goes to the journal, types and policies are in the catalog. Its
+`Sender` sends messages.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.delivery")
 
-LOG_PAUSE_S: Final = 10.0  # between two lines on exhausted messages
+LOG_PAUSE_S: Final = 10.0  # between two log lines on exhausted messages
 
 
 def _reopened(message: Redelivery) -> Reopened:
@@ -94,13 +95,12 @@ class SubscriptionPump:
         self._core: Subscription | None = None
         self._holdings = topic.state.holdings.pop(subscription_id, None)  # of the topic's former owner
         self._kept_until_ms = engine.deadlines.now_ms() + REJOIN_MS
-        self._unlogged: dict[
-            PoisonPolicy, int
-        ] = {}  # messages since the last line, while another would be too soon
-        self._refused: BlockedBy | None = None  # what the dead-letter topic does not take, and why
+        # Messages since the last log line, while another line would be too soon.
+        self._unlogged: dict[PoisonPolicy, int] = {}
+        self._refused: BlockedBy | None = None  # the message that the dead-letter topic refuses, and why
         self._snapshot_stale = False
-        self._cursor_position = 0  # of its newest record in the topic's log
-        self.key = (topic.name, name)  # by which lists know it
+        self._cursor_position = 0  # position of its newest record in the topic's log
+        self.key = (topic.name, name)  # its key in lists
         self.sender = Sender(self, topic, engine, self.links)
         topic.state.cursors.setdefault(subscription_id, CursorSnapshot(floor=start_offset))
         topic.subscriptions[name] = self
@@ -111,26 +111,26 @@ class SubscriptionPump:
 
     @property
     def cursor(self) -> CursorSnapshot:
-        """Return the cursor as it is now."""
+        """Return the present cursor."""
         if self._core is not None and self._snapshot_stale:
             self.store_snapshot()
         return self.topic.state.cursors[self.subscription_id]
 
     @property
     def floor(self) -> int:
-        """The first offset that is not acknowledged, without making a whole cursor. O(1)."""
+        """Return the first offset that is not acknowledged, without building a whole cursor. O(1)."""
         if self._core is not None and self._snapshot_stale:
             return self._core.floor
         return self.topic.state.cursors[self.subscription_id].floor
 
     def store_snapshot(self) -> None:
-        """Put the cursor into the log state, of which the journal's heads are made."""
+        """Put the cursor into the log state, from which the journal's heads are built."""
         if self._core is not None and self._snapshot_stale:
             self.topic.state.cursors[self.subscription_id] = self._core.snapshot()
             self._snapshot_stale = False
 
     def statistics(self) -> SubscriptionStatistics | None:
-        """Return the core's statistics; None if no consumer has attached since the start."""
+        """Return the core's statistics, None if no consumer has attached since the start."""
         if self._core is None:
             return None
         found = self._core.statistics(self.engine.deadlines.now_ms())
@@ -139,17 +139,17 @@ class SubscriptionPump:
         )
 
     def marks(self) -> CursorState | None:
-        """Return the core's marks, for a sampler; None if no consumer has attached since the start."""
+        """Return the core's marks for a sampler, None if no consumer has attached since the start."""
         return None if self._core is None else self._core.marks()
 
     def cursor_state(self, now_ms: int) -> CursorState:
-        """Return where the cursor stands. The cursor is read before the topic's end. O(chunks)."""
+        """Return the state of the cursor, which is read before the topic's end. O(chunks)."""
         start, members, core = self.topic.start_offset, len(self.links), self._core
         if core is None:
             floor, above = self.floor, self.cursor.acknowledged_from(start)
             return CursorState(now_ms, start, self.topic.commit, floor, above, 0, members)
         marks = core.marks()
-        # What was trimmed is not counted as acknowledged.
+        # Trimmed messages are not counted as acknowledged.
         above = (
             core.window.acked_above if marks.next_unacked >= start else self.cursor.acknowledged_from(start)
         )
@@ -163,7 +163,7 @@ class SubscriptionPump:
 
     @property
     def stamp(self) -> Any:
-        """Return a value for a sampler to compare with the last round's: it differs when anything happened."""
+        """Return a value for a sampler to compare with the last round's: it differs if anything happened."""
         return self.topic.commit, self.topic.start_offset, len(self.links), self.marks()
 
     def worst_failure(self) -> HeadOfLine | None:
@@ -195,12 +195,15 @@ class SubscriptionPump:
         return self._core
 
     def join(self, link: ConsumerLink, name: str, terms: ConsumerTerms) -> int:
-        """Attach a consumer; returns its session. Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`."""
+        """Attach a consumer. Return its session.
+
+        Raises `ConsumerBusy`, `InvalidArgument`, `LimitReached`.
+        """
         if self.closed is not None:
             raise self.closed
         core = self.core()
         core.grew(self.topic.commit)
-        if name not in self.attendance.names.values():  # a take-over adds nobody
+        if name not in self.attendance.names.values():  # a take-over adds no consumer
             self.topic.check_consumer(len(self.links))
         effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
@@ -242,7 +245,7 @@ class SubscriptionPump:
         self.wake()
 
     def resumed(self, consumer_id: int) -> bool:
-        """Return whether the consumer continued with what it held at the topic's former owner."""
+        """Return whether the consumer continued with the messages it held at the topic's former owner."""
         return self.core().places.resumed(consumer_id)
 
     @property
@@ -261,7 +264,7 @@ class SubscriptionPump:
         if self.core().answers.ack(consumer_id, session, ranges, masks):
             self.changed()
         else:
-            self.wake()  # an ack that comes too late shows that its consumer answers again
+            self.wake()  # a late ack shows that its consumer answers again
 
     def nack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], delay_ms: int, reason: str
@@ -273,7 +276,7 @@ class SubscriptionPump:
         self.changed()
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
-        """Acknowledge without naming consumer or session; see `Answers.ack_delivered`."""
+        """Acknowledge without naming consumer or session. See `Answers.ack_delivered`."""
         if self.core().answers.ack_delivered(ranges, self.engine.deadlines.now_ms()):
             self.changed()
 
@@ -294,15 +297,15 @@ class SubscriptionPump:
             self.changed()
         self._perform(effects)
         self.want_tick()
-        self.wake()  # somebody may wait for what this one's buffer holds
+        self.wake()  # another consumer may wait for messages in this one's buffer
 
     def given_back(self, consumer_id: int, session: int, ranges: Sequence[Range]) -> None:
-        """Take in the consumer's answer to `ConsumerLink.recall`."""
+        """Process the consumer's answer to `ConsumerLink.recall`."""
         self.core().answers.given_back(consumer_id, session, ranges)
         self.wake()
 
     def ack_timeout_ms(self, asked_ms: int | None) -> int:
-        """Return the ack timeout of a consumer that asks for one, or for none."""
+        """Return the ack timeout of a consumer: the one it requests, else the policy's."""
         return self.policy.failure.ack_timeout_ms if asked_ms is None else asked_ms
 
     def terminate(self, consumer_id: int, session: int, ranges: Sequence[Range], reason: str) -> None:
@@ -311,7 +314,7 @@ class SubscriptionPump:
         self.changed()
 
     def seek(self, offset: int, *, by: str | None = None) -> None:
-        """Move the cursor. `by`: the client that asked for it; None for an operation."""
+        """Move the cursor. `by` is the client that requested it, None for an operation."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -320,13 +323,13 @@ class SubscriptionPump:
         self.changed()
 
     def place(self, cursor: CursorSnapshot) -> None:
-        """Put the cursor back to a former state; messages trimmed since stay acknowledged."""
+        """Restore a former state of the cursor. Messages trimmed since stay acknowledged."""
         self.seek(max(cursor.floor, self.topic.start_offset))
         for start, end in cursor.acknowledged:
             self.core().skipped(start, end)
 
     def skip(self, count: int) -> Range | None:
-        """Acknowledge the first open messages, for an administrator; return the range that was skipped."""
+        """Acknowledge the first open messages, for an administrator. Return the skipped range."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -336,12 +339,12 @@ class SubscriptionPump:
         return skipped
 
     def unacknowledged(self, offsets: Sequence[int]) -> list[int]:
-        """Return which offsets are not acknowledged."""
+        """Return those of the offsets that are not acknowledged."""
         window = self.core().window
         return [offset for offset in offsets if self.topic.start_offset <= offset and window.is_open(offset)]
 
     def redeliver(self, messages: Sequence[Redelivery]) -> list[int]:
-        """Deliver acknowledged messages again; see `Subscription.redeliver`. Return their offsets."""
+        """Deliver acknowledged messages again. Return their offsets. See `Subscription.redeliver`."""
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -364,13 +367,17 @@ class SubscriptionPump:
         return found
 
     def end_of_oldest(self, count: int) -> int:
-        """Return one past the `count`-th message that is not acknowledged; see `Subscription.end_of_oldest`."""
+        """Return one past the `count`-th unacknowledged message. See `Subscription.end_of_oldest`."""
         core = self.core()
         core.grew(self.topic.commit)
         return core.end_of_oldest(count)
 
     def acknowledge(self, ranges: Sequence[Range], operation: str) -> None:
-        """Acknowledge offsets for an administrator, as far as there are messages. `operation`: for diagnosis."""
+        """Acknowledge offsets for an administrator, as far as there are messages.
+
+        Args:
+            operation: name for diagnosis.
+        """
         core = self.core()
         core.grew(self.topic.commit)
         before = self.cursor_state(now_ms())
@@ -390,11 +397,11 @@ class SubscriptionPump:
         self.changed()
 
     def leaving(self, policy: SubscriptionPolicy) -> int:
-        """Return how many messages `set_policy` would drop or dead-letter at once."""
+        """Return how many messages `set_policy` would drop or dead-letter immediately."""
         return 0 if self._core is None else self._core.failures.leaving(policy.failure)
 
     def set_policy(self, policy: SubscriptionPolicy) -> None:
-        """Set the failure policy; blocked messages are judged by it at once."""
+        """Set the failure policy, and apply it to blocked messages immediately."""
         self.policy = policy
         if self._core is not None:
             self._perform(self._core.failures.set_policy(policy.failure))
@@ -402,7 +409,7 @@ class SubscriptionPump:
 
     @property
     def worker_threads(self) -> WorkerThreads:
-        """The engine's limiter, by which the dead-letter desk reads the log."""
+        """Return the engine's limiter, with which the dead-letter desk reads the log."""
         return self.engine.worker_threads
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:
@@ -412,7 +419,7 @@ class SubscriptionPump:
             self.changed()
 
     def dead_letter_failed(self, generation: int, ranges: Sequence[Range], why: str) -> bool:
-        """Note that messages could not be copied; the core asks again later. Return whether `why` is new."""
+        """Note that messages could not be copied. The core retries later. Return whether `why` is new."""
         news = self._refused is None or self._refused.reason != why
         if self.closed is None and ranges:
             self._refused = BlockedBy(offset=ranges[0][0], reason=why)
@@ -445,17 +452,17 @@ class SubscriptionPump:
         if delta is not None:
             body = encode_cursor_body(self.subscription_id, encode_delta(delta))
             self._cursor_position = self.topic.append_record(Kind.CURSOR, body)
-            self._core.kept()  # not before: a record that found no room is written with the next try
+            self._core.kept()  # not before the append: a record without room is written with the next try
 
     # -- deliver ---------------------------------------------------------------------------------------------
 
     def comes(self) -> None:
-        """A lone message was appended, and the disk has it: meanwhile its frame can be made."""
+        """Wake the sender to build the frame of a lone message while the disk writes it."""
         if self._core is not None and self.links:
             self.engine.turns.wake(self.sender)
 
     def wake(self) -> None:
-        """Ask for a turn, and note the change for lists."""
+        """Request a turn, and note the change for lists."""
         self.topic.changes.note(self.key)
         self.engine.turns.wake(self.sender)
 
@@ -469,7 +476,7 @@ class SubscriptionPump:
             self.wake()
 
     def time_anew(self, wall_now_ms: int) -> None:
-        """Time delayed messages anew, after a step of the wall clock."""
+        """Recompute the waits of delayed messages, after a step of the wall clock."""
         if self._core is not None and self._core.time_anew(wall_now_ms, self.engine.deadlines.now_ms()):
             self.want_tick()
 
@@ -501,7 +508,7 @@ class SubscriptionPump:
                     if link is not None:
                         link.activated()
                 case Expired():
-                    pass  # they are planned again by themselves; counted in the statistics
+                    pass  # the core plans them again, and counts them in its statistics
                 case Blocked():
                     self._exhausted(effect.ranges, effect.reason, PoisonPolicy.BLOCK)
                 case Dropped():
@@ -512,7 +519,7 @@ class SubscriptionPump:
                     self.engine.dead_letters.submit(self, effect)
 
     def _exhausted(self, ranges: Sequence[Range], reason: str, policy: PoisonPolicy) -> None:
-        """Log these, or count them for the next line: one for each of thousands would stop the loop."""
+        """Log these messages, or count them for the next line: thousands of lines would stop the loop."""
         if policy in self._unlogged:
             self._unlogged[policy] += sum(end - start for start, end in ranges)
             return
@@ -536,15 +543,15 @@ class SubscriptionPump:
             log.warning("messages_exhausted", extra=facts | {"more_messages": messages})
 
     def give_up(self, error: ClusterError) -> None:
-        """Tell every consumer that the log cannot be read; the subscription stays, until it can be."""
+        """End all consumers, because the log cannot be read. The subscription stays until it can be."""
         links = list(self.links.values())
         for link in links:
             self.leave(link.consumer_id)
             link.end(error)
-        self.attendance.departure = None  # it was not they who went
+        self.attendance.departure = None  # the consumers did not leave by their own choice
 
     def set_down(self) -> None:
-        """Note for the hand-over what consumers hold: another broker continues the delivery."""
+        """Store the messages that consumers hold for the hand-over: another broker continues the delivery."""
         holdings = self._holdings
         if self._core is not None:
             holdings = self._core.places.hand_over(self.subscription_id, self.engine.deadlines.now_ms())

@@ -30,7 +30,7 @@ class ReaderPump:
     """Sends the log from `position` to `stop`, as far as credit and the connection allow.
 
     Args:
-        stop: exclusive; None for a reader that follows the log for ever.
+        stop: exclusive. None for a reader that follows the log for ever.
         ended: called once when `stop` is reached.
         failed: called once when the log cannot be read.
     """
@@ -127,7 +127,8 @@ class ReaderPump:
             elif isinstance(result, BaseException):
                 self._give_up(Internal(f"the log of {self._topic.name} could not be read: {result}"))
             else:
-                if session == self._session and result:  # nothing: what was planned has moved, read again
+                # An empty result means that the planned messages have moved: read again
+                if session == self._session and result:
                     self._send(result, end)
                 self._turns.wake(self)
 
@@ -148,7 +149,7 @@ class ReaderPump:
                 break
         else:
             if not batches:
-                self.position = end  # no message is left between here and there
+                self.position = end  # no message is left before `end`
         if frame.messages:
             self.delivered += frame.messages
             self._topic.sent(frame.messages, frame.stored_bytes)

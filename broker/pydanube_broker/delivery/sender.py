@@ -1,4 +1,4 @@
-"""What a subscription sends, a frame a turn: ask the core for a plan, read the log, fill frames.
+"""Send a subscription's messages, one frame per turn: get a plan from the core, read the log, fill frames.
 
 All decisions are in `Subscription`. A sender listens to its topic, and takes the turns of its pump (`Turns`).
 """
@@ -31,33 +31,33 @@ from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 log = logging.getLogger("pydanube.delivery")
 
-# Of a part that is spread over consumers: their frames are to be worth it.
+# Bytes of a part that is spread over consumers, large enough to make each consumer's frame worth sending.
 ROUTED_BYTES: Final = 4 * FRAME_BYTES
-FEW_RANGES: Final = 4  # of a plan: each is a cut of its own; from here on one selection costs less
+FEW_RANGES: Final = 4  # of a plan: each is a cut of its own, and for more of them one selection costs less
 
 
 class SendingPump(Ticked, Protocol):
-    """The pump, as its sender sees it."""
+    """The pump, as its sender uses it."""
 
     name: str
     type: SubscriptionType
-    key: tuple[str, str]  # by which lists know it
+    key: tuple[str, str]  # its key in lists
     delivered: int  # messages
 
     def changed(self) -> None:
-        """The cursor moved."""
+        """Note that the cursor moved."""
 
     def want_tick(self) -> None:
-        """The core may have another deadline."""
+        """Note that the core may have another deadline."""
 
     def wake(self) -> None: ...
 
     def give_up(self, error: ClusterError) -> None:
-        """The log cannot be read."""
+        """End the consumers: the log cannot be read."""
 
 
 class Sender:
-    """Sends what one subscription's core plans."""
+    """Sends the messages that one subscription's core plans."""
 
     def __init__(
         self, pump: SendingPump, topic: Topic, engine: DeliveryEngine, links: Mapping[int, ConsumerLink]
@@ -74,13 +74,13 @@ class Sender:
         self._reading = False
 
     def forget_ahead(self) -> None:
-        """Drop the frame that was made for a message that is not committed yet: a consumer has left."""
+        """Drop the frame that was built for an uncommitted message, because its plan may no longer hold."""
         self._ahead = None
 
     def grew(self) -> None:
         if self.core is not None and self._links:
             turns, commit = self._engine.turns, self._topic.commit
-            # A lone message waits for nothing.
+            # A lone message is sent immediately.
             wake = turns.at_once if commit == self.core.sending.end + 1 else turns.wake
             self.core.grew(commit)
             wake(self)
@@ -102,7 +102,8 @@ class Sender:
             return False
         start = self._topic.start_offset
         if plan.start < start:
-            # Retention or a truncation has taken what came back from a consumer: no cache may still answer with it
+            # Retention or a truncation deleted messages that came back from a consumer. No cache may still
+            # deliver them
             core.skipped(core.floor, start)
             self._pump.changed()
             return True
@@ -145,7 +146,7 @@ class Sender:
             return False
 
     def _recall(self, core: Subscription) -> None:
-        """Ask a consumer for messages in its buffer, for another that has nothing to do; called when nothing is left to send."""
+        """Recall messages from one consumer for another that is idle. Called when nothing is left to send."""
         asked = core.next_recall(self._engine.deadlines.now_ms())
         if asked is not None:
             self._links[asked.consumer_id].recall(asked.session, asked.ranges)
@@ -157,11 +158,12 @@ class Sender:
         self._rate.sent(frame.messages)
         link.deliver(frame)
         if not link.writable:
-            core.members.pause(link.consumer_id)  # until `flowing`; the others of a shared subscription go on
+            # Until `flowing`. The others of a shared subscription go on.
+            core.members.pause(link.consumer_id)
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
-        # of what is picked out the consumer gets a part of each batch
+        # of selected messages the consumer gets a part of each batch
         spread = plan.consumer_id is None or type(plan.ranges) is Picked
         most = ROUTED_BYTES if spread else FRAME_BYTES
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
@@ -192,7 +194,7 @@ class Sender:
     def _sent(
         self, core: Subscription, plan: Plan, frame: Frame, ranges: Sequence[Range], next_offset: int
     ) -> bool:
-        """Send what a frame holds for a plan with a consumer; whether there is more to do at once."""
+        """Send a frame for a plan with a consumer. Return whether there is more to do."""
         assert plan.consumer_id is not None
         if not core.sending.sent(
             plan, ranges, frame.stored_bytes, next_offset, self._engine.deadlines.now_ms()
@@ -203,11 +205,11 @@ class Sender:
         else:
             self._pump.changed()  # holes were passed over: the cursor moved
         self._pump.want_tick()
-        # A step that would find nothing does not stand between this frame and its leaving.
+        # A step that would find nothing must not delay the sending of this frame.
         return not core.all_sent or len(self._links) > 1 or bool(self._columns)
 
     def _pick(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan of many small ranges, which a key-shared consumer had to wait for."""
+        """Answer a plan of many small ranges, for which a key-shared consumer had to wait."""
         assert plan.consumer_id is not None
         assert plan.session is not None
         if type(plan.ranges) is Picked:
@@ -221,7 +223,7 @@ class Sender:
         return True
 
     def _route(self, core: Subscription, plan: Plan, batches: Sequence[CachedBatch]) -> bool:
-        """Answer a plan without a consumer: the core decides who gets which message."""
+        """Answer a plan without a consumer: the core assigns the messages."""
         by_key = self._pump.type is SubscriptionType.KEY_SHARED
         part = gather(batches, plan, self._columns, whole=by_key)
         slots = part.slots() if by_key else None
@@ -235,16 +237,16 @@ class Sender:
             sizes=part.sizes(),
         )
         if selections is None:
-            return True  # something changed meanwhile: plan again
+            return True  # state changed since the plan: plan again
         if slots is not None and (seats := core.seats_of(slots)) is not None:
             part.arrange(seats)
         for selection in selections:
             link = self._links.get(selection.consumer_id)
             if link is None:
-                continue  # it left in this very turn; the core takes its messages back
+                continue  # it left in this very turn, and the core takes its messages back
             frame: Frame = link.frame(selection.session)
             for columns, indices in part.split(selection.indices):
                 frame.add_selected(columns, indices, selection.delivery_count)
             self._send(core, link, frame)
-        self._pump.changed()  # messages that nobody accepts and holes were passed over
+        self._pump.changed()  # messages without an accepting consumer, and holes, were passed over
         return True

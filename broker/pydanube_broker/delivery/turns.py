@@ -1,7 +1,7 @@
-"""Turns of delivery: every pump with work takes turns in the loop, one small step each.
+"""Turns of delivery: every pump with work takes turns in the loop, with one small step each.
 
-There is no task, timer or thread per topic, subscription or consumer. A pump that has something to do is woken; it
-gets one step (one frame) a turn, in the order of waking. After 200 µs the rest waits for the next iteration of the
+There is no task, timer or thread per topic, subscription or consumer. A pump with work is woken and gets one
+step (one frame) per turn, in the order of waking. After 200 µs the rest waits for the next iteration of the
 loop, so that publishes, acknowledgements and answers come in between.
 """
 
@@ -17,12 +17,12 @@ SLICE_S: Final = 0.0002
 
 
 class Pump(Protocol):
-    """A subscription's delivery, as the turns see it."""
+    """A subscription's delivery, as `Turns` runs it."""
 
     queued: bool
 
     def step(self) -> bool:
-        """Do the work of one frame; return whether there is more to do at once. Never raises."""
+        """Do the work of one frame. Return whether there is more to do. Never raises."""
 
 
 class Turns:
@@ -32,9 +32,8 @@ class Turns:
         self._queue: deque[Pump] = deque()
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        self.flush: Callable[[], None] = lambda: (
-            None
-        )  # what was sent leaves now; set by whoever has the connections
+        # Flushes the frames that were sent. Set by the owner of the connections.
+        self.flush: Callable[[], None] = lambda: None
 
     def wake(self, pump: Pump) -> None:
         if not pump.queued:
@@ -45,12 +44,12 @@ class Turns:
                 self._loop.call_soon(self._run)
 
     def at_once(self, pump: Pump) -> None:
-        """Wake it; the first that is woken in a turn of the loop makes its step now, and what it sent leaves."""
+        """Wake a pump. The first one in a turn of the loop makes its step now, and its frame is flushed."""
         if self._scheduled:
             self.wake(pump)
             return
         self._scheduled = True
-        self._loop.call_soon(self._run)  # of those that are woken after it
+        self._loop.call_soon(self._run)  # for the pumps that are woken after it
         if pump.step() and not pump.queued:
             pump.queued = True
             self._queue.append(pump)
