@@ -250,7 +250,7 @@ class SubscriptionPump:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether messages could be skipped while a consumer with key filters is absent."""
+        """Return whether messages could be skipped while a consumer with key filters is absent."""
         return self.core().needs_keys
 
     def is_active(self, consumer_id: int) -> bool:

@@ -72,9 +72,9 @@ class Answers:
     def ack_delivered(self, ranges: Sequence[Range], now_ms: int) -> int:
         """Acknowledge messages that were ever sent, regardless of their holder. Return how many were open.
 
-        Other messages are ignored. For clients that name neither consumer nor session in an answer. They
-        grant no credit either, so many messages are queued on the way to a slow client. Its ack timeout for
-        messages behind an answered one therefore begins with the answer.
+        Messages that were never sent are ignored. For clients that name neither consumer nor session in an
+        answer. They grant no credit either, so many messages are queued on the way to a slow client.
+        Therefore its ack timeout for messages behind an answered one begins with the answer.
 
         Raises `InvalidArgument` if a range is empty or inverted.
         """

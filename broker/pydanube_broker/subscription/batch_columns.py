@@ -65,7 +65,7 @@ class BatchColumns:
 
     @cached_property
     def head(self) -> BrokerPart:
-        """The broker's part in front of the batch."""
+        """Return the broker's part in front of the batch."""
         buffers = self.batch.buffers
         return read_broker_part(
             buffers[0] if len(buffers) == 2 else memoryview(buffers[0])[:BROKER_PART_BYTES]

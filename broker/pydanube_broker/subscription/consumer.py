@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.terms import ConsumerTerms
 
-# A `Chunk` or `Flight`. Both modules import `Consumer`, so they cannot be imported here.
+# A `Chunk` or `Flight`. Their module imports this one.
 Place: TypeAlias = Any
 
 
@@ -142,7 +142,7 @@ class Consumer:
         self.trial_at_ms: int | None = None  # set aside: time of its next trial
         self.trials = 0  # since its last answer
         self.expired = 0  # messages that expired since its last answer
-        # Answers come without a time. This notes that there was one, and the next call with a time dates it.
+        # Answers come without a time. This notes that there was one, and the next call with a time sets it.
         self.has_answered = False
         self.answered_at_ms = -1
 

@@ -13,8 +13,8 @@ nothing: if relevant state has changed since, the answer is refused (False, None
 shell plans again. Messages that are ready again go before unseen ones, in offset order. An unanswered plan
 costs nothing, so a rate limit in the shell loses no message.
 
-*Credit* is counted in messages and bytes per consumer. `Plan` describes how bytes are cut. When `span`
-messages lie between `floor` and `next`, only redeliveries are planned until the floor moves.
+*Credit* is counted in messages and bytes per consumer. `Plan` describes how bytes are cut. At most `span`
+messages lie between `floor` and `next`. At that limit only redeliveries are planned until the floor moves.
 
 *Sessions.* Each join and each seek gives a consumer a new, higher session id. Answers (ack, nack, extend,
 terminate) of another session or of an unknown consumer are ignored and counted as stale. An answer to a

@@ -300,7 +300,7 @@ class Window:
             self.listener.stop_removed(wait.chunk, mask, retry=True)
 
     def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
-        """After a step of the wall clock, shorten waits that now end earlier. Return whether any did."""
+        """Shorten waits that end earlier after a step of the wall clock. Return whether there are any."""
         late = [
             (wait, due_ms)
             for chunk in self.chunks
@@ -449,7 +449,7 @@ class Window:
 
     @property
     def leaving(self) -> bool:
-        """Whether copies of exhausted messages are on the way to the dead-letter topic. O(chunks)."""
+        """Return whether copies of exhausted messages are on the way to the dead-letter topic. O(chunks)."""
         return any(not poison.blocked for chunk in self.chunks for poison in chunk.poisons)
 
     def reopen(self, messages: Sequence[Reopened]) -> None:
