@@ -1,7 +1,6 @@
-"""Check arguments from outside: return a typed request, or an error with the field, the value and what to do.
+"""Check arguments from outside: return a typed request, or an error with the field, the value and a remedy.
 
-pydantic does the checking; not a word of its messages goes out. What a field must be is said from the same schema
-that callers see.
+pydantic checks, but its messages are not used. Errors describe a field by the schema that callers see.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from pydanube_admin.engine.operation import MAX_WHY_CHARS, Call, Operation
 from pydanube_admin.registry import OPERATIONS, TOOLS
 
 MAX_ARGUMENT_BYTES: Final = 4 * 1024 * 1024
-MAX_ENTRIES: Final = 1000  # of an object: looking at each costs some 50 µs, and an error lists those at fault
-MAX_FAULTS: Final = 10  # told in one answer
-MAX_TOLD_BYTES: Final = 2048  # of arguments that are said back
+MAX_ENTRIES: Final = 1000  # of an object: checking each costs some 50 µs, and an error lists the faulty ones
+MAX_FAULTS: Final = 10  # listed in one answer
+MAX_TOLD_BYTES: Final = 2048  # of arguments that an error repeats
 
 
 def find_operation(name: str) -> Operation:
-    """Return the operation of that name. Raises `InvalidArgument`: unknown; names similar ones."""
+    """Return the operation of that name. Raises `InvalidArgument`, with similar names, if there is none."""
     operation = OPERATIONS.get(name)
     if operation is not None:
         return operation
-    if name in TOOLS:  # a tool's name used as a method: say the method
+    if name in TOOLS:  # a tool's name used as a method: suggest the method
         close = [TOOLS[name].name]
     else:
         spelled = name.replace("-", "_").replace(" ", ".")
@@ -49,9 +48,9 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
 
     Args:
         name: of the operation.
-        arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are taken out of it for changes,
-            `detach` for what may take long.
-        plan_token: of the plan to apply, where it does not stand in the arguments.
+        arguments: a JSON object as text, or as Python values. `plan_only` and `plan_token` are removed from
+            those of a change, `detach` from those of a detachable operation.
+        plan_token: of the plan to apply, if it is not in the arguments.
 
     Raises:
         InvalidArgument, NotImplementedYet: with `field` and `value` in `details`.
@@ -108,7 +107,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
 
 
 def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) -> bool:
-    """Return whether the call is to become a task; removes `detach` from the values."""
+    """Return whether the call is to become a task, and remove `detach` from the values."""
     if not operation.detachable or "detach" in operation.request_names:
         return False
     detach = values.pop("detach", False)
@@ -143,7 +142,7 @@ def _why(given: Any) -> str:
 
 
 def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object as a dict. Refuses what JSON does not have (NaN, lone surrogates), and absurd sizes."""
+    """Return a JSON object as a dict. Refuse non-JSON values (NaN, lone surrogates) and absurd sizes."""
     if not arguments or arguments == b"{}":
         return {}
     if isinstance(arguments, Mapping):
@@ -198,7 +197,7 @@ def _text(arguments: bytes | str) -> str:
 def _refuse(
     operation: Operation, values: Mapping[str, Any], error: ValidationError, *, plan_only: bool
 ) -> NoReturn:
-    """Raise the error: the first fault in full, the others listed, and the call that was probably meant."""
+    """Raise the error: the first fault in full, the others listed, and the call that was probably intended."""
     found = error.errors(include_url=False, include_context=False)
     faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in found[:MAX_FAULTS]]
     first = faults[0]
@@ -220,7 +219,7 @@ def _refuse(
 def _renamed(
     operation: Operation, values: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return the arguments with misspelled names corrected; None unless that alone makes the call valid."""
+    """Return the arguments with misspelled names corrected, or None unless that alone makes the call valid."""
     meant = dict(values)
     for fault in faults:
         given, close = fault["field"], fault.get("did_you_mean")
@@ -261,7 +260,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
             }
         case _:
             argument = properties.get(str(place[0]), {}) if place else {}
-            if len(place) == 3 and place[-1] == "[key]":  # a name in a map that knows its names
+            if len(place) == 3 and place[-1] == "[key]":  # a name in a map whose names are declared
                 known = argument.get("propertyNames", {}).get("enum", [])
                 close = close_names(str(given), known)
                 hint = f"did you mean {either(close)}?" if close else f"use {', '.join(known)}"
@@ -288,7 +287,7 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
 
 
 def _wanted(schema: Mapping[str, Any]) -> str:
-    """Describe what a field must be, from its schema."""
+    """Describe the valid values of a field, from its schema."""
     if "enum" in schema:
         return "one of " + ", ".join(str(value) for value in schema["enum"])
     low, high = schema.get("minimum"), schema.get("maximum")

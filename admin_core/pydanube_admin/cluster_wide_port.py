@@ -1,9 +1,9 @@
-"""The port of a broker among several: its answers are made of those of all brokers that have a part.
+"""The port of a broker among several: it joins the answers of all brokers involved.
 
-A method about one topic goes to its owner; of a partitioned topic to the owner of each partition, side by side, and what
-they answer becomes one answer (`_JOINS`). A method for which there is no such answer is for one partition, or for a topic
-whose partitions are all at one broker. What is changed is changed where an owner answers: the error then says at which
-brokers it was not (`not_done_at`), and the same call does the rest.
+A method about one topic goes to its owner. For a partitioned topic it goes to the owners of all partitions in
+parallel, and `_JOINS` combines their answers. A method without an entry there takes one partition, or a topic
+whose partitions are all at one broker. A change takes effect at each owner that answers. If some do not, the
+error lists them (`not_done_at`), and repeating the call completes the change.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from pydanube_admin.peers import (
 
 T = TypeVar("T")
 
-_AGAIN_S: Final = 0.05  # between two times that an owner is asked again
-_SOON_S: Final = 0.004  # at first: one that was just chosen opens the topic within milliseconds
+_AGAIN_S: Final = 0.05  # longest pause between two attempts to reach an owner's state
+_SOON_S: Final = 0.004  # first pause: a new owner opens the topic within milliseconds
 ON_ITS_WAY_S: Final = 1.0  # how long a list waits for a topic between two owners: longer than most moves take
 
 
 def growing_pauses() -> Iterator[float]:
-    """Yield the seconds between attempts to ask an owner for something that it does not have yet."""
+    """Yield the seconds between attempts to get something from an owner that does not have it yet."""
     pause_s = _SOON_S
     while True:
         yield pause_s
@@ -106,7 +106,7 @@ def _traffic(answers: Sequence[TrafficFacts]) -> TrafficFacts:
     )
 
 
-#: how what the owners of a topic's partitions answer becomes one answer
+#: how the answers of the owners of a topic's partitions are combined
 _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "truncate_topic": _nothing,
     "create_subscription": _nothing,
@@ -127,10 +127,10 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "diagnose_topic": of_owners,
     "diagnose_subscription": of_owners,
 }
-#: of the whole topic, and the same at each owner: one of them says it, or changes it in the metadata, and the others follow
+#: about the whole topic: one owner answers, or changes the metadata, which the others follow
 _OF_THE_WHOLE: Final = frozenset({"topic_policies", "set_topic_policies", "failure_policy"})
 _DIAGNOSES: Final = frozenset({"diagnose_topic", "diagnose_subscription", "diagnose_producer"})
-_IN_THE_METADATA: Final = frozenset({"delete_topic", "drop_partitions"})  # by any broker; the owners follow
+_IN_THE_METADATA: Final = frozenset({"delete_topic", "drop_partitions"})  # by any broker. The owners follow
 _AT_OWNERS: Final = (
     frozenset(name for name in vars(TopicPort) if not name.startswith("_")) | _JOINS.keys() | _OF_THE_WHOLE
 ) - _IN_THE_METADATA
@@ -194,7 +194,7 @@ class ClusterWidePort:
         return _JOINS[method](await self._each(owners, method, given))
 
     async def _gone(self, owners: Sequence[BrokerAddress]) -> list[GoneOwner]:
-        """Return what is known of the owners that are not registered."""
+        """Return those owners that are not registered, with their last reports."""
         members = {each.broker_id for each in await self._port.members()} | {self._own}
         found = [
             await gone_owner(self._port, each.broker_id) for each in owners if each.broker_id not in members
@@ -208,7 +208,7 @@ class ClusterWidePort:
         return await self._peers.ask(broker, method, given, timeout_s=deadline_s)
 
     async def _first(self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]) -> Any:
-        """Return the answer of the first broker that has the subscription, which need not be on every partition."""
+        """Return the answer of the first broker that has the subscription. Some partitions may lack it."""
         for owner in owners[:-1]:
             try:
                 return await self._ask(owner, method, given)
@@ -219,7 +219,7 @@ class ClusterWidePort:
     async def _each(
         self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]
     ) -> list[Any]:
-        """Return all answers without those of brokers that lack the subscription; raises if all do."""
+        """Return all answers without those of brokers that lack the subscription. Raise if all do."""
         answers: list[Any] = []
         failed: dict[str, ClusterError] = {}
         missing: list[SubscriptionNotFound] = []
@@ -244,7 +244,7 @@ class ClusterWidePort:
         return answers
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """Return the facts of each topic from its owners, in order; topics whose owner does not answer are left out."""
+        """Return the facts of each topic from its owners, in order. Omit topics whose owner does not answer."""
         found: dict[str, list[Sequence[TopicFacts]]] = {}
         await self._until_there(topics, lambda some: self._facts_of(some, found), log=str)
         return [_joined(found[topic]) for topic in topics if topic in found]
@@ -256,9 +256,10 @@ class ClusterWidePort:
         *,
         log: Callable[[T], str],
     ) -> None:
-        """Ask for what is wanted, and again for what is moving to another owner: `ask` returns that.
+        """Call `ask` with the wanted items, and again with those it returns, which are between two owners.
 
-        What takes too long is noted as what its owner does not answer. A call waits once: a list of many asks often.
+        Items that take too long are noted as not answered by their owner. A call waits only once, because a
+        list may call this often.
         """
         until, pauses = anyio.current_time() + (0.0 if unseen() else ON_ITS_WAY_S), growing_pauses()
         while wanted := await ask(wanted):
@@ -271,7 +272,7 @@ class ClusterWidePort:
     async def _facts_of(
         self, topics: Sequence[str], found: dict[str, list[Sequence[TopicFacts]]]
     ) -> Sequence[str]:
-        """Put the owners' facts of these topics into `found`; return those of which an answering owner lacks some."""
+        """Put the owners' facts of these topics into `found`. Return topics that an answering owner lacks."""
         owners = {topic: await self._port.owners(topic) for topic in topics}
         wanted: dict[str, list[str]] = {}
         addresses: dict[str, BrokerAddress] = {}
@@ -295,9 +296,10 @@ class ClusterWidePort:
         return away
 
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
-        """Return the whole topic; asks again if an owner has only just been told of it.
+        """Return the whole topic, retrying if an owner has not opened it yet.
 
-        Raises `NotOwner`: an owner does not answer. `NoOwner`: some of it is on its way for as long as a call may wait.
+        Raises `NotOwner`: an owner does not answer. `NoOwner`: a part of it is still moving when the time of
+        a call ends.
         """
         placed = await self._port.owners(topic)
         if gone := await self._gone(list(by_id(placed).values())):
@@ -315,7 +317,7 @@ class ClusterWidePort:
                     return facts
                 await anyio.sleep(next(pauses))
                 count = len(await self._port.owners(topic))
-        if count:  # what one broker has of it is not all
+        if count:  # one broker's part is not the whole topic
             raise _not_all(topic)
         return await self._port.topic(topic)
 
@@ -343,11 +345,11 @@ class ClusterWidePort:
         return _all_of((await self._everywhere("consumers")).values())
 
     async def disconnect(self, session_id: str) -> bool:
-        """Close the connection at whichever broker has it; a session id belongs to one broker."""
+        """Close the connection at its broker. A session id belongs to one broker."""
         return any((await self._everywhere("disconnect", session_id=session_id)).values())
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """Return the retention forecast of each topic's owners; raises if one of them does not answer."""
+        """Return the retention forecast of each topic's owners. Raise if one of them does not answer."""
         owners: dict[str, BrokerAddress] = {}
         for topic in policies:
             owners |= by_id(await self._port.owners(topic))
@@ -370,7 +372,7 @@ class ClusterWidePort:
         return LagKeysOfStatus(keys, sum(answer.judged for answer in answers.values()))
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        """Return the lag of the keys, in their order; those gone meanwhile are left out."""
+        """Return the lag of the keys, in their order, without keys that have gone."""
         found: dict[tuple[str, str], LagFacts] = {}
         await self._until_there(keys, lambda some: self._lag_of(some, found), log=lambda key: key.log)
         return [found[key.log, key.subscription] for key in keys if (key.log, key.subscription) in found]
@@ -378,7 +380,7 @@ class ClusterWidePort:
     async def _lag_of(
         self, keys: Sequence[LagKey], found: dict[tuple[str, str], LagFacts]
     ) -> Sequence[LagKey]:
-        """Put the owners' lag of these keys into `found`; return keys that an answering owner lacks."""
+        """Put the owners' lag of these keys into `found`. Return keys that an answering owner lacks."""
         wanted: dict[str, list[LagKey]] = {}
         addresses: dict[str, BrokerAddress] = {}
         for key in keys:
@@ -429,13 +431,14 @@ class ClusterWidePort:
         seen: Callable[[Any], int],
         there: Callable[[], Awaitable[int]],
     ) -> dict[str, Any]:
-        """Ask all brokers until their answers together cover everything that exists; return them by broker id.
+        """Query all brokers until the answers cover everything that exists. Return them by broker id.
 
         Args:
-            seen: how many things an answer covers; there: how many there are.
+            seen: how many things an answer covers.
+            there: how many exist.
 
-        While they have not, something is on its way from one to another: they are asked again, and its owner is noted where
-        that takes too long.
+        Until they do, something is moving between brokers: the query is repeated, and if that takes too long,
+        the owner is noted.
         """
         until, pauses = anyio.current_time() + ON_ITS_WAY_S, growing_pauses()
         while True:
@@ -466,7 +469,7 @@ class ClusterWidePort:
                 broker_id, f"it is not registered, and {counted(topics, 'topic waits', 'topics wait')} for it"
             )
         answers = await self._all(await self._port.members(), method, lambda broker: given)
-        if self._own not in answers:  # its lease is over: it goes on with what it has
+        if self._own not in answers:  # its lease has expired: it answers with its own state
             answers[self._own] = await getattr(self._port, method)(**given)
         return answers
 
@@ -476,7 +479,7 @@ class ClusterWidePort:
         method: str,
         arguments: Callable[[BrokerAddress], Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Ask brokers in parallel; those that did not answer are noted, and asked no more in this call."""
+        """Query brokers in parallel. Silent ones are noted and skipped for the rest of this call."""
         answers: dict[str, Any] = {}
         failed: list[ClusterError] = []
 

@@ -1,9 +1,9 @@
 """The admin core: the one place where operations are carried out.
 
-It runs beside the broker, behind `danube.ops/Call`. The broker hands it bytes and passes on the bytes it answers;
-the command that starts both gives it the broker's port once there is one. Every call leaves its records in the
-audit; changes go over the desk, which plans, records and makes them. Every failure is an answer: a call never
-raises, so that neither a bug here nor one in the port takes the broker's server down.
+It runs beside the broker, behind `danube.ops/Call`. The broker hands it encoded calls and returns its encoded
+answers. The command that starts both attaches the broker's port once it exists. Every call leaves its records
+in the audit. Changes go through the desk, which plans, records and makes them. Every failure is an answer: a
+call never raises, so that neither a bug here nor one in the port takes the broker's server down.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from pydanube_admin.registry import OPERATIONS
 
 _log = logging.getLogger("pydanube.admin")
 
-# Groups whose results quote settings and what stores answer, whose addresses may hold a password.
+# Groups whose results quote settings and answers of stores, whose addresses may hold a password.
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations", "tasks"})
 
-BALANCE = "balance"  # who calls, and where, when the load manager acts by itself
+BALANCE = "balance"  # principal and face of the load manager's own calls
 MCP = "mcp"  # the face of agents
-LOGIN = "login"  # no operation, and in the audit where it failed
-GATHERED_S = 1.0  # of what data calls change: a hundred records a second at the most
-APPLY_PLAN = "plans.apply"  # is recorded as the change that it makes
+LOGIN = "login"  # not an operation, recorded in the audit if it failed
+GATHERED_S = 1.0  # interval at which changes by data calls are recorded: at most a hundred records a second
+APPLY_PLAN = "plans.apply"  # recorded as the change that it makes
 
 
 class AdminCore:
     """Carries out operations on one cluster.
 
     Args:
-        port: the broker's; may be attached later, and until then every call answers UNAVAILABLE.
+        port: the broker's. It may be attached later, and until then every call answers UNAVAILABLE.
         now_ms: the clock that stamps append times, in milliseconds since 1970.
         options: `[admin]` of the settings.
         balance: `[balance]` of the settings.
@@ -98,9 +98,9 @@ class AdminCore:
             self.attach(port)
 
     def attach(self, port: ClusterPort) -> None:
-        """Give the core the broker it was started for."""
+        """Attach the port of the broker that the core was started for."""
         assert self._port is None, "a core serves one broker"
-        own = port  # each core records what clients change at its own broker
+        own = port  # each core records the changes that clients make at its own broker
         if port.several:
             self._peers = Peers(port, ASKED)
             port = cast("ClusterPort", ClusterWidePort(port, self._peers))
@@ -112,7 +112,7 @@ class AdminCore:
         own.watch_data_changes(self._data_changed)
 
     def _recorded(self, taken: DataChangesTaken) -> Iterator[Mapping[str, Any]]:
-        """Make audit records of clients' changes; what undo needs is kept under the same call id."""
+        """Make audit records of clients' changes. The state for an undo is kept under the same call id."""
         named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
         for call_id, change in named:
             if change.cursor is not None:
@@ -120,19 +120,19 @@ class AdminCore:
         return data_records(named, taken.left_out, lambda: new_id(CALL, self._now_ms()))
 
     def _data_changed(self) -> None:
-        """Note that clients have changed something; it is recorded soon, with further changes."""
+        """Schedule the record of a client's change, together with further changes."""
         self._drawing = asyncio.get_running_loop().call_later(GATHERED_S, self.audit.draw)
 
     def _parse(
         self, operation: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = ""
     ) -> Call:
-        """Check a call and its caller's permission; also for calls within a plan or an undo."""
+        """Check a call and its caller's permission, also for calls within a plan or an undo."""
         assert self._port is not None, "attached"
         call = check_permission(self._port, parse_call(operation, arguments, plan_token=plan_token))
         return check_system_topics(call)
 
     async def aclose(self) -> None:
-        """Stop tasks that nobody waits for, and write the waiting audit records; before the broker stops."""
+        """Stop tasks without a waiting caller, then write the waiting audit records, before the broker stops."""
         if self._port is not None:
             if self._drawing is not None:
                 self._drawing.cancel()
@@ -144,7 +144,7 @@ class AdminCore:
     async def balance(self) -> None:
         """Balance the brokers while this one leads, until cancelled."""
         if self._peers is not None:
-            current_identity.set(OPERATOR)  # of this task: the brokers themselves ask
+            current_identity.set(OPERATOR)  # of this task: the brokers themselves call
             await self._balancer.run(self._rebalance)
 
     async def _rebalance(self) -> None:
@@ -153,7 +153,7 @@ class AdminCore:
             _log.warning("admin.not_rebalanced", extra={"error": found.message})
 
     async def begin(self) -> None:
-        """Take up what an earlier start left unfinished; otherwise the first call does."""
+        """Resume tasks that an earlier start left unfinished. Without this, the first call does."""
         await self._tidy_up()
         if self._port is not None:
             self.audit.index.wrote(0)
@@ -169,19 +169,20 @@ class AdminCore:
         one_step: bool = False,
         read_only: bool = False,
     ) -> BaseModel | ClusterError:
-        """Carry out one operation; return its result, or the error in its place. Never raises.
+        """Carry out one operation, and return its result or the error. Never raises.
 
         Args:
             operation: `topics.list` …
-            arguments_json: a JSON object; empty means none.
-            principal: who asks; with the locks on, another than whom the credential proves is refused without `act_for`.
-            face: where it was asked, `cli`, `mcp`, `jsonrpc`, `tui`.
-            plan_token: of the plan to apply; it may stand in the arguments as well.
-            one_step: for a face that cannot show a plan (`danube_admin` over gRPC): what destroys is planned,
-                recorded and done at once, unless `admin.compat_destructive` is off.
-            read_only: refuse whatever is no read; for a face that was started so.
+            arguments_json: a JSON object, or empty for none.
+            principal: the caller. With authorization on, a name other than the credential's needs the
+                permission `act_for`.
+            face: where the call was made: `cli`, `mcp`, `jsonrpc`, `tui`.
+            plan_token: of the plan to apply. It may be in the arguments instead.
+            one_step: for a face that cannot show a plan (`danube_admin` over gRPC): a destructive change is
+                planned, recorded and made in one call, unless `admin.compat_destructive` is off.
+            read_only: refuse everything but reads, for a face that was started with --read-only.
 
-        Cancelled, a change may have been made or not.
+        After a cancellation, a change may have been made or not.
         """
         try:
             with acting_for(self._port, principal):
@@ -200,7 +201,7 @@ class AdminCore:
         except ClusterError as error:
             return error
         except Exception:
-            # The text of an unforeseen exception may hold anything; it belongs in the log, not in the answer.
+            # The text of an unforeseen exception may hold anything. It belongs in the log, not in the answer.
             facts = {"operation": operation[:100], "face": face, "principal": principal}
             _log.exception("admin.operation_failed", extra=facts)
             return Internal(
@@ -264,18 +265,18 @@ class AdminCore:
         return await self._dispatch(context, call, one_step=one_step)
 
     async def _dispatch(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
-        """Give a change to the desk, which plans and records it; run and record anything else."""
+        """Give a change to the desk, which plans and records it. Run and record anything else."""
         if call.operation.planned:
             return await self.desk.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
             return await call.operation.handler(context, call.request)
         if call.operation.effect is Effect.READ:
             return await run_recorded(context, call)
-        async with self.desk.guards.held(context.call_id, context.call_id):  # says that it is under way
+        async with self.desk.guards.held(context.call_id, context.call_id):  # marks the call as under way
             return await run_recorded(context, call)
 
     def note_failed_login(self, address: str, failures: int) -> None:
-        """Record in the audit that wrong credentials came from an address; the broker decides which to record."""
+        """Record in the audit that wrong credentials came from an address. The broker selects such logins."""
         if self._port is None:
             return
         now_ms = self._now_ms()
@@ -298,7 +299,7 @@ class AdminCore:
                 await self._tidied.wait()
             return
         self._tidied = anyio.Event()
-        before = current_identity.set(OPERATOR)  # what goes on was allowed when it began
+        before = current_identity.set(OPERATOR)  # resumed work was permitted when it began
         try:
             await self.desk.tidy_up()
             assert self._port is not None, "attached"
@@ -335,8 +336,8 @@ class AdminCore:
             finally:
                 current_program.reset(before)
         if isinstance(outcome, ClusterError):
-            # Errors may quote what the caller sent; a lone surrogate in it would not encode. Escaped, it is the
-            # very escape that JSON has for it.
+            # Errors may quote the caller's text, in which a lone surrogate would not encode. backslashreplace
+            # writes it as the escape that JSON has for it.
             error = without_passwords(outcome.to_json())
             return CallResponse(error=error.encode("utf-8", "backslashreplace")).SerializeToString()
         result = outcome.model_dump_json(by_alias=True)
@@ -345,7 +346,7 @@ class AdminCore:
         return CallResponse(result=result.encode()).SerializeToString()
 
     async def of_others(self, call: CallRequest) -> bytes | None:
-        """Carry out a call that is another broker's, or came from one; return None for a call of this broker."""
+        """Carry out a call for or from another broker. Return None if this broker answers it itself."""
         if self._peers is None:
             return None
         if relayed_by.get():
@@ -356,7 +357,7 @@ class AdminCore:
         return None if self._is_refused(call) else await self._peers.forwarded(call)
 
     def _is_refused(self, call: CallRequest) -> bool:
-        """Return whether this broker already refuses the call; then it does so, and records that."""
+        """Return whether this broker refuses the call. It then refuses and records it itself."""
         if self._port is None or self._port.locks is None:
             return False
         try:
@@ -368,7 +369,7 @@ class AdminCore:
         return False
 
     def _check_whole(self, call: CallRequest) -> None:
-        """Check that the caller may call the operation that another broker's question is a part of. Raises if not."""
+        """Check that the caller may call the operation that another broker's query is part of. Raise if not."""
         if self._port is None or self._port.locks is None:
             return
         check_acting(self._port)
@@ -387,7 +388,7 @@ def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
 
 
 def _known_principal(port: ClusterPort) -> Principal | None:
-    """Return the authenticated caller if authorization is on; None: the caller is the one that the call names."""
+    """Return the authenticated caller if authorization is on. None: trust the name in the call."""
     identity = current_identity.get()
     if port.locks is None or identity is None or identity.method == "none":
         return None

@@ -1,7 +1,8 @@
-"""What the metadata know of a topic whose owner is gone: not registered any more, so that it answers nothing.
+"""Facts from the metadata about a topic whose owner is gone: not registered, and therefore not answering.
 
-A call about such a topic is answered where it was made. A diagnosis is a finding; every other call is refused with the
-same facts: who owns the topic, since when nothing is known, what waits, and what to do.
+The broker that received a call about such a topic answers it. A diagnosis is a finding. Every other call is
+refused with the same facts: the owner, the time of its last report, the number of waiting topics, and a
+remedy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class GoneOwner:
 
     broker_id: str
     topics: int  # that wait for it
-    reported_at_ms: int | None  # its last report of how far its topics go; None: it never reported
+    reported_at_ms: int | None  # when it last reported the offsets of its topics, or None
 
     @property
     def _state(self) -> str:
@@ -105,11 +106,11 @@ class GoneOwner:
 
 
 async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
-    """Return what is known of an owner; None if it is registered, or if no topic waits for it."""
+    """Return an owner that is gone, or None if it is registered or no topic waits for it."""
     waiting = (await port.missed()).get(broker_id, 0)
     if not waiting:
         return None
     reported_ms = None
-    with suppress(ClusterError):  # the metadata are away
+    with suppress(ClusterError):  # the metadata store is unavailable
         reported_ms = await port.reported_at_ms(broker_id)
     return GoneOwner(broker_id=broker_id, topics=waiting, reported_at_ms=reported_ms)

@@ -1,12 +1,12 @@
 """The HTTP face on port 8765: `POST /rpc`, and `/mcp` if there is an MCP application to mount.
 
-Plain ASGI, so that the guard stands in front of everything alike: a web page in somebody's browser must not be able
-to administer a cluster on their machine. Hence Host and Origin must be loopback names unless others were allowed
-(403), the body must be declared `application/json`, which no form and no simple cross-site request can do (415),
-and it is read here, whole and limited (413), before anything behind sees it.
+Plain ASGI, so that every request passes the same checks: a web page in a user's browser must not be able to
+administer a cluster on that machine. Hence Host and Origin must be loopback names unless others were allowed
+(403), and the body must be declared `application/json` (415), which no form and no simple cross-site request
+can do. The body is read here, whole and limited (413), before any application sees it.
 
     app = HttpFace(JsonRpc(ops), mcp=mcp_app)        # mcp_app: pydanube_mcp.mcp_app(...), or None
-    async with http_server(sock, app):               # sock: bound and listening or only bound; closed at the end
+    async with http_server(sock, app):               # sock: bound, listening or not. Closed at the end
         ...                                          # answers until the block is left
 """
 
@@ -37,18 +37,21 @@ Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-# Of all requests that are arriving or being answered; what is small has room always, for connections are bounded.
+# Of all requests that are arriving or being answered. Small bodies are always accepted, for connections are
+# bounded.
 MAX_BODIES_BYTES: Final = 32 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
-BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive; a stuck upload must not hold its connection for ever
+BODY_TIMEOUT_S: Final = (
+    30.0  # for a body to arrive, so that a stuck upload does not hold its connection for ever
+)
 DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before its sender is cut off
 DISCARD_S: Final = 5.0
 DISCARD_PAUSE_S: Final = 0.5
 MAX_PRINCIPAL_CHARS: Final = 256
 _ONCE: Final = frozenset({b"host", b"origin", b"authorization", b"content-type", b"danube-principal"})
 
-# Methods beside POST: the 2025 wire ends its sessions with DELETE, and its GET stream is for what a server pushes by
-# itself, alerts that a client subscribed to.
+# Methods beside POST: the 2025 wire ends its sessions with DELETE, and its GET stream carries messages that a
+# server sends unasked, the alerts that a client subscribed to.
 OPENRPC: Final = "/openrpc.json"
 _METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "GET", "DELETE"), OPENRPC: ("GET",)}
 
@@ -64,7 +67,10 @@ class _HttpError(Exception):
 
 
 def _check_once(names: Iterable[bytes]) -> None:
-    """Refuse a request that says twice who sends it, from where or to whom: what reads the first and what reads the last differ."""
+    """Refuse a request that repeats a header about its sender, origin or host.
+
+    Of two values, one reader would take the first and another the last.
+    """
     for name, count in Counter(names).items():
         if count > 1 and name in _ONCE:
             word = name.decode()
@@ -82,7 +88,7 @@ class _Room:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[Callable[[int], None]]:
-        """Return a function for one body: called with its present length, it raises if there is no room."""
+        """Return a function for one body, called with its present length. It raises if there is no room."""
         mine = 0
 
         def grown(length: int) -> None:
@@ -110,8 +116,9 @@ class HttpFace:
 
     Args:
         rpc: answers `/rpc`. None: `/rpc` is 404.
-        mcp: answers `/mcp`; its lifespan is run with ours. None: `/mcp` is 404.
-        allowed_hosts: names beside the loopback ones that Host and Origin may have, without port; `*` allows any.
+        mcp: answers `/mcp`. Its lifespan is run with ours. None: `/mcp` is 404.
+        allowed_hosts: names, without port, that Host and Origin may have beside the loopback ones. `*` allows
+            any.
     """
 
     def __init__(
@@ -133,7 +140,7 @@ class HttpFace:
                 await self._mcp(scope, receive, send)
             case "lifespan":
                 await idle_lifespan(receive, send)
-            case _:  # no websockets here; ASGI's way to refuse one
+            case _:  # no websockets here: ASGI's way to refuse one
                 await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, grown: Callable[[int], None]) -> None:
@@ -170,7 +177,7 @@ class HttpFace:
             await _send_body(send, 200, answer)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Return the path if the request is admitted. Host and Origin are checked first: a foreign page learns nothing else."""
+        """Return the path of an admitted request. Host and Origin come first: foreign pages learn nothing else."""
         host = headers.get("host", "")
         if not self._is_allowed(host_name(f"//{host}")):
             raise _HttpError(403, _foreign("Host", host))
@@ -221,10 +228,10 @@ def _foreign(header: str, value: str) -> PermissionDenied:
 
 
 async def _read_body(headers: dict[str, str], receive: Receive, grown: Callable[[int], None]) -> bytes | None:
-    """Return the whole body; None if the client left. At most `MAX_BODY_BYTES`, whatever was declared."""
+    """Return the whole body, or None if the client left. At most `MAX_BODY_BYTES`, declared or not."""
     declared = headers.get("content-length", "0")
     if len(declared) > 19 or not declared.isdecimal() or int(declared) > MAX_BODY_BYTES:
-        if "expect" not in headers:  # with `Expect: 100-continue` nothing is under way yet
+        if "expect" not in headers:  # with `Expect: 100-continue` the client has not begun to send
             await _discard(receive)
         raise _too_large()
     body = bytearray()
@@ -250,7 +257,8 @@ async def _read_body(headers: dict[str, str], receive: Receive, grown: Callable[
 async def _discard(receive: Receive) -> None:
     """Let a client finish sending, within bounds.
 
-    Closed upon while it still sends, its system throws our answer away with the connection, and it never learns why.
+    If the connection closes while the client still sends, its system discards our answer, and the client
+    never learns the reason.
     """
     taken = 0
     with anyio.move_on_after(DISCARD_S):
@@ -274,7 +282,7 @@ def _too_large() -> _HttpError:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body that was read, then the server's next events (that the client left)."""
+    """Return a `receive` that gives the read body, then the server's next events (that the client left)."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -303,7 +311,7 @@ async def idle_lifespan(receive: Receive, send: Send) -> None:
 
 
 def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: Any) -> Any:
-    """Make the server that `http_server` runs; `up` is set once it takes connections."""
+    """Make the server that `http_server` runs. It sets `up` once it takes connections."""
     try:
         import uvicorn
     except ImportError as error:
@@ -322,7 +330,7 @@ def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             try:
                 await super().startup(sockets)
-            except SystemExit as error:  # a library's idea of how a failed start is told
+            except SystemExit as error:  # how the library reports a failed start
                 raise RuntimeError(
                     "the application on the HTTP port did not start; the log says why"
                 ) from error
@@ -337,7 +345,7 @@ def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: 
             ws="none",
             http=protocol,
             server_header=False,
-            proxy_headers=False,  # nobody stands in front of it who could speak for another address
+            proxy_headers=False,  # no proxy in front may name another client address
             timeout_keep_alive=65,  # longer than the idle time of usual clients, so that they close first
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
@@ -348,10 +356,10 @@ def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: 
 async def http_server(
     sock: socket.socket, app: AsgiApp, *, grace_s: float = 5.0, protocol: Any = "auto"
 ) -> AsyncIterator[None]:
-    """Serve `app` on a bound socket from when the block is entered until it is left.
+    """Serve `app` on a bound socket while the block runs.
 
-    On leaving, no new connection is taken and open requests have `grace_s` to finish; then they are dropped. The
-    socket is closed. Signals are left alone: they are for the command that runs this. `protocol` is uvicorn's `http`.
+    On leaving, no new connection is taken and open requests have `grace_s` to finish. Then they are dropped,
+    and the socket is closed. Signals are left to the command that runs this. `protocol` is uvicorn's `http`.
 
     Raises `MissingExtra`: uvicorn is not installed.
     """
@@ -364,7 +372,7 @@ async def http_server(
         if not server.should_exit:
             raise RuntimeError("the HTTP server ended by itself; the log says why")
 
-    running = anyio.CancelScope(shield=True)  # cancelled from outside, what is under way still gets its grace
+    running = anyio.CancelScope(shield=True)  # after a cancellation, open requests still get their grace
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run)
@@ -375,7 +383,7 @@ async def http_server(
                 server.should_exit = True
                 running.deadline = anyio.current_time() + grace_s + 2  # past uvicorn's own deadline
     except BaseExceptionGroup as group_error:
-        # The group is ours and of no interest to the caller, whose own error may be the one inside.
+        # The caller does not see this group: its own error may be the one inside.
         if len(group_error.exceptions) == 1:
             raise group_error.exceptions[0] from group_error.exceptions[0].__cause__
         raise
@@ -388,7 +396,10 @@ _BY_TOOL: Final = {operation.tool: operation for operation in OPERATIONS.values(
 
 
 def asked_permission(body: bytes) -> str | None:
-    """Return the permission for the operation that JSON-RPC or an MCP tool calls; None for other requests, or if none is needed."""
+    """Return the permission for the operation that a JSON-RPC request or MCP tool call names.
+
+    None for other requests, or if no permission is needed.
+    """
     try:
         request = json.loads(body)
     except (ValueError, RecursionError):

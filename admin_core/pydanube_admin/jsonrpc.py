@@ -1,11 +1,12 @@
 """JSON-RPC 2.0: bytes in, bytes out, over any transport.
 
-Operations are methods, arguments are named. The standard's codes are used for what the standard is about, decided
-here from the registry: not JSON (-32700), not a request (-32600), no such method (-32601), parameters that do not
-fit the method's schema (-32602). Everything an operation answers is -32000. `error.data` is our error object in
-either case. The calls of a batch are made one after another, in order, so that a later one sees what an earlier did.
+Operations are methods, arguments are named. The standard's codes are for the cases that the standard defines,
+decided here from the registry: not JSON (-32700), not a request (-32600), no such method (-32601), parameters
+that do not fit the method's schema (-32602). All errors of operations are -32000. `error.data` is our error
+object in either case. The calls of a batch are made one after another, in order, so that a later one sees the
+effects of earlier ones.
 
-Source: the JSON-RPC 2.0 specification (2013-01-04). An id of null counts as an id, as it says; a call is a
+Source: the JSON-RPC 2.0 specification (2013-01-04). As it defines, an id of null counts as an id. A call is a
 notification only if the member is absent.
 """
 
@@ -45,7 +46,7 @@ ERROR_SCHEMA: Final[dict[str, Any]] = {
 
 @cache
 def openrpc_document() -> dict[str, Any]:
-    """The document; the caller must not change it."""
+    """The document, which the caller must not change."""
     return {
         "openrpc": OPENRPC_VERSION,
         "info": {
@@ -103,7 +104,7 @@ CLUSTER_ERROR: Final = -32000
 
 
 class Caller(Protocol):
-    """How an operation is called; `OpsClient` is one."""
+    """How an operation is called. Implemented by `OpsClient`."""
 
     async def call_json(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, principal: str | None = None
@@ -120,7 +121,7 @@ class _Refused(Exception):
 
 
 class JsonRpc:
-    """Answers JSON-RPC messages by calling operations. Holds no state; one serves any number of connections."""
+    """Answers JSON-RPC messages by calling operations. Has no state: one serves any number of connections."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -128,7 +129,7 @@ class JsonRpc:
     async def handle(self, message: bytes, *, principal: str | None = None) -> bytes | None:
         """Answer one message, which may be a batch. None: it had only notifications.
 
-        Never raises for what a message holds. Cancelled, changes may have been made or not.
+        Never raises for the content of a message. After a cancellation, changes may have been made or not.
         """
         try:
             request = json.loads(message, parse_constant=_refuse_constant, parse_float=_finite)
@@ -149,7 +150,10 @@ class JsonRpc:
         return await self._batch(request, principal)
 
     async def _batch(self, request: list[Any], principal: str | None) -> bytes | None:
-        """Answer the calls of a batch one after another, encoded one by one, with a yield to the loop between them."""
+        """Answer the calls of a batch one after another, yielding to the loop between them.
+
+        Each answer is encoded on its own.
+        """
         answers: list[bytes] = []
         size = 0
         for item in request:
@@ -164,7 +168,7 @@ class JsonRpc:
         return b"[" + b",".join(answers) + b"]" if answers else None
 
     async def _answer(self, request: Any, principal: str | None) -> bytes | None:
-        """The response to one request; None for a notification."""
+        """The response to one request, or None for a notification."""
         fault = _malformed(request)
         if fault is not None:
             return _encode(_error(_usable_id(request), INVALID_REQUEST, fault))
@@ -181,7 +185,7 @@ class JsonRpc:
             return _encode(_error(request["id"], CLUSTER_ERROR, defect)) if wanted else None
         if not wanted:
             return None
-        # The result is put in as the admin core wrote it.
+        # The result is inserted as the admin core encoded it.
         return b'{"jsonrpc":"2.0","result":%b,"id":%b}' % (result, _encode(request["id"]))
 
     async def _call(self, method: str, params: Any, principal: str | None) -> bytes:
@@ -193,7 +197,7 @@ class JsonRpc:
             return _encode(openrpc_document())
         named = isinstance(params, dict)
         try:
-            # Bad calls go on as well: it is the admin core that refuses them, and records it.
+            # Bad calls are passed on as well, because the admin core refuses and records them.
             given = params if named else {_POSITIONAL: params}
             return await self._caller.call_json(method, given, principal=principal)
         except ClusterError as error:
@@ -207,7 +211,7 @@ class JsonRpc:
 
 
 def _fault_of(method: str, params: Mapping[str, Any]) -> ClusterError | None:
-    """Return what is wrong with the parameters of a method; None where nothing is."""
+    """Return the fault in the parameters of a method, or None."""
     try:
         parse_call(method, params)
     except NotImplementedYet:
@@ -218,7 +222,7 @@ def _fault_of(method: str, params: Mapping[str, Any]) -> ClusterError | None:
 
 
 def _not_made(request: Any, size: int) -> bytes | None:
-    """Return the answer to a call of a batch whose answers are too large already; None for a notification."""
+    """Return the answer to a call of a batch whose answers are already too large, or None for a notification."""
     if isinstance(request, dict) and "id" not in request:
         return None
     fault = LimitReached(
@@ -231,7 +235,7 @@ def _not_made(request: Any, size: int) -> bytes | None:
 
 
 def _malformed(request: Any) -> InvalidArgument | None:
-    """Return why `request` is not a request object of the standard; None if it is."""
+    """Return why `request` is not a request object of the standard, or None if it is."""
     if not isinstance(request, dict):
         return InvalidArgument('a call is an object: {"jsonrpc": "2.0", "id": 1, "method": …, "params": {…}}')
     if request.get("jsonrpc") != "2.0":
@@ -254,7 +258,7 @@ def _malformed(request: Any) -> InvalidArgument | None:
 
 
 def _params(request: Mapping[str, Any]) -> Any:
-    """Return the parameters; null counts as none."""
+    """Return the parameters. Null counts as none."""
     params = request.get("params")
     return {} if params is None else params
 
@@ -264,7 +268,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _usable_id(request: Any) -> Any:
-    """Return the id of a malformed request if it can be told; else null, as the standard says."""
+    """Return the id of a malformed request if it has a valid one, else null, as the standard requires."""
     value = request.get("id") if isinstance(request, dict) else None
     return value if _is_id(value) else None
 
@@ -301,7 +305,7 @@ def _error(id: Any, code: int, error: ClusterError) -> dict[str, Any]:
 
 
 def _encode(answer: Any) -> bytes:
-    # A lone surrogate can come in by an escape and must go out as one; backslashreplace writes just that.
+    # A lone surrogate can arrive as an escape and must leave as one: backslashreplace writes exactly that.
     text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 

@@ -1,13 +1,14 @@
-"""The other brokers, if there are any: a call about one topic goes to its owner, a list asks all that have part of it.
+"""The other brokers, if any: a call about one topic goes to its owner, a list queries all brokers involved.
 
-Every broker may be asked for everything. A call that belongs to another broker (`engine.places`) is carried out there, as it
-came, and recorded in that broker's audit. Lists, and calls about a topic whose partitions are at several, are made here
-(`cluster_wide_port`): what they need of each owner is asked side by side under one deadline. Who did not answer to a list is named
-under `not_seen`.
+Every broker accepts every call. A call that belongs to another broker (`engine.places`) is forwarded
+unchanged, carried out and recorded there. This broker carries out lists, and calls about a topic with several
+owners (`cluster_wide_port`), and queries the owners in parallel under one deadline. Brokers that did not
+answer are named under `not_seen` of a list.
 
-Both travel under a seal that only a broker of the cluster can make, with who calls (`danube.relay.Administration/Call`), and
-go no further. With the locks on the receiver decides as well, by its own book and for the caller: a question between brokers
-names the operation that it is a part of, and is answered to whoever may make that.
+Both kinds travel with the caller's identity under a seal that only a broker of the cluster can make
+(`danube.relay.Administration/Call`), and are not forwarded again. With authorization on, the receiver checks
+the caller as well, by its own copy of the grants: a query between brokers names the operation that it is a
+part of, and the caller must be permitted to make that.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def arguments_to_json(method: str, arguments: Mapping[str, Any]) -> bytes:
 
 
 def arguments_of(method: str, text: bytes) -> dict[str, Any]:
-    """Decode the arguments of a method of the port. Raises `InvalidArgument`: this version does not know them."""
+    """Decode the arguments of a method of the port. Raises `InvalidArgument` for another version's."""
     try:
         given = _arguments(method).model_validate_json(text or b"{}")
     except ValidationError as error:
@@ -58,12 +59,12 @@ def arguments_of(method: str, text: bytes) -> dict[str, Any]:
 
 
 def answer_to_json(method: str, answer: Any) -> bytes:
-    """Encode what a method of the port returned, for `answer_of`."""
+    """Encode the return value of a method of the port, for `answer_of`."""
     return _answer(method).dump_json((answer,))
 
 
 def answer_of(method: str, text: bytes) -> Any:
-    """Decode what a method of another broker's port returned."""
+    """Decode the return value of a method of another broker's port."""
     return _answer(method).validate_json(text)[0]
 
 
@@ -82,18 +83,18 @@ def _arguments(method: str) -> type[BaseModel]:
 @cache
 def _answer(method: str) -> TypeAdapter[tuple[Any]]:
     answer = get_type_hints(getattr(ClusterPort, method))["return"]
-    alone: Any = tuple.__class_getitem__(answer)  # pydantic takes a configuration for no dataclass by itself
+    alone: Any = tuple.__class_getitem__(answer)  # pydantic takes a configuration for no dataclass alone
     return TypeAdapter(alone, config=_BYTES)
 
 
 CARRIED_CALL: Final = "/danube.relay.Administration/Call"
-ASK: Final = "peers."  # before the name of a method that is asked of another broker
+ASK: Final = "peers."  # prefix of the name of a method that is called at another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
-SILENT_S: Final = 10.0  # how long a broker that did not answer is left out: a task asks for hours
+SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
 _not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
-# id of a broker → when it let a question pass unanswered
+# id of a broker → when it last failed to answer in time
 _silent: ContextVar[dict[str, float] | None] = ContextVar("silent", default=None)
 
 
@@ -101,7 +102,7 @@ class Peers:
     """Calls other brokers at the addresses that they registered. Single user: the loop.
 
     Args:
-        asked: methods of this broker's port that others may ask.
+        asked: methods of this broker's port that others may call.
     """
 
     def __init__(self, port: ClusterPort, asked: Container[str]) -> None:
@@ -117,9 +118,9 @@ class Peers:
             await channel.aclose()
 
     async def forwarded(self, call: Any) -> bytes | None:
-        """Return the result of a call (a `CallRequest`) that another broker carries out; None if it is this one's.
+        """Return the result of a `CallRequest` that another broker carries out, or None if this one does.
 
-        Raises: what the other broker answers.
+        Raises the other broker's error.
         """
         found = await self._places.elsewhere(call.operation, call.arguments)
         if found is None:
@@ -128,7 +129,7 @@ class Peers:
         return await self._carried(found.broker, call, why, timeout_s=FORWARD_S)
 
     async def _carried(self, broker: BrokerAddress, call: Any, why: str, *, timeout_s: float) -> bytes:
-        """Return another broker's answer to a call under our seal; `why` begins the error if it does not answer."""
+        """Return another broker's answer to a sealed call. `why` begins the error if it does not answer."""
         if not broker.admin_url:
             raise Unavailable(
                 f"broker {broker.broker_id} has not been seen since this one started",
@@ -150,9 +151,9 @@ class Peers:
             return await carried(self._port.sealed(broker.broker_id, request))
         except Unavailable as error:
             if "tls" in error.details and self._channels.get(broker.admin_url) is channel:
-                del self._channels[broker.admin_url]  # with the next call certificates are read anew
+                del self._channels[broker.admin_url]  # the next call reads the certificates again
                 await channel.aclose()
-            elif error.details.get("url") != broker.admin_url:  # its own words
+            elif error.details.get("url") != broker.admin_url:  # the error is the other broker's
                 raise
             tls = error.details.get("tls")
             raise Unavailable(
@@ -179,7 +180,10 @@ class Peers:
         return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
 
     async def answer(self, method: str, arguments: bytes) -> bytes:
-        """Answer another broker's call of a method of the port, for an authorized caller. Raises `InvalidArgument`."""
+        """Answer another broker's call of a method of the port, for an authorized caller.
+
+        Raises `InvalidArgument`.
+        """
         if method not in self._asked:
             raise InvalidArgument(f"{method[:100]!r} is not asked of other brokers", field="operation")
         given = arguments_of(method, arguments)
@@ -195,21 +199,21 @@ class Peers:
 
 
 def unseen() -> Mapping[str, str]:
-    """Return the brokers that were asked in the work of `noting` and did not answer: why, by id."""
+    """Return the brokers that did not answer in the work of `noting`: the reason, by id."""
     return _not_seen.get() or {}
 
 
 def note_unseen(broker_id: str, why: str) -> None:
-    """Note that this broker was asked, and did not answer."""
+    """Note that this broker did not answer."""
     noted = _not_seen.get()
     if noted is not None:
         noted[broker_id] = why
 
 
 def is_silent(broker_id: str) -> bool:
-    """Return whether a broker let a question of this call pass unanswered a moment ago.
+    """Return whether a broker has just failed to answer in this call.
 
-    A call asks it once, so that a face, which waits for ten seconds, gets the answers of the others.
+    A call tries it once, so that a face, which waits for ten seconds, gets the other brokers' answers.
     """
     since_s = (_silent.get() or {}).get(broker_id)
     return since_s is not None and anyio.current_time() - since_s < SILENT_S
@@ -224,7 +228,7 @@ def note_silent(broker_id: str, why: str) -> None:
 
 
 async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str]]:
-    """Run something; return its result, and the brokers that were asked in it and did not answer, by id."""
+    """Run `work`. Return its result, and the brokers that did not answer in it: the reason, by id."""
     noted: dict[str, str] = {}
     before, silent_before = _not_seen.set(noted), _silent.set({})
     try:

@@ -1,30 +1,31 @@
 """All operations: those that the modules of `operations` declare.
 
-Operation = JSON-RPC method = words of the command line = (under its own name) MCP tool. A face walks `OPERATIONS`
-and needs nothing else; what it gets back is the result's JSON object or a `ClusterError`.
+An operation's name is its JSON-RPC method and its words of the command line. Its MCP tool has a name of its
+own. A face needs only `OPERATIONS`: a call returns the result's JSON object or raises `ClusterError`.
 
 For the command line (`GROUP VERB`):
 
     for operation in OPERATIONS.values():
         operation.words                 # ("topics", "create")
-        operation.summary, .examples    # help; example.arguments → operation.command_line(example.arguments)
-        for argument in operation.arguments:      # in order; Argument(name, flag, type, required, positional,
+        operation.summary, .examples    # help, example.arguments → operation.command_line(example.arguments)
+        for argument in operation.arguments:      # in order: Argument(name, flag, type, required, positional,
             ...                                   #   default, choices, minimum, maximum, help)
         operation.effect                # Effect.READ | CREATE | CHANGE | DESTROY
-        operation.result                # pydantic model; lists are Page[Item]: {"items", "next_page", "total", "as_of"}
+        operation.result                # pydantic model, for lists Page[Item]: {"items", "next_page", "total", "as_of"}
 
     from pydanube_admin.remote import call_sync          # no asyncio, for one call
     result: dict = call_sync(admin_url, operation.name, {"topic": "orders"}, timeout_s=10.0, face="cli",
                              principal=None)             # raises ClusterError
 
-Leave out arguments the user did not give (the defaults are applied behind `danube.ops`). Changes (effect other than
-read) also take `"plan_only": true`: the answer is then a plan (`engine.plan_records.Plan`) with its token, and nothing has
-changed; and `"plan_token"`, which does what the plan says, once. What destroys needs one: without it the answer is
-PLAN_REQUIRED, with the plan in `details.plan` and the ready call in `next`. So a command line asks:
+Omit arguments that the user did not give, because defaults are applied behind `danube.ops`. Changes (effect
+other than read) also take `"plan_only": true`, which changes nothing and returns a plan
+(`engine.plan_records.Plan`) with its token, and `"plan_token"`, which applies that plan once. A destructive
+change needs a token: without it the answer is PLAN_REQUIRED, with the plan in `details.plan` and the ready
+call in `next`. So a command line does this:
 
     --dry-run          call with plan_only, print the plan, exit 0
-    DESTROY            call with plan_only, show the plan, ask on a terminal or take --yes, then call with its token;
-                       no terminal and no --yes: PLAN_REQUIRED, exit 4, nothing changed
+    DESTROY            call with plan_only, show the plan, confirm on a terminal or by --yes, then call with its token.
+                       No terminal and no --yes: PLAN_REQUIRED, exit 4, nothing changed
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The client of `danube.ops/Call`: how every face reaches the admin core.
+"""The client of `danube.ops/Call`, through which every face reaches the admin core.
 
-A face never holds the admin core; it hands `danube.ops/Call` a request and gets a response, so that what may be done
-is decided in one place. That goes over gRPC to the admin port; a face in the broker's own process may be given the entry
-behind that port, which takes the same bytes. `OpsClient` is for asyncio (HTTP, MCP, console), `call_sync` for a command
-that makes one call and ends.
+A face has no access to the admin core other than requests to `danube.ops/Call`, so that permissions are
+checked in one place. Requests go over gRPC to the admin port. A face in the broker's own process may be given
+the entry behind that port, which takes the same bytes. `OpsClient` is for asyncio (HTTP, MCP, console),
+`call_sync` for a command that makes one call and ends.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _NAMES: Final = {
     "cli": "danube",
     "tui": "danube",
     "jsonrpc": "",
-}  # programs by face; those of JSON-RPC name themselves
+}  # programs by face. Callers of JSON-RPC name their own
 OpsEntry = Callable[[bytes], Awaitable[bytes]]  # an encoded CallRequest to an encoded CallResponse
 
 
 class OpsClient:
     """Calls the operations of one cluster. Makes its channel at the first call, in that call's loop.
 
-    Usable as an async context manager; `aclose` may be called more than once. With `read_only` the admin core
-    refuses whatever is no read. `entry` is what the admin port would call, where that is in this process.
+    Usable as an async context manager. `aclose` may be called more than once. With `read_only` the admin core
+    refuses everything but reads. `entry` is the function behind the admin port, if that is in this process.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OpsClient:
             name=_NAMES.get(face, "pydanube"), version=package_version()
         )
         self.timeout_s = timeout_s
-        call_target(admin_url)  # one of another form is refused here
+        call_target(admin_url)  # refuses an address of another form
         self._entry = entry
         self._channel: OpsChannel | None = None
 
@@ -85,10 +85,10 @@ class OpsClient:
     ) -> dict[str, Any]:
         """Call one operation and return its result as a JSON object.
 
-        Cancelled, or after DEADLINE_EXCEEDED, a change may have been made or not.
+        After a cancellation or DEADLINE_EXCEEDED, a change may have been made or not.
 
         Raises:
-            ClusterError: what the operation answered; `Unavailable` if nobody listens at the address;
+            ClusterError: the operation's error, `Unavailable` if the address does not answer, or
                 `DeadlineExceeded` after `timeout_s`.
         """
         result = await self.call_json(
@@ -123,7 +123,7 @@ class OpsClient:
 
     @property
     def principal(self) -> str:
-        """The principal of calls that name no other; empty if a credential tells who calls."""
+        """The principal of calls that name no other. Empty if a credential identifies the caller."""
         if self._entry is None:
             return named_principal(self._principal, shows_identity=self._opened().shows_identity)
         from pydanube_core.security.identity import ANONYMOUS, current_identity
@@ -135,7 +135,7 @@ class OpsClient:
 
     def _opened(self) -> OpsChannel:
         if self._channel is None:
-            from pydanube.wire.ops_channel import OpsChannel  # an MCP server lists its tools without
+            from pydanube.wire.ops_channel import OpsChannel  # an MCP server lists its tools without it
 
             self._channel = OpsChannel(self.admin_url)
         return self._channel
@@ -170,7 +170,7 @@ def call_sync(
     plan_token: str = "",
     program: CallingProgram | None = None,
 ) -> dict[str, Any]:
-    """Call one operation without asyncio; raises as `OpsClient.call`."""
+    """Call one operation without asyncio. Raises the errors of `OpsClient.call`."""
     from pydanube.blocking.loop import Loop
 
     client = OpsClient(admin_url, timeout_s=timeout_s, principal=principal, face=face, program=program)

@@ -1,1 +1,1 @@
-"""The machinery that carries operations out: declarations, the desk of changes, plans, tasks, the audit. It knows no single operation."""
+"""Carries operations out, without naming any: declarations, changes, plans, tasks, the audit."""

@@ -1,8 +1,9 @@
-"""The load manager: asks every broker for its load, has `assess` judge it, and proposes or makes moves.
+"""The load manager: collects the load of every broker, has `assess` judge it, and proposes or makes moves.
 
-Each broker can; the leader does by itself, each interval (`run`): in the mode `suggest` it keeps the plan, for
-`cluster.balance` and for the alert, in `act` it carries it out as `cluster.rebalance`. What keeps moves from chasing each
-other is pure and stands in `Rhythm`; which topics go where is decided by `pydanube_core.balance`.
+Every broker can do this on request. The leader does it each interval (`run`): in the mode `suggest` it keeps
+the plan for `cluster.balance` and for the alert, in the mode `act` it carries the plan out as
+`cluster.rebalance`. The pure class `Rhythm` keeps moves from chasing each other. `pydanube_core.balance`
+decides which topics go where.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ _log = logging.getLogger("pydanube.balance")
 OFF: Final = "off"
 SUGGEST: Final = "suggest"
 ACT: Final = "act"
-SETTLING: Final = 2  # intervals after a move in which rates still tell of the time before it
-_TELLING: Final = 0.1  # of a broker's traffic: rates differ by some percent without any move
-KEPT: Final = 5  # intervals for which a suggestion is the same for whoever asks
+SETTLING: Final = 2  # intervals after a move in which rates still include the time before it
+# of a broker's traffic: smaller changes are ignored, because rates fluctuate by some percent anyway
+_TELLING: Final = 0.1
+KEPT: Final = 5  # intervals for which every caller gets the same suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceOptions:
-    """`[balance]` of the settings; times in seconds, `floor` in bytes a second."""
+    """`[balance]` of the settings. Times are in seconds, `floor` in bytes per second."""
 
     mode: str = SUGGEST
     interval_s: float = 60.0
@@ -55,10 +57,11 @@ class BalanceOptions:
 
 
 class Rhythm:
-    """When to move again: not a topic that moved recently, and nothing before the rates show the effect of the last moves.
+    """When to move again: once rates show the last moves' effect, and a topic only after its cool-down.
 
-    Pure. Times are milliseconds of one clock, which may step: then what waits is timed anew, and no wait gets longer than it
-    is from now on. Bounded by the moves of one cool-down.
+    Pure. Times are milliseconds of one clock, which may step. After a step back, waits are counted from the
+    present time, so no wait gets longer than it is from then on. Memory is bounded by the moves of one
+    cool-down.
     """
 
     def __init__(self, options: BalanceOptions) -> None:
@@ -86,16 +89,17 @@ class Rhythm:
         return False
 
     def waits(self, now_ms: int) -> float | None:
-        """Return the seconds until the rates show the effect of the last moves; None: they do."""
+        """Return the seconds until the rates show the last moves' effect, or None if they do."""
         self._settled_ms = min(self._settled_ms, now_ms + self._settling_ms)
         return (self._settled_ms - now_ms) / 1000 if now_ms < self._settled_ms else None
 
 
 class Evidence:
-    """Which brokers' processors stay busy when topics leave: reports, questions or another process take that time.
+    """Finds brokers whose processors stay busy when topics leave, because another load takes that time.
 
-    A topic's processor time is its broker's, shared out by bytes. Once a broker has a tenth less traffic than before its
-    topics began to leave, its processors have to do clearly less, too. If they do not, its topics count as taking none,
+    Such loads are reports, queries or another process. A topic's processor time is its broker's, divided in
+    proportion to bytes. Once a broker has a tenth less traffic than before topics began to leave, its
+    processors must be clearly less busy, too. If they are not, its topics count as using no processor time
     until the broker is no busier than the mean. Pure.
     """
 
@@ -111,7 +115,7 @@ class Evidence:
             self._before.setdefault(broker, _processors_and_bytes(loads[broker]))
 
     def look(self, snapshot: Snapshot) -> None:
-        """Compare loads with those before the moves; to be called when rates show the effect of the last moves."""
+        """Compare loads with those before the moves. Call it when rates show the effect of the last moves."""
         asked = [broker for broker in snapshot.brokers if Resource.CPU in broker.load]
         mean = sum(broker.load[Resource.CPU] for broker in asked) / max(1, len(asked))
         for broker in asked:
@@ -129,7 +133,7 @@ class Evidence:
                 self._not_by_topics.add(broker.broker_id)
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot in which topics take no processor time that is not theirs."""
+        """Return the snapshot without the processor time that topics do not cause."""
         if not self._not_by_topics:
             return snapshot
         topics = [
@@ -155,7 +159,7 @@ class Judged:
     assessment: Assessment
     under_way: Sequence[MoveFacts]
     silent: Mapping[str, str]  # brokers that did not answer, and why
-    waits_s: float | None  # rates still tell of the time before the last moves
+    waits_s: float | None  # rates still include the time before the last moves
 
 
 def snapshot_of(
@@ -167,13 +171,14 @@ def snapshot_of(
     interval_s: float,
     now_ms: int,
 ) -> Snapshot:
-    """Make a snapshot. `silent`: registered brokers that did not answer; nothing moves to or from them. Pure."""
+    """Make a snapshot. Nothing moves to or from `silent` brokers: registered, but without an answer. Pure."""
     late_s = 2 * interval_s
     fresh = [report for report in reports if report.broker.age_s <= late_s]
     moving = {move.topic for move in under_way}
-    topics: dict[str, TopicLoad] = {}  # one that goes while it is asked is told of by two
+    topics: dict[str, TopicLoad] = {}  # two brokers may report a topic that moves during the collection
     for report in fresh:
-        for topic in report.topics if report.broker.accepts else ():  # a drain empties a broker by itself
+        # a drain empties a broker without the balancer
+        for topic in report.topics if report.broker.accepts else ():
             cooling = topic.cooling_down or topic.topic in moving or rhythm.cooling(topic.topic, now_ms)
             topics[topic.topic] = replace(topic, cooling_down=cooling)
     brokers = [report.broker for report in fresh]

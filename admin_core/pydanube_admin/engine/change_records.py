@@ -1,16 +1,19 @@
 """Records of changes in the metadata store, kept until the changes can no longer be undone.
 
-A record is written before the effect (`applying`) and again after it (`applied`). One that is still `applying` when
-the admin core starts was cut off: what it did is not known, and its undo must work either way. Between its named steps
-(`Step`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and the process that finds a file of the
-step's name there removes the file and ends itself by SIGKILL. After each step the state is the one of before or the one
-of after, the audit says which, and the undo leads back.
+A record is written before the effect (`applying`) and again after it (`applied`). One that is still
+`applying` when the admin core starts was cut off: its effect is unknown, and its undo must work either way.
+Between its named steps (`Step`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and a
+process that finds a file with the step's name there removes the file and ends itself by SIGKILL. After each
+step the state is either the one before or the one after, the audit records which, and the undo restores the
+state before.
 
-An image that is large lies beside its record, in several values that are written before it and go after it; what a crash
-leaves of them without a record goes with the next sweep. What was promised is kept: changes that destroy and others
-have room each, and where there is none left a plan says so before (`as_promised`), and nothing older is displaced.
+A large image is stored beside its record in several values, which are written before it and deleted after it.
+The next sweep deletes values that a crash left without a record. A promised undo stays possible: destructive
+changes and others have separate limits. If a limit is reached, the plan states it (`as_promised`), and no
+older change is displaced.
 
-A cursor that a client moved is kept as the change that `subscriptions.seek` would have left (`MovesByClients`).
+A cursor that a client moved is kept as the change that `subscriptions.seek` would have left
+(`MovesByClients`).
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 
 
 class Step(StrEnum):
-    CHECKED = "change-checked"  # the token and what it stands on are right, nothing is written
+    CHECKED = "change-checked"  # the token and the state under it are right, nothing is written
     RECORDED = "change-recorded"  # the audit's `call` is on stable storage
-    # What the undo needs is written down where it is large, and nothing refers to it
+    # A large image for the undo is stored, and nothing refers to it
     IMAGE_KEPT = "change-image-kept"
-    BEGUN = "change-begun"  # what the undo needs is kept and the plan is used
+    BEGUN = "change-begun"  # the record for the undo is stored and the plan is used
     MADE = "change-made"  # the effect
     KEPT = "change-kept"  # its result
     TOLD = "change-told"  # the audit's `outcome` is on stable storage
@@ -62,7 +65,7 @@ def reached(step: Step) -> None:
 
 PREFIX: Final = "changes/"
 APPLYING, APPLIED, FAILED, INTERRUPTED, UNDONE = "applying", "applied", "failed", "interrupted", "undone"
-UNDOING: Final = "undoing"  # an undo was begun: whether the change still stands is not known
+UNDOING: Final = "undoing"  # an undo was begun: it is unknown whether the change still stands
 IMAGES: Final = "change-images/"
 INLINE_BYTES: Final = 16 * 1024  # of an image that is kept in its record: all records are read once a minute
 PART_BYTES: Final = 200 * 1024  # of an image, in one value of the store
@@ -111,7 +114,7 @@ class Changes:
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
         self._swept_ms = 0
-        # By whether they destroy; as of the last sweep, and what was added since
+        # By whether they destroy, as of the last sweep and with changes added since
         self._kept: Counter[bool] = Counter()
         self._images_bytes = 0
 
@@ -129,7 +132,7 @@ class Changes:
         return record, item.revision
 
     def no_room(self, image: Mapping[str, Any], *, destroys: bool) -> str | None:
-        """Return why a change with that image could not be undone; None if it can."""
+        """Return why a change with that image could not be undone, or None if it can."""
         size = len(_encoded(image))
         if size > MAX_IMAGE_BYTES:
             return f"its undo would need {size} bytes of the state before, and {MAX_IMAGE_BYTES} can be kept"
@@ -142,7 +145,7 @@ class Changes:
         return None
 
     async def keep_image(self, record: ChangeRecord) -> ChangeRecord:
-        """Store a large image before its record; return the record to write."""
+        """Store a large image before its record, and return the record to write."""
         image = _encoded(record.image)
         if len(image) <= INLINE_BYTES:
             return record
@@ -157,7 +160,7 @@ class Changes:
         self._images_bytes += record.image_bytes
 
     async def was_made(self, call_id: str, operation: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a change, or an undo, is known to be complete."""
+        """Return whether a change, or an undo, is recorded as complete."""
         if operation == UNDO:
             undone = await self.get(str(arguments.get("call_id")))
             return undone is not None and undone[0].undone_by == call_id
@@ -174,7 +177,7 @@ class Changes:
             after = items[-1].key
 
     async def put(self, record: ChangeRecord, *others: tuple[str, bytes]) -> None:
-        """Store a change; `others` are written in the same transaction."""
+        """Store a change, and `others` in the same transaction."""
         await self._port.write_state({PREFIX + record.call_id: record.to_bytes(), **dict(others)})
 
     async def forget(self, call_id: str) -> None:
@@ -191,7 +194,10 @@ class Changes:
         return found
 
     async def sweep(self, now_ms: int) -> None:
-        """Delete changes whose grace is over, at most once a minute; the first time also images without a change."""
+        """Delete changes whose grace is over, at most once a minute.
+
+        The first call also deletes images without a change.
+        """
         if 0 <= now_ms - self._swept_ms < SWEEP_MS:  # below 0: it was a clock that ran ahead
             return
         first, self._swept_ms = not self._swept_ms, now_ms
@@ -232,16 +238,16 @@ def _encoded(image: Mapping[str, Any]) -> bytes:
     return json.dumps(image, default=str).encode()
 
 
-UNDO_PATH: Final = "undo"  # of what a plan says of its own undo
-NEAR_GUARD_TIMES: Final = 2  # times what the disk guard keeps free
+UNDO_PATH: Final = "undo"  # path of the entry about the plan's own undo
+NEAR_GUARD_TIMES: Final = 2  # times the free space that the disk guard requires
 
 
 async def as_promised(port: ClusterPort, changes: Changes, found: Forecast, *, destroys: bool) -> Forecast:
-    """Return the forecast of an undoable change; not reversible if its image cannot be kept for the grace period."""
+    """Return the forecast, as irreversible if its undo image cannot be kept for the grace period."""
     image = found.image or {}
     if changes.no_room(image, destroys=destroys) is not None:
         return replace(found, reversible=False)
-    if "call_id" not in image:  # by which what a deletion keeps is found
+    if "call_id" not in image:  # the key of everything that a deletion keeps
         return found
     disk = (await port.status()).disk
     free, guard = disk.get("free_bytes"), disk.get("guard_bytes")
@@ -263,7 +269,7 @@ class MovesByClients:
         self._port = port
         self._changes = changes
         self._undo_grace_ms = undo_grace_ms
-        self._under_way: set[asyncio.Task[None]] = set()  # as many as are gathered for the audit at once
+        self._under_way: set[asyncio.Task[None]] = set()  # at most as many as one flush of the audit gathers
 
     def keep_later(self, call_id: str, change: DataChange) -> None:
         """Store a move soon: before the next change is planned, made or undone."""
@@ -289,7 +295,7 @@ class MovesByClients:
 
 
 def moved_by_a_client(call_id: str, change: DataChange, undo_grace_ms: int, life: str) -> ChangeRecord | None:
-    """Return the record of such a move, like one by `subscriptions.seek`; None if it cannot be undone."""
+    """Return the record of such a move, like one by `subscriptions.seek`, or None if it cannot be undone."""
     cursor = change.cursor
     if cursor is None or not undo_grace_ms or change.before is None or change.after is None:
         return None

@@ -43,7 +43,7 @@ class TaskBook(Protocol):
     """The tasks (`pydanube_admin.engine.tasks`), as operations use them."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """Return the task with that id; None if there is none."""
+        """Return the task with that id, or None."""
 
     async def kept(self) -> list[TaskRecord]:
         """Return all kept tasks, newest first."""
@@ -55,7 +55,7 @@ class TaskBook(Protocol):
         """Return whether the next start of the broker takes this call up again."""
 
     def cancel(self, task_id: str) -> bool:
-        """Ask a running task of this process to stop; return whether it runs here."""
+        """Request a running task of this process to stop. Return whether it runs here."""
 
     def check_follow(self) -> None:
         """Raise `LimitReached` if too many tasks follow what their calls have begun."""
@@ -63,14 +63,14 @@ class TaskBook(Protocol):
     async def follow(
         self, context: Context, arguments: Mapping[str, Any], work: Coroutine[Any, Any, Result]
     ) -> str:
-        """Run work that waits for what a call has begun, as a task of that call. Return the task's id."""
+        """Run work that waits for moves which a call began, as a task of that call. Return the task's id."""
 
     def tell(self, call_id: str, *work: Mapping[str, Any]) -> None:
         """Report the progress of a call whose work the broker does not count."""
 
 
 class PlanDesk(Protocol):
-    """The desk (`pydanube_admin.engine.desk`), as operations use it; the desk itself calls operations."""
+    """The interface of `pydanube_admin.engine.desk` for operations, which the desk itself calls."""
 
     plans: Plans
     changes: Changes
@@ -93,28 +93,29 @@ class PlanDesk(Protocol):
         """Discard a plan, so that it cannot be applied any more."""
 
     async def run(self, context: Context, call: Call) -> Result:
-        """Run a call that needs no plan; a long one as a task."""
+        """Run a call that needs no plan, a long one as a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One call. `grace`: how long what an undoable change deletes is kept; None outside of one."""
+    """One call. `grace`: how long an undoable change keeps the things that it deletes, else None."""
 
     port: ClusterPort
     now_ms: NowMs
     face: str  # where the call was made: cli, mcp, jsonrpc …
-    principal: str  # who asks; a claim unless its type is known
+    principal: str  # the caller's name, unverified unless its type is set
     call_id: str
     operation: str = ""  # that is being carried out
     desk: PlanDesk
     audit: AuditLog
     lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None
-    principal_type: str = ""  # what kind of thing has the name, by its credential; empty: a claim
-    # JSON values that the forecast of this call has pinned: what the request meant then. None while it is forecast first
+    principal_type: str = ""  # type of the principal, from its credential. Empty: the name is unverified
+    # JSON values that this call's forecast has pinned: the meaning of the request then. None during the first
+    # forecast
     pinned: Mapping[str, Any] | None = None
     why: str = ""  # of a change, in the caller's words
-    detached: Detachment | None = None  # nobody waits for the call: its task is the answer
+    detached: Detachment | None = None  # no caller waits: the call's task is the answer
 
     @property
     def owner(self) -> dict[str, Any]:

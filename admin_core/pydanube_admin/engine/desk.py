@@ -1,8 +1,9 @@
 """The desk plans changes and makes them: one at a time for each thing, recorded before and after.
 
-The order of a change is: work out what it would do; refuse, or ask for a plan; write the audit's `call`, durable;
-keep what its undo needs and end the plan, in one transaction; do it; keep the result; write the audit's `outcome`.
-A crash at any point leaves a change whose undo works, be it done, half done or not begun.
+The order of a change: forecast it, refuse it or require a plan, write the audit's `call` durably, store the
+record for its undo and end the plan in one transaction, make the change, store the result, write the audit's
+`outcome`. A crash at any point leaves a change whose undo works, whether the change is done, half done or not
+begun.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ class Desk:
     """See the module. Single user: the loop.
 
     Args:
-        parse: checks a call by its name and arguments; given from outside, since it knows every operation.
+        parse: checks a call by its name and arguments. A parameter, because it imports every operation.
     """
 
-    balancer: Balancer  # given by whoever makes the desk
+    balancer: Balancer  # set by the maker of the desk
 
     def __init__(
         self, port: ClusterPort, audit: AuditLog, options: AdminOptions, now_ms: NowMs, parse: Parser
@@ -93,7 +94,7 @@ class Desk:
         self.moves = MovesByClients(port, self.changes, options.undo_grace_ms)
         self.tasks = Tasks(port, now_ms)
         self.guards = Guards(port)
-        self._one_at_a_time = asyncio.Lock()  # within this process; between brokers it is the guards
+        self._one_at_a_time = asyncio.Lock()  # within this process. Between brokers the guards do it
         self._running: set[asyncio.Task[Any]] = set()
 
     # -- plans -----------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Desk:
         return Plan(**shown_plan(record, now).model_dump(), plan_token=await self.plans.add(record))
 
     async def discard(self, context: Context, plan_id: str) -> PlanRecord:
-        """Discard a plan. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` for somebody else's."""
+        """Discard a plan. Raises `PlanNotFound`, `PlanUsed`, `PlanMismatch` (another principal's plan)."""
         record, revision = await self.plans.get(plan_id)
         self._check_owner(context, record)
         if record.state == USED:
@@ -146,13 +147,14 @@ class Desk:
     # -- making changes --------------------------------------------------------------------------------------
 
     async def change(self, context: Context, call: Call, *, one_step: bool = False) -> Result:
-        """Make a change, or raise what must come before it.
+        """Make a change, or raise the step that must come before it.
 
         Args:
-            one_step: for a face that cannot show a plan: what destroys is planned, recorded and done at once.
+            one_step: for a face that cannot show a plan: a destructive change is planned, recorded and made
+                in one call.
 
         Raises:
-            PlanRequired: it destroys; the plan is in `details`.
+            PlanRequired: it destroys. The plan is in `details`.
             PlanNotFound, PlanMismatch, PlanUsed, PlanExpired, PlanStale: by `call.plan_token`.
             AuditUnavailable: nothing was changed.
         """
@@ -163,7 +165,7 @@ class Desk:
         return await (work if call.operation.long_running else self._to_the_end(work))
 
     async def apply(self, context: Context, token: str, plan_id: str | None) -> AppliedPlan:
-        """Apply a plan; raises as `change`."""
+        """Apply a plan. Raises the errors of `change`."""
         entry = Entry.of(context, "plans.apply", {"plan_id": plan_id})
         record, _ = await self._refusable(entry, self.plans.of_token(token))
         if plan_id is not None and plan_id != record.plan_id:
@@ -191,7 +193,7 @@ class Desk:
         return plan
 
     async def _refusable(self, entry: Entry, work: Coroutine[Any, Any, T]) -> T:
-        """Run work that may refuse before anything is changed; a refusal is recorded."""
+        """Run work that may refuse before anything is changed, and record a refusal."""
         try:
             return await work
         except ClusterError as error:
@@ -220,7 +222,7 @@ class Desk:
             return await self._carry_out(prepared)
 
     async def _thing(self, call: Call) -> str:
-        """Return the thing that the call changes; for an undo, the thing that the change was of."""
+        """Return the thing that the call changes. For an undo this is the thing of the undone change."""
         arguments = call.arguments
         if call.operation.name == UNDO:
             found = await self.changes.get(str(arguments["call_id"]))
@@ -274,7 +276,7 @@ class Desk:
     def _record_of(
         self, context: Context, call: Call, forecast: Forecast, plan_id: str, now: int
     ) -> ChangeRecord | None:
-        """Return the record kept for the undo; None if there is none."""
+        """Return the record kept for the undo, or None if the change cannot be undone."""
         if not call.operation.can_undo(forecast):
             return None
         return ChangeRecord(
@@ -345,7 +347,7 @@ class Desk:
         return done
 
     async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:
-        """Call the handler; a long one as a task that can be seen and cancelled.
+        """Call the handler, a long one as a task that can be seen and cancelled.
 
         Raises `Conflict`: it was cancelled by `tasks.cancel`.
         """
@@ -361,7 +363,7 @@ class Desk:
         except asyncio.CancelledError as error:
             failed = error
             if not self.tasks.is_cancelled(task):
-                raise  # whoever waited has gone
+                raise  # its caller has gone
             raise Conflict(
                 f"the task {task.task_id} was cancelled; what it had done by then stays done",
                 task_id=task.task_id,
@@ -485,7 +487,7 @@ class Desk:
         ).run()
         for call in await calls_cut_off(self._port, self.guards):
             if await self.tasks.get(task_id_of(call["call_id"])) is not None:
-                continue  # a task says itself what became of it
+                continue  # the task records its own outcome
             made = await self.changes.was_made(call["call_id"], call["operation"], call["arguments"])
             await self._audit.write(Entry.again(call, self._now_ms()).ended(made=made))
         for record in await self.changes.cut_off():

@@ -39,7 +39,7 @@ class _Followed:
 
 
 class FollowedMoves:
-    """See the module. Made before the moves are begun, so that earlier failures are told apart."""
+    """See the module. Create it before the moves begin, so that earlier failures can be distinguished."""
 
     def __init__(self, port: ClusterPort, failed_before: Sequence[FailedMoveFacts]) -> None:
         self._port = port

@@ -18,13 +18,13 @@ from pydanube_admin.engine.models import Effect
 class Forecast:
     """The effects of a change, and the state that a plan for it depends on.
 
-    `effect` and `reversible` are set where this very call is not what the operation usually is: a policy that
-    shortens retention destroys. `image` is what an undo needs of the state before, JSON values only. `basis` is what
-    must still be so when the plan is applied; without it, the differences and the blast radius. `counts` is what must
-    still be so, too, unless clients are at work when the plan is made or applied, since their work changes it; None while
-    they are. `pinned` is what the request means at this moment, JSON values only: the call that applies the plan finds it in
-    `Context.pinned` and acts on nothing else. `later` is a sentence on what may follow from it after it is done: `messages` and `bytes` of the blast
-    radius are what goes at once.
+    `effect` and `reversible` are set where this call differs from its operation's declaration: a policy that
+    shortens retention destroys. `image` is the state before, as far as an undo needs it, JSON values only.
+    `basis` must be equal when the plan is applied. Its default is the differences and the blast radius.
+    `counts` must be equal, too, unless clients work when the plan is made or applied, because their work
+    changes it. It is None while they work. `pinned` is the present meaning of the request, JSON values only:
+    the call that applies the plan finds it in `Context.pinned` and acts on nothing else. `later` is a
+    sentence about later consequences. `messages` and `bytes` of the blast radius are only the immediate loss.
     """
 
     diff: Sequence[Mapping[str, Any]]  # {path, before, after}
@@ -82,8 +82,8 @@ class Done:
 class Undo:
     """How a change is undone in the present state.
 
-    `act` does it. `forecast` says what that would do, where it is more than to turn the change's differences round:
-    an undo is an operation like others, and one that destroys wants a plan.
+    `act` does it. `forecast` describes its effect where that is more than the reverse of the change's
+    differences. An undo is an operation like others, and a destructive one requires a plan.
     """
 
     act: Callable[[], Awaitable[object]]
@@ -100,7 +100,7 @@ MOST_DIFFERENCES: Final = 20  # that a plan lists
 def blast_radius(
     *, topics: int = 0, subscriptions: int = 0, consumers: int = 0, messages: int = 0, bytes: int | None = 0
 ) -> dict[str, int | None]:
-    """Return what a change touches; for a destructive one what it deletes. `bytes` None: unknown."""
+    """Return the numbers of things that a change deletes or else touches. `bytes` None: unknown."""
     return {
         "topics": topics,
         "subscriptions": subscriptions,
@@ -129,7 +129,7 @@ def bounded(diff: Sequence[Mapping[str, Any]], *, most: int = MOST_DIFFERENCES) 
 
 
 def changes(path: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one entry for each value that changes; None is not set."""
+    """Return one entry for each value that changes. None means not set."""
     return [
         entry(f"{path}/{name}", before.get(name), value)
         for name, value in sorted(given.items())

@@ -1,8 +1,8 @@
-"""Guards of changes under way, in the metadata store: one change of a thing at a time, whichever broker makes it.
+"""Guards of changes under way, in the metadata store: one change of a thing at a time, at any broker.
 
-A guard is a key that is there while a call is under way. It is taken by one write that needs it to be absent, and names
-the call and the life of the broker that took it. A guard of a life that is over is nobody's: whoever wants it takes it
-away, by a write that needs it unchanged. Clocks decide nothing.
+A guard is a key that exists while a call is under way. One write takes it, on condition that it is absent. It
+names the call and the life of the broker that took it. A guard whose life is over has no holder: any call may
+replace it, by a write on condition that it is unchanged. No decision depends on clocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydanube_admin.engine.kept_records import readable
 _log = logging.getLogger("pydanube.admin")
 
 PREFIX: Final = "guards/"
-WAIT_S: Final = 10.0  # for a change of the same thing that another broker makes; most take milliseconds
+WAIT_S: Final = 10.0  # wait for another broker's change of the same thing, which mostly takes milliseconds
 LOOK_S: Final = 0.05
 _NAMED: Final = ("topic", "namespace", "subject", "broker_id")
 
@@ -78,7 +78,7 @@ class Guards:
                 expected = {key: None if holder is None else holder.revision}
                 try:
                     return await self._port.write_state({key: value}, expected=expected)
-                except Conflict:  # somebody was quicker
+                except Conflict:  # another call was quicker
                     continue
             if asyncio.get_running_loop().time() >= deadline:
                 held = json.loads(holder.value)
@@ -106,7 +106,7 @@ class Guards:
             del self._left[key]
 
     async def calls(self) -> set[str]:
-        """Return the calls under way at live brokers; guards of ended starts are deleted."""
+        """Return the calls under way at live brokers. Delete the guards of ended starts."""
         found: set[str] = set()
         items = await self._port.list_state(PREFIX)
         for item, body in readable(items, lambda item: json.loads(item.value)):

@@ -1,7 +1,7 @@
 """Ids of plans, changes and tasks, and their stored form as JSON.
 
-An id is a letter, the time and chance; the order of ids is that of time. A record that cannot be read is passed over, and
-stops nobody from reading the others.
+An id is a letter, the time and a random part. Ids sort by time. An unreadable record is skipped and does not
+keep others from being read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_CHARS: Final = 64
 
 
 def new_id(kind: str, now_ms: int) -> str:
-    """Return an id such as `c019a2b3c4d5e8f0a1b2c3d4e`; unique without coordination."""
+    """Return an id such as `c019a2b3c4d5e8f0a1b2c3d4e`, unique without coordination."""
     return f"{kind}{now_ms:012x}{secrets.token_hex(6)}"
 
 
@@ -57,7 +57,7 @@ class KeptRecord:
 
 
 def readable(items: Iterable[StateItem], parse: Callable[[StateItem], R]) -> Iterator[tuple[StateItem, R]]:
-    """Parse items; a damaged one, or one of another version, is left alone and skipped."""
+    """Parse items. A damaged one, or one of another version, is skipped and not changed."""
     for item in items:
         try:
             record = parse(item)

@@ -1,8 +1,8 @@
 """Remember lists as last returned, so that the next answer can have only the changes.
 
-For lists that nobody follows change by change (topics and subscriptions are followed by their brokers): all rows are made,
-and a digest of each is held against the one that is kept. Bounded in rows; the list that was asked for longest ago is
-forgotten first, and a mark of it then brings the whole list.
+For lists without change reports. Brokers report the changes of topics and subscriptions. All rows are made,
+and a digest of each is compared with the stored one. Memory is bounded in rows. The least recently used list
+is forgotten first, and a mark of it then returns the whole list.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class ListMemory:
         self._marks: RecentDict[tuple[bytes, str], Key] = RecentDict(MOST_TIMES)
 
     def mark(self, scope: bytes) -> int:
-        """Return the mark of a list as last seen; 0, which is never valid, if it is not kept."""
+        """Return the mark of a list as last seen, or 0, which is never valid, if it is not kept."""
         kept = self._lists.get(scope)
         return 0 if kept is None else max(self._last, kept.since)
 
     def see(self, scope: bytes, rows: Mapping[Identity, Result]) -> int:
-        """Take in a whole list; return its mark."""
+        """Take in a whole list, and return its mark."""
         if len(rows) > self._most_rows:
             self._lists.pop(scope, None)
             return 0
@@ -86,7 +86,7 @@ class ListMemory:
         return self.mark(scope)
 
     def changed(self, scope: bytes, mark: int) -> Changed | None:
-        """Return the changes between a mark and the last `see`; None if they are not known."""
+        """Return the changes between a mark and the last `see`, or None if the mark is too old."""
         kept = self._lists.get(scope)
         if kept is None or not kept.since <= mark <= self._last:
             return None
@@ -98,9 +98,9 @@ class ListMemory:
     # -- times as marks --------------------------------------------------------------------------------------
 
     def note_time(self, scope: bytes, as_of: str, mark: Key) -> None:
-        """Note that an answer of this time has the mark. Of several in a millisecond the first counts, which never misses changes."""
+        """Note the mark of an answer of this time. The first of a millisecond counts: no change is missed."""
         self._marks.setdefault((scope, as_of), mark)
 
     def of_time(self, scope: bytes, as_of: str) -> Key | None:
-        """Return the mark of this process' answer with that `as_of`; None if there is none, or it is too old."""
+        """Return the mark of this process' answer with that `as_of`, or None if it is not remembered."""
         return self._marks.get((scope, as_of))

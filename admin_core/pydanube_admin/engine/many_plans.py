@@ -1,8 +1,8 @@
 """One plan for the same change of many topics: one diff to read, and one token, valid once.
 
-Behind it stands a plan for each topic, made and applied as any plan is, with records and an undo of its own: what has
-changed since makes that one stale, and not the others. Their tokens follow from the one that is shown, so nothing that
-is kept applies any of them.
+It contains an ordinary plan for each topic, with its own records and undo. A later change of one topic makes
+only that topic's plan stale. The members' tokens are derived from the shown token, so nothing that is stored
+can apply them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST: Final = 100  # of one plan: each is kept until its time is over, and a pri
 
 
 async def topics_named(context: Context, globs: str, permission: str) -> list[str]:
-    """Return the topics that match any of some globs, separated by commas; in order.
+    """Return the topics that match any of some globs, separated by commas, in order.
 
     Args:
         permission: of the change. A topic on which the caller lacks it counts as one that does not exist.
@@ -70,7 +70,7 @@ async def topics_named(context: Context, globs: str, permission: str) -> list[st
 async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
     """Plan each call, and join the plans.
 
-    Raises `ClusterError`: what keeps one of them from being planned; none is kept then.
+    Raises `ClusterError`: one of them cannot be planned, and none is kept.
     """
     plans = context.desk.plans
     members: list[Plan] = []
@@ -109,9 +109,9 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
 
 
 async def apply_many(context: Context, record: PlanRecord, revision: int, token: str) -> AppliedPlan:
-    """Make the changes one after another; a refused one is reported and does not stop the others.
+    """Make the changes one after another. A refused one is reported and does not stop the others.
 
-    Raises `PlanUsed`, `PlanExpired`, `PlanNotFound`: by what became of the plan.
+    Raises `PlanUsed`, `PlanExpired`, `PlanNotFound`: by the state of the plan.
     """
     refusal = refusal_of(record, context.now_ms())
     if refusal is not None:
@@ -142,7 +142,7 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
 
 
 async def _keep_whole(context: Context, record: PlanRecord, changed: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the changes as one, which can be undone as one; each can be undone alone as well."""
+    """Store the changes as one that can be undone as a whole. Each can be undone alone as well."""
     found = [await context.desk.changes.get(each["call_id"]) for each in changed]
     members = [each[0] for each in found if each is not None]
     whole = ChangeRecord(
@@ -173,7 +173,7 @@ def _shared(plan: Plan) -> dict[str, Any]:
 
 
 def _sums(plans: Sequence[Plan]) -> dict[str, int | None]:
-    """Sum what the plans touch; a count is unknown if one plan's is."""
+    """Sum the blast radii of the plans. A count is unknown if it is unknown for one plan."""
     sums: dict[str, int | None] = {}
     for name in plans[0].blast_radius:
         counts = [plan.blast_radius[name] for plan in plans]

@@ -1,8 +1,8 @@
 """Marks in answers of lists, from which the next answer can have only the changes.
 
-A mark says how far each source of changes was when the list was looked at: each broker that follows its topics and
-subscriptions, or the memory of this admin core (`list_memory`). A mark of other arguments is refused; one that its source
-can tell nothing about any more brings the whole list, with the reason.
+A mark holds the position of each source of changes when the list was read. A source is a broker that follows
+its topics and subscriptions, or the memory of this admin core (`list_memory`). A mark of other arguments is
+refused. If a source no longer covers the mark, the answer is the whole list, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydanube_admin.engine.models import SortedListRequest
 from pydanube_admin.engine.page_tokens import Key, opened, scope_of
 
 #: why the whole list came
-OTHER_START: Final = "mark_of_another_start"  # of a broker; or an `as_of` that this broker does not remember
+OTHER_START: Final = "mark_of_another_start"  # of a broker, or an `as_of` that this broker does not remember
 NOT_KEPT: Final = "mark_not_kept"  # it is too old, or the list is too long to be remembered
 OTHER_BROKERS: Final = "brokers_changed"  # others answer than did then
 
@@ -32,19 +32,20 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)\Z")
 
 
 def scope_of_marks(operation: str, request: SortedListRequest) -> bytes:
-    """Return the arguments that must be the same from answer to answer; order and size need not."""
+    """Return the arguments that must be the same from answer to answer: all but order and size."""
     return b"mark " + scope_of(operation, request, but=_ANY_ORDER)
 
 
 def scope_of_memory(context: Context, scope: bytes) -> bytes:
-    """Return the key of a remembered list: with the caller, who may see less than others."""
+    """Return the key of a remembered list. It includes the caller, whose view may be narrow."""
     return b"\0".join((scope, context.principal.encode(), repr(current_identity.get()).encode()))
 
 
 def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Key | None:
-    """Return the mark that a request names; None: none. Empty for a time of which nothing is remembered.
+    """Return the mark that a request names, or None. Empty for a time of which nothing is remembered.
 
-    Raises `InvalidArgument`: it is no mark of this list with these arguments, or an order is asked for as well.
+    Raises `InvalidArgument`: it is no mark of this list with these arguments, or the request also names an
+    order.
     """
     given = request.changed_since
     if given is None:
@@ -75,14 +76,14 @@ def told_mark(told: Sequence[ListChanges]) -> Key:
 
 
 def lives_in(mark: Key | None) -> Mapping[str, int]:
-    """Return each broker's number in a mark; empty for another kind of mark."""
+    """Return each broker's number in a mark, empty for another kind of mark."""
     if not mark or mark[0] != _TOLD:
         return {}
     return {str(life): int(number) for life, number in zip(mark[1::2], mark[2::2], strict=False)}
 
 
 def whole_because(before: Mapping[str, int], told: Sequence[ListChanges]) -> str | None:
-    """Return why the brokers' reports are not the difference from a mark; None if they are."""
+    """Return why the brokers' reports are not the difference from a mark, or None if they are."""
     lives = {one.life for one in told}
     if not lives & before.keys():
         return OTHER_START
@@ -97,7 +98,7 @@ def seen_mark(life: str, number: int) -> Key:
 
 
 def number_in(mark: Key, life: str) -> int | None:
-    """Return the number in a mark of a list remembered here; None: it is of another start."""
+    """Return the number in a mark of a list remembered here, or None if it is of another start."""
     if len(mark) != 3 or mark[:2] != (_SEEN, life):
         return None
     return int(mark[2])

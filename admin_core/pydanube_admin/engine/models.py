@@ -1,7 +1,7 @@
-"""The pieces of an operation's declaration: effects, base classes of requests and results, arguments that areas share.
+"""Parts of an operation's declaration: effects, base classes of requests and results, shared arguments.
 
-Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results leave
-out a `<field>_reason` while its field is known; a null that has a reason beside it is unknown, one without is
+Requests are strict: a JSON type must be the one the schema names, and unknown fields are refused. Results
+omit a `<field>_reason` if its field has a value. A null with a reason beside it is unknown, one without is
 simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with milliseconds.
 """
 
@@ -24,7 +24,7 @@ class Effect(StrEnum):
 class Place(StrEnum):
     """Where a call is carried out."""
 
-    ANYWHERE = "anywhere"  # at the broker that was called, which asks the others
+    ANYWHERE = "anywhere"  # at the broker that was called, which queries the others
     OWNER = "owner"  # of the topic that the arguments name
     BROKER = "broker"  # that the arguments name
     LEADER = "leader"
@@ -54,7 +54,7 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
 
-    #: of an item of a list: the fields by which it is told from the others
+    #: of an item of a list: the fields that identify it
     identity: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -81,7 +81,10 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def including(fields: Iterable[tuple[str, Any]]) -> Callable[[type[ModelT]], type[ModelT]]:
-    """Append fields to a model, from a table of (name, type); an optional field has `Field(default=...)` in its type."""
+    """Append fields to a model, from a table of (name, type).
+
+    An optional field has `Field(default=...)` in its type.
+    """
 
     def included(model: type[ModelT]) -> type[ModelT]:
         return create_model(
@@ -144,7 +147,7 @@ class NotSeen(Result):
 
 
 def not_seen(unseen: Mapping[str, str]) -> list[NotSeen] | None:
-    """Return the brokers that did not answer, as results name them: id and reason; None: all did."""
+    """Return the silent brokers as results name them, with id and reason, or None if all answered."""
     return [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())] or None
 
 
@@ -152,15 +155,15 @@ class Page(Result, Generic[ItemT]):
     """A list: one page of it."""
 
     items: list[ItemT]
-    items_reason: str | None = None  # why there is none, where something was asked for that is not there
+    items_reason: str | None = None  # why there is none, if the request named something that is absent
     next_page: str | None
     total: int | None
     as_of: str
-    # For changed_since of the next call; of several pages that of the first
+    # For changed_since of the next call. With several pages, use the first page's
     mark: str | None = Field(default=None, exclude_if=_is_none)
     gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=_is_none)  # items are what changed
     whole_because: str | None = Field(default=None, exclude_if=_is_none)  # though changed_since was given
-    # Brokers that did not answer: what they have is not listed
+    # Brokers that did not answer: their items are not listed
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=_is_none)
 
 

@@ -1,9 +1,9 @@
 """The declaration of an operation: made once, by a decorator on its handler, and rendered by every face.
 
-An operation is a name, a typed request and result, and what a caller must know before calling it: its effect, the
-permission it needs, whether it can be undone. It carries its handler too, which only the desk calls; faces read the
-rest. A `Call` is one operation with arguments that were checked. Handlers of one area name operations of another by
-`next_call` and `known`, when all are declared, so that nobody imports in a circle.
+An operation has a name, a typed request and result, and the facts that a caller needs before calling it: its
+effect, the permission it needs, whether it can be undone. It carries its handler too, which only the desk
+calls. Faces read the rest. A `Call` is one operation with checked arguments. Handlers of one area name
+operations of another by `next_call` and `known` when all are declared, so that no module imports in a circle.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
 
-# What carries an operation out: of the Context (which knows of calls, and so of operations: here it is not named) and
-# the operation's own request, its own result.
+# Carries an operation out: takes the Context and the operation's request, returns its result. Context is not
+# named here, because its module imports this one.
 Handler = Callable[[Any, Any], Awaitable[Result]]
 H = TypeVar("H", bound=Handler)
 Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
-# How a change is taken back now: of the Context, the request and what is known of the change. It changes nothing yet,
-# and refuses where something later stands in the way.
+# Prepares the undo of a change from the Context, the request and the change's traces. It changes nothing yet,
+# and refuses if a later change prevents the undo.
 Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 
 
-# Their names say it; each word more is read by a model with every turn.
+# Without descriptions: the names suffice, and a model reads each word again with every turn.
 _PLAN_ARGUMENTS: Final = {"plan_only": {"type": "boolean"}, "plan_token": {"type": "string"}}
 _LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
 MAX_WHY_CHARS: Final = 300
 _WHY_ARGUMENTS: Final = {"why": {"type": "string", "maxLength": MAX_WHY_CHARS}}
 _OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS, *_WHY_ARGUMENTS})
-# They carry out what another operation is, which may be a long one.
+# They carry out another operation, which may be a long one.
 _FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
 
 
@@ -41,36 +41,34 @@ _FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
 class Operation(Declared):
     """One operation, as it is declared.
 
-    Its `handler` carries it out; a change also says what it would do (`forecast`) and how it is taken back (`undo`).
-    `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings them:
-    they are in no schema, and whoever passes one is told so.
+    Its `handler` carries it out. A change also has a `forecast` of its effect and an `undo`.
+    `later_arguments` maps arguments of the interface that do not exist yet to the piece of work that brings
+    them: they are in no schema, and passing one is an error that names that work.
     """
 
     name: str  # topics.list: group.verb
     tool: str  # list_topics
     title: str
     effect: Effect
-    permission: str  # what a role must allow, once there are roles
+    permission: str  # the permission that a role must grant
     summary: str  # one or two sentences for people and models alike
     request: type[Request]
     result: type[Result]
     handler: Handler
     examples: tuple[Example, ...]
-    # What a change would do; None for reads, and for what makes plans itself
+    # Forecasts a change. None for reads, and for operations that make plans
     forecast: Forecaster | None = None
-    undo: Undoer | None = None  # how it is taken back; None: it is not
+    undo: Undoer | None = None  # None: it cannot be undone
     at: Place = Place.OWNER
     undo_at: Place | None = None  # None: as `at`
     default_profile: bool = False  # also in the MCP profile `default`
-    plans_itself: bool = False  # of the operations on plans: they are done as they are asked for
-    may_destroy: bool = False  # by its arguments: the forecast says which call does
+    plans_itself: bool = False  # of the operations on plans: they are carried out without a plan of their own
+    may_destroy: bool = False  # depending on its arguments, as the forecast states
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
     idempotent: bool = True  # the same call again, token and all, has no further effect
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
-    followed: bool = (
-        False  # what it begins goes on when it has answered: its result has the `task_id` of that
-    )
+    followed: bool = False  # its work continues after the answer, whose `task_id` names that work
     resumable: bool = False  # cut off and begun again, it comes to the same end
     condition: str | None = None  # field of the result: false makes the command end with 6
     damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
@@ -106,7 +104,7 @@ class Operation(Declared):
 
     @property
     def reversible(self) -> bool | None:
-        """Whether it can be undone; None for reads."""
+        """Whether it can be undone, or None for reads."""
         return None if self.effect is Effect.READ else self.undo is not None
 
     def destroys(self, forecast: Forecast) -> bool:
@@ -141,8 +139,11 @@ class Operation(Declared):
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The schema of the arguments: also `plan_only` and `plan_token` of a change, `detach` of a long operation, and
-        `why` of whatever is no read."""
+        """The schema of the arguments, with those that every call of its kind takes.
+
+        They are `plan_only` and `plan_token` for a change, `detach` for a long operation, and `why` for
+        everything but reads.
+        """
         schema = input_schema(self.request)
         more: dict[str, Any] = {
             **(_PLAN_ARGUMENTS if self.planned else {}),
@@ -159,7 +160,7 @@ class Operation(Declared):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The fields that identify the items of a list; none if the result is no list."""
+        """The fields that identify the items of a list, empty if the result is no list."""
         items = self.result.model_fields.get("items")
         found: tuple[str, ...] = (
             () if items is None else getattr(get_args(items.annotation)[0], "identity", ())
@@ -200,9 +201,9 @@ def operation(
 ) -> Callable[[H], H]:
     """Declare the operation that the decorated function carries out.
 
-    Request and result are those of the function, the tool has its name, which as words is the title, and the permission
-    follows from the name and the effect, where nothing else is said. A change brings its `forecast`; it is reversible
-    where it brings an `undo`.
+    Request and result types are the function's. By default the tool has the function's name, the title is
+    that name as words, and the permission follows from the operation's name and effect. A change has a
+    `forecast`, and it is reversible if it has an `undo`.
 
     Args:
         facts: the other fields of `Operation`.
@@ -232,7 +233,8 @@ def operation(
     return declare
 
 
-# By name, in the order in which their modules were imported; whole once `pydanube_admin.registry` is.
+# By name, in the order in which their modules were imported. Complete once `pydanube_admin.registry` is
+# imported.
 DECLARED: Final[dict[str, Operation]] = {}
 
 
@@ -263,7 +265,10 @@ def _values(schema: Mapping[str, Any]) -> ValueType | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A checked call. `arguments`: as given, without those about plans and tasks; `request`: the typed ones."""
+    """A checked call.
+
+    `arguments` are as given, without those about plans and tasks. `request` holds the typed ones.
+    """
 
     operation: Operation
     request: Request

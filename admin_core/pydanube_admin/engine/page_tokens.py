@@ -1,8 +1,8 @@
 """Tokens of next pages, and marks: keys in a form that only the same list accepts back.
 
-A token holds a key and a digest over it, the operation and the other arguments: one that this list did not give out is
-refused. The digest is a check, no secret; the key in a token gives its holder nothing that a filter would not. Hence it
-stays valid over a restart of the broker.
+A token holds a key and a digest over it, the operation and the other arguments. A token that this list did
+not issue is refused. The digest is a check, not a secret: the key in a token gives its holder nothing that a
+filter would not. Hence a token stays valid after a restart of the broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIGEST_BYTES: Final = 8
 
 
 def begin_of(operation: str, request: ListRequest, *, numbers: int) -> tuple[int, ...] | None:
-    """Return the key after which the asked page begins, None for the first; for lists not held in memory.
+    """Return the key after which the requested page begins, None for the first. For lists not held in memory.
 
     Args:
         numbers: how many the key has, none below 0.

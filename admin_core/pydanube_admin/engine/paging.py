@@ -1,14 +1,14 @@
 """Lists: filter, sort, cut to a page, and make the token of the next one.
 
-A list has an order of its own, and `sort` puts another before it. What is sorted by may be costly to know and is known of the
-items only: then all of them are made, some hundreds a turn.
+A list has a default order, and `sort` puts another before it. Sorting by a field that may be costly to
+compute requires building every item, in turns of `MADE_A_TURN`.
 
-A page begins behind the key of the last item that was shown, so what is created or deleted meanwhile neither
-repeats nor skips an item (`page_tokens`).
+A page begins after the key of the last item of the page before, so concurrent creations and deletions neither
+repeat nor skip an item (`page_tokens`).
 
-Every answer carries a mark; asked with it as `changed_since`, a list gives what changed since then: the rows as they are
-now, and the keys of those that went. Topics and subscriptions are followed by their brokers, so that it costs what changed
-(`Followed`); of other lists the admin core remembers what they looked like (`list_memory`).
+Every answer carries a mark. With it as `changed_since`, a list returns the changes since then: the rows as
+they are now, and the keys of deleted ones. Brokers follow topics and subscriptions, so that the cost depends
+on the changes (`Followed`). For other lists the admin core remembers the last state (`list_memory`).
 """
 
 from __future__ import annotations
@@ -91,10 +91,10 @@ def cut(
     falling: bool = False,
     ordered: bool = False,
 ) -> Slice[T]:
-    """Return the page of `items` that `request` asks for, ascending by `key`. Keys are unique and of one shape.
+    """Return the requested page of `items`, ascending by `key`. Keys are unique and of one shape.
 
-    `falling`: the second part of a key goes from large to small. `ordered`: the items are ascending, so that only those of
-    the page are looked at.
+    `falling`: the second part of a key goes from large to small. `ordered`: the items are ascending, so that
+    only those of the page are read.
 
     Raises `PageInvalid`: `request.page` is no token of this list with these arguments.
     """
@@ -113,7 +113,7 @@ def cut(
                 behind = everything[bisect_right(everything, after, key=key) :]
             else:
                 behind = [item for item in everything if place(key(item)) > after]
-        except (TypeError, IndexError):  # a key of another shape, under a digest that somebody worked out
+        except (TypeError, IndexError):  # a key of another shape, under a computed digest
             raise invalid_page(request.page) from None
     if ordered:
         found = behind[: request.limit + 1]
@@ -130,11 +130,12 @@ class Followed(Generic[T]):
     """A list whose changes the brokers report.
 
     Attributes:
-        found: everything that is in it.
-        changed: what of one broker's changes may be in it; what is in it no more as well.
-        sight: False where the caller sees a part, which is another when his roles are: then nothing is followed, and rows are
-            compared.
-        ordered: whether `found` has them in the list's own order.
+        found: all its items.
+        changed: the items that one broker's changes may concern, including those no longer in the list.
+        sight: False if the caller's roles show only a part, which changes with them. Then nothing is
+            followed, and rows
+        are compared.
+        ordered: whether `found` returns them in the list's default order.
     """
 
     found: Callable[[], Awaitable[Iterable[T]]]
@@ -152,7 +153,7 @@ async def page_of(
     key: Callable[[T], Key],
     request: SortedListRequest,
 ) -> Page[R]:
-    """Return the page that `request` asks for, of the items that `make` makes of what was found: see `Listing`."""
+    """Return the requested page of the items that `make` makes of `found`. See `Listing`."""
 
     async def one_by_one(some: Sequence[T]) -> list[R]:
         return [make(one) for one in some]
@@ -168,9 +169,9 @@ class Listing(Generic[T, R]):
     """A call of a list.
 
     Attributes:
-        make: items of some of what was found, one for each in their order; without those that have gone.
-        identity: of something that was found the values of its item's `identity`.
-        key: the list's own order; unique and alike in shape.
+        make: makes the items of some found objects, in their order, without those that have gone.
+        identity: returns the values of the item's `identity` for a found object.
+        key: the list's default order. Keys are unique and of one shape.
     """
 
     context: Context
@@ -185,7 +186,7 @@ class Listing(Generic[T, R]):
         """The page that the request asks for.
 
         Raises:
-            InvalidArgument: `sort` names no field that can be sorted by, `top` came with `page`, or `changed_since` is no
+            InvalidArgument: `sort` names no sortable field, `top` came with `page`, or `changed_since` is no
                 mark.
             PageInvalid: as `cut`.
         """
@@ -237,7 +238,7 @@ class Listing(Generic[T, R]):
             unseen = set(map(self.identity, await followed.found())) if away else set()
             gone = self._named(which for which in away if which not in unseen)
             page = self._of(items, next_page=some.next_page, total=some.total)
-            if not unseen.isdisjoint(away):  # whoever has them does not say: they are told with the next mark
+            if not unseen.isdisjoint(away):  # their broker does not report them: the next mark does
                 return self._marked(page, scope, asked or (), gone=gone, because=because)
         return self._marked(page, scope, marks.told_mark(told), gone=gone, because=because)
 
@@ -297,7 +298,7 @@ class Listing(Generic[T, R]):
         )
 
     async def _made(self, found: Sequence[T]) -> list[tuple[Key, R]]:
-        """Make every item with its key, a hundred before each yield to the loop; items gone meanwhile are left out."""
+        """Make every item with its key, yielding after each hundred. Items that have gone are left out."""
         made: list[tuple[Key, R]] = []
         for start in range(0, len(found), MADE_A_TURN):
             some = found[start : start + MADE_A_TURN]
@@ -315,7 +316,7 @@ def _identity(row: Result) -> Identity:
 
 
 def none_because(request: ListRequest) -> str | None:
-    """Return what an empty list was narrowed by; None if it was not."""
+    """Return a sentence naming the filters of an empty list, or None if there are none."""
     given = request.model_dump(
         exclude_defaults=True, exclude=set(SortedListRequest.model_fields) - {"filter"}
     )

@@ -1,10 +1,10 @@
-"""The permissions that a call needs, on everything that it touches; checked as soon as the call is known.
+"""The permissions that a call needs, on everything that it touches, checked as soon as the call is parsed.
 
-Whatever carries out a call checks its arguments first, and so comes by here: the call itself, the one inside a plan, the
-read inside `operations.read`, the change that an undo takes back.
+All code that carries out a call checks its arguments first, and so calls this module: for the call itself,
+for the one inside a plan, for the read inside `operations.read`, for the change that an undo reverts.
 
-A call is made on behalf of the credential's principal, where the locks are on, or of another that he may act for
-(`acting_for`).
+If authorization is on, a call is made on behalf of the credential's principal or of another that it may act
+for (`acting_for`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _WILD: Final = frozenset("*?[")
 
 @contextmanager
 def acting_for(port: ClusterPort | None, claimed: str) -> Iterator[None]:
-    """Context in which the call counts as that of the principal it names; `check_acting` still decides whether it may.
+    """Context in which a call counts as the named principal's. `check_acting` decides whether it may.
 
     Args:
-        claimed: whom the call names (`--as`, `Danube-Principal`; `service_account:NAME`); empty: nobody.
+        claimed: the named principal (`--as`, `Danube-Principal`, `service_account:NAME`), or empty.
     """
     identity = current_identity.get()
     if port is None or port.locks is None or identity is None or identity.method == "none":
@@ -77,7 +77,7 @@ def _acting(identity: Identity, claimed: str) -> Identity:
     return replace(identity, principal=named, everything=False, actor=identity)
 
 
-#: everybody may ask who he is, which operations there are, and read schemas, whose topics are cut to what he sees
+#: every caller may read its own identity, the operations, and the schemas of topics that it sees
 FREE: Final = frozenset(
     {
         "security.whoami",
@@ -91,16 +91,16 @@ FREE: Final = frozenset(
 )
 #: the call inside is looked at
 OF_ANOTHER: Final = frozenset({"operations.read", "plans.create", "plans.apply", "changes.undo"})
-#: everybody sees and ends his own; others' too whoever has the permission (`Sight.made_by`)
+#: every caller sees and ends its own, and others' with the permission (`Sight.made_by`)
 OWN: Final = frozenset(
     {"plans.list", "plans.show", "plans.discard", "tasks.list", "tasks.get", "tasks.cancel"}
 )
 NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
 #: they write files of the broker's machine, which is for the operator who sits there
 ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # where that argument is given
-#: lists of which everybody who may see some of it sees that: what their handlers show goes by `Sight`
+#: lists open to every caller that sees a part of them: their handlers show items by `Sight`
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
-#: whoever may do everything in a namespace does not set what it may take, nor see the load of all brokers
+#: all permissions on a namespace do not include its quotas or the load of all brokers
 ON_CLUSTER: Final = frozenset({"quotas.set", "reports.balance"})
 #: operations whose argument `topic` is a glob, which without a namespace is over the names of all
 OF_GLOBS: Final = frozenset({"reports.lag", "reports.traffic"})
@@ -120,20 +120,21 @@ WRITTEN: Final = {
 #: their worker reads or writes the topics of the file, with its own rights
 DECLARES_CONNECTOR: Final = frozenset({"connectors.create", "connectors.set"})
 
-#: whose permission was looked at last in this task: what is being carried out
+#: the call whose permission was checked last in this task: the one being carried out
 call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=None)
 
 
 def sits_at_the_broker() -> bool:
-    """Return whether the caller is the operator at this broker's own socket, who may name any path of the machine."""
+    """Return whether the caller is the operator at this broker's socket, who may name any path."""
     identity = current_identity.get()
     return identity is not None and identity.everything and not relayed_by.get()
 
 
 def may_use(operation: Operation, held: Collection[str]) -> bool:
-    """Return whether these permissions, on anything, suffice to use an operation at all.
+    """Return whether these permissions, on any resource, suffice to use an operation at all.
 
-    Nobody is refused what is free or his own; what is inside a call is looked at, and who may do nothing has nothing to plan.
+    Free operations and those on the caller's own things are never refused. An operation that contains another
+    call is checked by that call, and a caller without permissions has nothing to plan.
     """
     if operation.name in FREE | OWN:
         return True
@@ -145,7 +146,8 @@ def may_use(operation: Operation, held: Collection[str]) -> bool:
 def check_permission(port: ClusterPort, call: Call) -> Call:
     """Return the call if its caller may make it. Nothing is checked while authorization is off.
 
-    Raises `Unauthenticated`, `PermissionDenied`: he may not; whether what he names exists is not told.
+    Raises `Unauthenticated`, `PermissionDenied`: the caller may not. The error does not show whether the
+    named things exist.
     """
     call_under_way.set(call)
     locks, operation = port.locks, call.operation
@@ -199,7 +201,7 @@ class Sight:
         self.everything = self._locks is None or self._locks.allows(self._identity, permission, CLUSTER)
 
     def topic(self, name: str) -> bool:
-        """Return whether the caller sees a topic, by its full name; for a partitioned one without its partitions."""
+        """Return whether the caller sees a topic, by its full name (of a partitioned one, the parent's)."""
         _, namespace, topic = name.split("/", 2)
         return self._sees(Resource(namespace, topic))
 
@@ -209,8 +211,8 @@ class Sight:
     def made_by(self, record: Owned) -> bool:
         """Return whether the caller sees a plan, task or change: its own, or all.
 
-        Equal names of different types are different principals. An actor sees what the principal made only if it may make
-        the same call.
+        Equal names of different types are different principals. An actor sees things that the principal made
+        only if the actor may make the same call.
         """
         if self.everything:
             return True
@@ -239,7 +241,7 @@ class Sight:
 
 
 def needs(call: Call) -> Iterator[tuple[str, Resource]]:
-    """Yield each permission with what it is needed on. An invalid name is refused by the operation itself."""
+    """Yield each needed permission with its resource. The operation itself refuses an invalid name."""
     return _needs(call.operation.name, call.arguments)
 
 
@@ -281,7 +283,7 @@ def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
 
 
 def _of_glob(topic: object) -> Resource:
-    """Return what a glob of topics lies in: a topic, a namespace, or the cluster."""
+    """Return the smallest resource that contains a glob of topics: a topic, a namespace, or the cluster."""
     text = topic if isinstance(topic, str) else ""
     namespace, _, name = text.removeprefix("/").partition("/")
     if not text.startswith("/") or not name or _WILD.intersection(namespace):

@@ -28,7 +28,7 @@ from pydanube_admin.engine.plan_records import PlanRecord
 from pydanube_admin.engine.task_records import PREFIX as TASKS
 from pydanube_admin.engine.task_records import RUNNING, TaskRecord
 
-MAX_DEPTH: Final = 4  # plans.apply, changes.undo, cluster.rebalance; one more than handlers accept
+MAX_DEPTH: Final = 4  # plans.apply, changes.undo, cluster.rebalance, and one more than handlers accept
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Places:
         self._port = port
 
     async def elsewhere(self, name: str, arguments: bytes | Mapping[str, Any]) -> Elsewhere | None:
-        """Return the broker that carries a call out; None if it is this one, or if the call is refused anyway."""
+        """Return the broker that carries a call out. None: this one, or the call is refused anyway."""
         given = _object(arguments)
         place = Place.CALL
         for _ in range(MAX_DEPTH):
@@ -77,7 +77,7 @@ class Places:
         return None
 
     async def _within(self, place: Place, given: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """Return the operation and arguments of the inner call; an empty name if there is none."""
+        """Return the operation and arguments of the inner call, with an empty name if there is none."""
         record: PlanRecord | ChangeRecord | None
         match place:
             case Place.CALL:
@@ -89,7 +89,7 @@ class Places:
         return ("", {}) if record is None else (record.operation, record.arguments)
 
     async def _record(self, kind: Any, prefix: str, record_id: Any) -> Any:
-        """Return a stored record; None if it cannot be read, which the operation itself reports."""
+        """Return a stored record, or None if it cannot be read, which the operation itself reports."""
         if isinstance(record_id, str) and is_id(record_id):
             with suppress(ClusterError, ValueError, TypeError, KeyError):
                 item = await self._port.read_state(prefix + record_id)
@@ -97,16 +97,16 @@ class Places:
         return None
 
     async def _runner(self, task_id: Any) -> Elsewhere | None:
-        """Return the broker that runs a task; None if none does."""
+        """Return the broker that runs a task, or None."""
         task: TaskRecord | None = await self._record(TaskRecord, TASKS, task_id)
         if task is None or task.state != RUNNING or task.life == self._port.life:
             return None
         return await self._member(task.life.partition("/")[0], f"the task {task.task_id}")
 
     async def _owner(self, given: Mapping[str, Any]) -> Elsewhere | None:
-        """Return the owner of the topic that the arguments name; None if it has several, whom this broker asks.
+        """Return the owner of the named topic, or None if it has several, which this broker queries.
 
-        None too for an owner that is not registered: this broker answers with what the metadata know.
+        Also None if the owner is not registered: this broker then answers from the metadata.
         """
         topic = given.get("topic")
         if not isinstance(topic, str):
@@ -131,12 +131,12 @@ class Places:
 
 
 def by_id(owners: Sequence[BrokerAddress | None]) -> dict[str, BrokerAddress]:
-    """Return the known owners, by their ids."""
+    """Return the registered owners by their ids."""
     return {owner.broker_id: owner for owner in owners if owner is not None}
 
 
 def _object(text: Any) -> Mapping[str, Any]:
-    """Return a JSON object; empty if it is none, which the operation refuses."""
+    """Return a JSON object, or an empty one, which the operation refuses, if it is none."""
     if isinstance(text, bytes | str):
         try:
             text = json.loads(text or b"{}")

@@ -1,7 +1,7 @@
 """Plans in the metadata store, the tokens that apply them, and plans as shown.
 
-A token is the plan's id and a secret of which only the hash is kept: reading the store, or a list of plans, does not
-let anybody apply one.
+A token is the plan's id and a secret of which only the hash is kept: reading the store, or a list of plans,
+is not enough to apply one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from pydanube_admin.engine.permission import Sight
 
 PREFIX: Final = "plans/"
 MAX_PLANS: Final = 1000
-MAX_PLANS_OF_ONE: Final = 250  # one who asks for plans in a loop does not keep others from theirs
+MAX_PLANS_OF_ONE: Final = 250  # a principal that makes plans in a loop leaves room for others
 SWEEP_MS: Final = 60_000
 MAX_BYTES: Final = 200 * 1024
 OPEN, USED, DISCARDED = "open", "used", "discarded"
-KEPT_MS: Final = 3_600_000  # after its time a plan is kept this long, to say what became of it
+KEPT_MS: Final = 3_600_000  # an expired plan is kept this long, so that its state can be shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRecord(KeptRecord):
-    """A stored plan. `arguments` are complete; `secret` is a hash."""
+    """A stored plan. `arguments` are complete. `secret` is a hash."""
 
     plan_id: str
     operation: str
@@ -70,7 +70,7 @@ class PlanRecord(KeptRecord):
         return "expired" if self.state == OPEN and now_ms >= self.expires_ms else self.state
 
     def standing(self, now_ms: int) -> dict[str, str]:
-        """Return the fields of a shown plan that say how it stands in time."""
+        """Return the fields of a shown plan with its state and times."""
         times = {"created_at": format_time(self.created_ms), "expires_at": format_time(self.expires_ms)}
         return {"state": self.state_at(now_ms), **times}
 
@@ -98,7 +98,7 @@ class Plans:
         self._port = port
         self._adding = asyncio.Lock()
         self._swept_ms = -SWEEP_MS
-        # As of the last look at all of them, and what was added since: never too few
+        # As of the last full read, plus those added since: never too few
         self._count = 0
         self._waiting: Counter[tuple[str, str]] = Counter()  # by principal, with its type
 
@@ -163,7 +163,7 @@ class Plans:
         """Return the plan of a token, and its revision, if it stands for several."""
         try:
             record, revision = await self.of_token(token)
-        except (PlanNotFound, PlanMismatch):  # whoever applies it says so, and it is recorded
+        except (PlanNotFound, PlanMismatch):  # applying it raises and records the same error
             return None
         return (record, revision) if record.members else None
 
@@ -173,7 +173,7 @@ class Plans:
         return [record for _, record in readable(items, PlanRecord.from_item)]
 
     async def end(self, record: PlanRecord, revision: int, state: str) -> PlanRecord:
-        """Record the end of an open plan. Raises `Conflict` if somebody else has."""
+        """Record the end of an open plan. Raises `Conflict` if another call has ended it."""
         ended = replace(record, state=state)
         key = PREFIX + record.plan_id
         await self._port.write_state({key: ended.to_bytes()}, expected={key: revision})
@@ -182,7 +182,7 @@ class Plans:
     async def _make_room(self, new: PlanRecord) -> None:
         """Delete plans that expired long ago, and the oldest if there are too many.
 
-        All are looked at once a minute, and where by the count since then there may be no room.
+        All are read once a minute, and whenever the count since then suggests that there is no room.
 
         Raises `LimitReached`: too many plans are waiting, of one principal or of all.
         """
@@ -224,13 +224,13 @@ class Plans:
         for start in range(0, len(old), 90):
             try:
                 await self._port.write_state(dict.fromkeys(old[start : start + 90]))
-            except Conflict:  # somebody else swept
+            except Conflict:  # another broker has swept
                 break
         self._swept_ms, self._count, self._waiting = now_ms, len(items) - len(old), waiting
 
 
 def refusal_of(record: PlanRecord, now_ms: int) -> ClusterError | None:
-    """Return why a plan cannot be applied any more; None of an open one. The plan is in its details."""
+    """Return why a plan cannot be applied any more, or None for an open one. The plan is in its details."""
     plan_id, plan = record.plan_id, shown_plan(record, now_ms).model_dump(mode="json")
     match record.state_at(now_ms):
         case "used":
@@ -258,16 +258,16 @@ class ShownPlan(Result):
     effect: str
     reversible: bool
     diff: list[dict[str, Any]]  # {path, before, after}
-    # Topics, subscriptions, consumers; messages and bytes that go at once; null: unknown
+    # Topics, subscriptions, consumers, and the messages and bytes of the immediate loss. null: unknown
     blast_radius: dict[str, int | None]
-    later: str | None = None  # what may go after that
+    later: str | None = None  # later losses
     pinned: dict[str, Any] | None = Field(
         default=None, exclude_if=lambda value: value is None
-    )  # what applying it acts on, whatever comes meanwhile
+    )  # the objects that applying it acts on, even if others exist by then
     state: str
     created_at: str
     expires_at: str
-    revision: str  # of what the plan stands on: another one makes it stale
+    revision: str  # of the state that the plan depends on: if it differs, the plan is stale
     call_id: str | None = None  # of the change it became
     untrusted: dict[str, Any] | None = None  # why: in the words of its maker
 
@@ -287,6 +287,6 @@ class AppliedPlan(Result):
 
 
 def shown_plan(record: PlanRecord, now_ms: int) -> ShownPlan:
-    """Return a plan as everybody may see it."""
+    """Return a plan without its secret, for any reader."""
     said = {"why": record.why} if record.why else None
     return ShownPlan.of(record, untrusted=said, **record.standing(now_ms))

@@ -17,7 +17,7 @@ def input_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The schema of a request: optional arguments are left out rather than null, so null is not mentioned."""
     schema: dict[str, Any] = _tidy(model.model_json_schema(), {}, nullable=False)
     schema.pop("description", None)
-    # pydantic puts inherited fields first; what an operation is about comes before how its list is paged.
+    # pydantic puts inherited fields first. The operation's own arguments belong before those of paging.
     properties = schema.get("properties", {})
     shared = [
         name for name in ("limit", "page", "filter", "sort", "top", "changed_since") if name in properties
@@ -42,7 +42,7 @@ def _tidy(node: Any, defs: dict[str, Any], *, nullable: bool) -> Any:
         return node
     defs = defs | node.get("$defs", {})
     if "$ref" in node:
-        # Siblings of a reference (a field's description) win over what it points to.
+        # Siblings of a reference (a field's description) override its target.
         target = defs[node["$ref"].removeprefix("#/$defs/")]
         return _tidy(
             target | {key: value for key, value in node.items() if key != "$ref"}, defs, nullable=nullable

@@ -1,6 +1,7 @@
 """Roles, bindings, tokens and revocations for their operations, and rules that hold for every change of them.
 
-Nobody gives what he does not hold, and the last admin stays. They can be prepared while the locks are off.
+A caller can grant only rights that it has, and the last admin cannot be removed. Grants can be prepared while
+authorization is off.
 """
 
 from __future__ import annotations
@@ -101,13 +102,13 @@ async def undone_by(context: Context, operation: str, arguments: Mapping[str, An
 
 
 def grant_forecast(path: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> Forecast:
-    """Forecast the new value of a role or a binding at `path`; None: none."""
+    """Forecast the new value of a role or a binding at `path`. None means absent."""
     return Forecast(diff=[entry(path, before, after)], image={"before": before})
 
 
 async def write_grant(context: Context, key: str, value: bytes | None, **others: bytes | None) -> None:
     """Write a record, or delete it (None), `others` in the same transaction. In effect at this broker on return."""
-    # Of each write its own: who has read this version believes that he has read all of it.
+    # A new value with each write: a reader of this version has read all writes up to it.
     await context.port.write_state({**others, key: value, VERSION: secrets.token_hex(8).encode()})
     if context.port.locks is not None:
         await context.port.locks.reload()
@@ -118,9 +119,9 @@ def calling_identity() -> Identity:
 
 
 def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resource: str) -> None:
-    """Check that the caller has what it grants, and so has an actor for the caller, within the scopes of their tokens.
+    """Check that the caller, and its actor, have all rights of the role, within the scopes of their tokens.
 
-    While authorization is off everybody has everything.
+    While authorization is off every caller has all rights.
     """
     locks = context.port.locks
     if locks is None or not locks.required:
@@ -135,7 +136,7 @@ def check_holds(context: Context, grants: Grants, role: str, scope: Scope, resou
 def check_grantable(
     context: Context, stored: StoredGrants, roles: Sequence[str], scope: Scope, resource: str
 ) -> None:
-    """As `check_holds`, for roles that must exist. Whether one does is told only to callers that may read roles.
+    """As `check_holds`, for roles that must exist. Only callers that may read roles learn whether one does.
 
     Raises `GrantNotFound`, `PermissionDenied`.
     """
@@ -161,7 +162,7 @@ def _not_held(
 
 
 def _behind(caller: Identity | None) -> Iterator[tuple[Principal, frozenset[str] | None, bool]]:
-    """Yield everybody who must hold what a caller does: itself, the makers of its token, and its actor with theirs."""
+    """Yield each principal whose rights limit a caller: itself, its token's makers, its actor and theirs."""
     while caller is not None:
         yield caller.principal, caller.scopes, caller.everything
         yield from ((maker.principal, maker.scopes, False) for maker in caller.makers)
@@ -194,7 +195,7 @@ def ceiling(
 
 def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:
     """Check that the caller has every permission of a token's principal."""
-    grants = stored.grants  # made anew at each look
+    grants = stored.grants  # computed at each access
     given = {
         (role, binding.scope, binding.resource): None
         for binding in grants.by_principal.get(principal, ())
@@ -238,7 +239,7 @@ def found_grant(records: Mapping[str, T], kind: str, name: str, *, field: str | 
 
 
 def shown(records: Mapping[str, T], name: str, item: Callable[[T], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the one of that name as lists show it; None where there is none."""
+    """Return the record of that name as lists show it, or None."""
     return item(records[name]) if name in records else None
 
 

@@ -31,7 +31,7 @@ class TaskRecord(KeptRecord):
     task_id: str
     call_id: str
     operation: str
-    arguments: Mapping[str, Any]  # redacted, for whoever looks
+    arguments: Mapping[str, Any]  # redacted, for readers
     principal: str
     started_ms: int
     state: str = RUNNING
@@ -40,7 +40,7 @@ class TaskRecord(KeptRecord):
     face: str = ""
     via: str = ""  # the operation that was called, if it was one that carries out others
     plan_id: str | None = None
-    detached: bool = False  # nobody waits for it
+    detached: bool = False  # no caller waits for it
     given: Mapping[str, Any] | None = None  # of a detached one: the arguments in whole, to begin again with
     begun_again: int = 0  # how often a later life of the broker took it up
     result: Mapping[str, Any] | None = None  # of a detached one
@@ -52,7 +52,7 @@ class TaskRecord(KeptRecord):
 
 
 def cut_off(record: TaskRecord) -> Internal:
-    """Return the error of a task that the end of the broker's process interrupted, with its known progress."""
+    """Return the error of a task that the end of its broker interrupted, with the last noted progress."""
     known = "; ".join(_done(each) for each in record.work)
     return Internal(
         f"the broker ended while {record.operation} was under way, and it was not begun again: "
@@ -70,7 +70,7 @@ def _done(work: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detachment:
-    """How a call becomes a task. `begun` gets the stored record; `before`: the record of a task that is taken up again."""
+    """How a call becomes a task. `begun` gets the stored record. `before` is the record of a resumed task."""
 
     via: str
     begun: asyncio.Future[TaskRecord]
@@ -88,7 +88,7 @@ class TaskItem(Result):
     arguments: dict[str, Any]
     principal: str
     state: str  # running | done | failed | cancelled | interrupted
-    detached: bool  # nobody waits for it: its result is kept
+    detached: bool  # no caller waits for it: its result is kept
     begun_again: int  # how often a restart of the broker took it up
     started_at: str
     ended_at: str | None

@@ -1,9 +1,9 @@
-"""Long operations under way: stored, watched, cancelled; whether or not somebody waits for them.
+"""Long operations under way: stored, watched and cancelled, with or without a waiting caller.
 
-A detached call is answered with its task as soon as that is kept. Its result, or its error, is kept in the task for a
-day. Stopped with the broker, one that can be begun again stays `running`, so that the next life takes it up
-(`Resumption`), a few times at most: one whose work ends the broker must not end it for ever. The others are said to be
-cut off.
+A detached call is answered with its task as soon as the task is stored. Its result or error is kept in the
+task for a day. If the broker stops, a resumable task stays `running`, so that the next life resumes it
+(`Resumption`). It is resumed a few times at most, because its work may be the cause of the broker's end.
+Other tasks are recorded as cut off.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STOP_S: Final = 5.0
 
 
 class Tasks:
-    """The long operations of the cluster; those of this process can be cancelled. Single user: the loop."""
+    """The long operations of the cluster. Those of this process can be cancelled. Single user: the loop."""
 
     def __init__(self, port: ClusterPort, now_ms: NowMs) -> None:
         self._port = port
@@ -83,11 +83,11 @@ class Tasks:
         """Start a call that continues when its caller is gone.
 
         Returns:
-            The task; of a call that turns out not to take long, its own result.
+            The task, or the call's own result if it turns out not to be long.
 
         Raises:
-            LimitReached: too many run already.
-            ClusterError: what the call raised before it was a task.
+            LimitReached: too many already run.
+            ClusterError: the call failed before it was a task.
         """
         if len(self._detached) >= MAX_DETACHED:
             raise LimitReached(
@@ -122,9 +122,10 @@ class Tasks:
     async def follow(
         self, context: Context, arguments: Mapping[str, Any], work: Coroutine[Any, Any, Result]
     ) -> str:
-        """Run work that waits for what a call has begun, as a task of that call. Return the task's id.
+        """Run work that waits for moves which a call began, as a task of that call. Return the task's id.
 
-        Its outcome is recorded in the audit, beside that of the call. Call `check_follow` before anything is begun.
+        Its outcome is recorded in the audit, beside that of the call. Call `check_follow` before anything is
+        begun.
         """
         record = TaskRecord(
             task_id=task_id_of(context.call_id),
@@ -197,7 +198,7 @@ class Tasks:
                     await self._put(current)
 
     async def aclose(self) -> None:
-        """Stop tasks that nobody waits for; those that can be begun again are left for the next start."""
+        """Stop tasks without a waiting caller. Resumable ones are left for the next start."""
         self._stopping = True
         waiting = [*self._detached, *self._following]
         for task in waiting:
@@ -216,7 +217,7 @@ class Tasks:
     # -- one call --------------------------------------------------------------------------------------------
 
     async def begin(self, context: Context, call: Call, *, plan_id: str | None, now_ms: int) -> TaskRecord:
-        """Note that the current asyncio task carries it out; `end` must follow."""
+        """Record that the current asyncio task carries the call out. `end` must follow."""
         detachment = context.detached
         if detachment is not None and detachment.before is not None:
             again = detachment.before.begun_again + 1
@@ -269,7 +270,7 @@ class Tasks:
             self._left_open[record.call_id] = record
             return
         self._told.pop(record.task_id, None)
-        # The broker has forgotten by now how far it was: of one that ended early, what was noted last is kept.
+        # The broker no longer has its progress. For a call that ended early, the last noted progress is kept.
         ended = replace(record, state=DONE, ended_ms=now_ms, work=() if error is None else record.work)
         if isinstance(error, ClusterError):
             ended = replace(ended, state=FAILED, code=error.code, error=error.to_dict())
@@ -282,7 +283,7 @@ class Tasks:
         await self._put(ended)
 
     def cancel(self, task_id: str) -> bool:
-        """Ask a running task of this process to stop; return whether it runs here."""
+        """Request a running task of this process to stop. Return whether it runs here."""
         task = self._running.get(task_id)
         if task is None:
             return False
@@ -296,7 +297,7 @@ class Tasks:
             self._told[task_id_of(call_id)] = work
 
     async def work_of(self, record: TaskRecord) -> list[dict[str, Any]]:
-        """Return the progress of a running task; of another broker's, as that has noted it last."""
+        """Return the progress of a running task, or of another broker's task the last noted progress."""
         if record.task_id not in self._records:
             return [dict(each) for each in record.work]
         told = self._told.get(record.task_id)
@@ -305,7 +306,7 @@ class Tasks:
         found = (await self._port.status()).tier.get("work", ())
         return [dict(each) for each in found if isinstance(each, Mapping) and _is_of(each, record)]
 
-    # -- what is kept ----------------------------------------------------------------------------------------
+    # -- stored tasks ----------------------------------------------------------------------------------------
 
     async def _put(self, record: TaskRecord) -> None:
         await self._port.write_state({PREFIX + record.task_id: record.to_bytes()})
@@ -344,7 +345,7 @@ class Tasks:
 
 
 def _with_result(record: TaskRecord, result: Result) -> TaskRecord:
-    if isinstance(result, Change):  # as whoever waits for it would have it
+    if isinstance(result, Change):  # as a waiting caller would receive it
         result = result.model_copy(update={"call_id": record.call_id, "plan_id": record.plan_id or ""})
     size = len(result.model_dump_json(by_alias=True).encode())
     if size > MAX_RESULT_BYTES:
@@ -372,7 +373,7 @@ Again = Callable[[Context, Call, str], Coroutine[Any, Any, Result]]
 
 
 class Resumption:
-    """Takes up once, when the broker has started, what an earlier start left running."""
+    """Resumes once, at the broker's start, the tasks that an earlier start left running."""
 
     def __init__(
         self, desk: PlanDesk, tasks: Tasks, again: Again, *, audit: AuditLog, port: ClusterPort, now_ms: NowMs
@@ -405,12 +406,12 @@ class Resumption:
         await self._tasks.interrupted(record, cut)
 
     def _call(self, record: TaskRecord) -> Call | None:
-        """Return the call to make once more; None if its result could differ."""
+        """Return the call to make once more, or None if its result could differ."""
         if not record.detached or record.given is None or record.begun_again >= MAX_BEGUN_AGAIN:
             return None
         try:
             call = self._desk.parse(record.operation, record.given)
-        except ClusterError:  # another version took its place, and knows it no more
+        except ClusterError:  # a build of another version does not have the operation
             return None
         return call if call.operation.resumable else None
 

@@ -1,8 +1,9 @@
-"""Find the operation that a question means, by words alone, without a language model.
+"""Find the operation that a question is about, by words alone, without a language model.
 
-Every operation has phrases: those of `asked_for.toml`, its name, tool, title and summary, its arguments and what they take.
-A question is compared with each phrase by the words they share (Dice's coefficient, each word weighing by how few operations
-have it), and with all words of the operation together. What does not exist has phrases too, and wins as operations do.
+Every operation has phrases: those of `asked_for.toml`, its name, tool, title and summary, its arguments and
+their values. A question is compared with each phrase by the shared words (Dice's coefficient, with more
+weight for words that few operations have), and with all words of the operation together. Missing features
+have phrases too, and can win as operations do.
 
 `Ranking` is pure: texts in, names and scores out.
 """
@@ -22,22 +23,22 @@ from typing import Any, Final
 from pydanube_core.spelling import close_names
 
 MOST_MISSPELT: Final = 3  # words of a question that are compared letter by letter, some 5 ms each
-_LEAST_SCORE: Final = 0.3  # below it nothing is meant that exists
+_LEAST_SCORE: Final = 0.3  # below it the question is about no existing operation
 _LEAST_KNOWN: Final = 0.34  # share of a question's words that the operation must have
 _STRANGE: Final = 0.2  # of a word's weight there, if nothing here has it
-_WHOLE: Final = 0.6  # how much all words of an operation together weigh beside its best phrase
-_UNKNOWN: Final = 0.35  # of a word's weight: names of somebody's own things say little
-_ASKED_FOR_A_CHANGE: Final = 0.85  # of the score of what changes, where somebody only asks
+_WHOLE: Final = 0.6  # weight of all words of an operation together, beside its best phrase
+_UNKNOWN: Final = 0.35  # of a word's weight: names of a user's own objects carry little meaning
+_ASKED_FOR_A_CHANGE: Final = 0.85  # factor on the score of changes if the question only requests information
 _HYPHENED: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)+")
 _ASKS: Final = re.compile(
     r"\W*(?:how (?!do i\b|do we\b|can\b|to\b|could\b|would\b)|wh(?:o|at|ich|en|ere|y)\b|is\b|are\b|does\b|did\b|has\b|have\b|"
     r"show\b|list\b|tell\b|see\b|anything\b|any\b)"
-)  # how a question begins that wants to know, and nothing done
+)  # beginnings of questions that request information, not a change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """Something that people ask for and no operation does."""
+    """A feature that people look for and no operation has."""
 
     because: str
     nearest: tuple[str, ...]  # operations
@@ -47,17 +48,18 @@ class Absent:
 class Ranked:
     """The result of ranking operations for a question."""
 
-    operations: tuple[str, ...]  # what may be meant, best first
+    operations: tuple[str, ...]  # possible operations, best first
     absent: Absent | None  # there is no such operation
-    known: bool  # whether the question says anything of what is administered
+    known: bool  # whether the question is about anything that is administered
 
 
 class Ranking:
     """Finds operations by the words that describe them.
 
     Args:
-        texts: of each operation its name, tool and title, each a phrase; last its summary, whose words are many and weak.
-        names: of each operation the names (arguments, settings, rules) that mean it when they stand alone.
+        texts: of each operation its name, tool and title, each a phrase. Last its summary, whose words are
+            many and weak.
+        names: of each operation the names (arguments, settings, rules) that identify it alone.
         changes: the operations that change something.
     """
 
@@ -116,7 +118,7 @@ class Ranking:
         return found
 
     def _asked(self, question: str) -> list[str]:
-        """Return the words of a question; a known name stands for itself, and not for its parts."""
+        """Return the words of a question. A known name counts as one word, without its parts."""
         found: list[str] = []
         for each in re.split(r"([a-z0-9]+(?:[_.-][a-z0-9]+)+)", question.lower()):
             name = each.replace(".", "_")
@@ -127,7 +129,7 @@ class Ranking:
         return self._spelt(dict.fromkeys(found))
 
     def _is_somebodys(self, text: str) -> bool:
-        """Return whether it is the name of a user's own thing, whose parts mean nothing: old-import, but not dead-letter."""
+        """Return whether it is a user's name, whose parts carry no meaning: old-import, but not dead-letter."""
         if _HYPHENED.fullmatch(text) is None or text in self._hyphened:
             return False
         return "_".join(map(stem, text.split("-"))) not in self._same
@@ -223,7 +225,7 @@ def _told() -> Mapping[str, Any]:
 
 
 def _same(told: Mapping[str, str]) -> dict[str, str]:
-    """Return the word that stands for each synonym; two words by their stems joined with an underscore."""
+    """Return the word that stands for each synonym. Two words are their stems, joined with an underscore."""
     found = {}
     for one, others in told.items():
         for other in others.split():

@@ -1,14 +1,15 @@
 """The chain of audit records: each has the hash of the one before, so that none can be altered or removed.
 
-Pure. A record is one JSON object a message; its `hash` is SHA-256 over the rest in canonical form (sorted keys, no
-spaces), which holds `prev_hash`. Whoever holds the last hash holds the whole chain; the head is kept in the metadata
-store too, so that a chain that lost its end is noticed as well. Anybody can work out a hash, so each carries a MAC by a key
-that only brokers have (`key_id` says by which): a record that goes on with the chain and is not theirs is found.
+Pure. A record is one JSON object per message. Its `hash` is SHA-256 over the rest in canonical form (sorted
+keys, no spaces), which includes `prev_hash`. The last hash verifies the whole chain. It is kept in the
+metadata store too, so that a truncated chain is detected as well. Hashes need no secret, so each record
+carries a MAC by a key that only brokers have, named by `key_id`: this detects a record that continues the
+chain and was not written by a broker.
 
-The store says from which record on which key counts (`KeyTerms`). So a record that has no MAC, or one of a key that did not
-count then, is no broker's, whatever it says of itself. The terms carry a MAC themselves: whoever writes the store, and has
-no key, can only take them away, and a record that names a key of no term shows that. Records older than the first term need
-not have a MAC.
+The store holds the first record of each key's term (`KeyTerms`). A record without a MAC, or with the MAC of a
+key that was not valid then, was not written by a broker, whatever its `key_id`. The terms carry a MAC
+themselves: a writer of the store without the key can only remove them, and a record that names a key of no
+term reveals that. Records older than the first term need no MAC.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 KEYS_KEY: Final = "audit/keys"  # in the admin core's state
 MAX_TERMS: Final = (
-    100  # a term is one change of keys; where there were more, the oldest records are not held against theirs
+    100  # a term is one change of keys. With more, the oldest records are not compared with their terms
 )
 
 
@@ -38,10 +39,10 @@ class KeyTerms:
 
     @classmethod
     def from_json(cls, value: bytes | None, key: AuditKey, *, of_others: bool) -> Self:
-        """Parse stored terms; empty if this key's MAC of them is wrong, or they are invalid.
+        """Parse stored terms. Return empty ones if they are invalid or this key's MAC of them is wrong.
 
         Args:
-            of_others: take them as they are where they carry another key's MAC: at a start, when the key has changed.
+            of_others: accept terms with another key's MAC unchecked: at a start, when the key has changed.
         """
         try:
             stored = json.loads(value or b"{}")
@@ -67,14 +68,14 @@ class KeyTerms:
         return len(self.terms) >= MAX_TERMS
 
     def with_key(self, key_id: str, seq: int) -> KeyTerms:
-        """Return the terms with this key from record `seq` on; unchanged if it applies already."""
+        """Return the terms with this key from record `seq` on, unchanged if it already applies."""
         kept = [term for term in self.terms if term[0] < seq]
         if not kept or kept[-1][1] != key_id:
             kept.append((seq, key_id))
         return KeyTerms(tuple(kept[-MAX_TERMS:]))
 
     def key_of(self, seq: int) -> str | None:
-        """Return the key id for a record; None for one from before there were MACs."""
+        """Return the key id for a record, or None for a record older than the first MAC."""
         found = None
         for first, key_id in self.terms:
             if first > seq:
@@ -94,7 +95,7 @@ NO_RECORD: Final = (
     RecursionError,
     OverflowError,
 )  # reading it
-_LOOKED_AT: Final = 4096  # characters of a value; far more than are kept, so that no secret is cut in half
+_LOOKED_AT: Final = 4096  # characters of a value: far more than are kept, so that no secret is cut in half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ FIRST: Final = Head(seq=-1, hash=GENESIS)  # before the first record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """The first bad record of a chain, and what is wrong with it."""
+    """The first bad record of a chain, and its fault."""
 
     seq: int
     reason: str
@@ -131,7 +132,7 @@ def _stored(text: bytes, digest: str, mac: str | None) -> bytes:
 
 
 def head_of(payload: bytes) -> Head | None:
-    """Return the chain's head after a stored record; None if it is no record."""
+    """Return the chain's head after a stored record, or None if it is no record."""
     try:
         body = json.loads(payload)
         return Head(seq=int(body["seq"]), hash=str(body["hash"]))
@@ -140,12 +141,13 @@ def head_of(payload: bytes) -> Head | None:
 
 
 class ChainCheck:
-    """Checks records one after another against chain and MACs; continues after a bad one.
+    """Checks records one after another against chain and MACs, and continues after a bad one.
 
     Args:
-        head: of the record before the first one; None if that was trimmed: then the first says itself.
-        key: this broker's; what another key made can only be held against the chain.
-        terms: which key counted for which records.
+        head: of the record before the first one, or None if that was trimmed: the first one's
+            `prev_hash` is then not checked.
+        key: this broker's. Records of other keys can only be checked against the chain.
+        terms: which key is valid for which records.
     """
 
     def __init__(self, head: Head | None, key: AuditKey, terms: KeyTerms) -> None:
@@ -154,16 +156,16 @@ class ChainCheck:
         self._terms = terms
         self._said_key: str | None = None  # in the record that was taken last
         self.verified = 0  # in the chain, and their MAC is right
-        self.chain_only = 0  # in the chain; from before there were MACs, or by a key that this broker has not
-        self.forged = 0  # not what was written, or not written by a broker
+        self.chain_only = 0  # in the chain, but older than the first MAC, or by a key that this broker lacks
+        self.forged = 0  # altered, or not written by a broker
         self.sound = 0  # before the first that is bad
         self.bad: Break | None = None  # the first
 
     def take(self, offset: int, payload: bytes) -> None:
-        """Check the next record; its seq is its offset."""
+        """Check the next record. Its seq is its offset."""
         key_id = self._terms.key_of(offset)
         fault = self._fault(offset, payload, key_id)
-        self._head = head_of(payload)  # what follows stands on what this one says of itself, good or bad
+        self._head = head_of(payload)  # the next record is checked against this one's own hash, good or bad
         if fault is not None:
             self.forged += 1
             self.found(Break(seq=offset, reason=fault))
@@ -179,7 +181,7 @@ class ChainCheck:
             self.sound += 1
 
     def found(self, bad: Break) -> None:
-        """Note a fault; only the first counts."""
+        """Note a fault. Only the first counts."""
         self.bad = self.bad or bad
 
     def _fault(self, offset: int, payload: bytes, key_id: str | None) -> str | None:

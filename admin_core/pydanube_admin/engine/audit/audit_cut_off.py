@@ -1,7 +1,7 @@
-"""Audit records written at a start: calls that the end of the broker's process cut off, and principals let in while it was stopped.
+"""Audit records written at a start: of calls that the process' end cut off, and of principals let in.
 
-A call that was cut off has a `call` in the audit and no `outcome`. Somebody is let in by `danube security init` and
-`recover`.
+A call that was cut off has a `call` in the audit and no `outcome`. `danube security init` and `recover` let a
+principal in while the broker is stopped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _newest_records(port: ClusterPort) -> AsyncIterator[Mapping[str, Any]]
 
 
 def _record(payload: bytes) -> Mapping[str, Any]:
-    """Parse a record; empty for a damaged one, which `audit.verify` reports."""
+    """Parse a record, empty for a damaged one, which `audit.verify` reports."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -69,13 +69,14 @@ def _record(payload: bytes) -> Mapping[str, Any]:
 
 
 FACE: Final = "cli"
-MOST: Final = 100  # at one start; the others at the next
+MOST: Final = 100  # at one start. The next start records the others
 
 
 async def record_let_in(port: ClusterPort, audit: AuditLog) -> None:
-    """Record each principal let in, then forget the note; one recorded before is only forgotten.
+    """Record each principal let in, then delete the note. If it is already recorded, only delete the note.
 
-    Raises `ClusterError`: the audit or the metadata cannot be written; what is left is recorded at the next start.
+    Raises `ClusterError`: the audit or the metadata cannot be written. The next start records the remaining
+    ones.
     """
     if not (notes := await port.list_state(LET_IN, after=None, limit=MOST)):
         return

@@ -1,13 +1,14 @@
 """Which audit records a query may match: a small filter for each stretch of the log.
 
-A stretch is `STRETCH` records from a round number on. Once it is full, its filter is built from the log: a Bloom filter
-(B. Bloom, 1970) of every operation, principal and topic in it, alone and in each combination that one record has, and of
-the call ids; beside it the names of its operations, for a glob. A question passes over the stretches whose filter says
-no. A filter is never wrong about no; where there is none, the records themselves are looked at.
+A stretch is `STRETCH` records from a round number on. Once it is full, its filter is built from the log: a
+Bloom filter (B. Bloom, 1970) of every operation, principal and topic in it, alone and in each combination
+that one record has, and of the call ids. The names of its operations are stored beside it, for globs. A query
+skips the stretches whose filter excludes a match. A filter has no false negatives. Stretches without a filter
+are read.
 
-Filters are kept in the metadata store, `BLOCK` of them under a key, with the hash of the last record they are about: those
-of another log than the one that is there are not used. What is missing is built again, at a slow pace. `audit.verify`
-reads the log alone.
+Filters are kept in the metadata store, `BLOCK` of them under a key, with the hash of the last record that
+they cover: filters of another log than the present one are not used. Missing filters are rebuilt at a slow
+pace. `audit.verify` reads the log alone.
 """
 
 from __future__ import annotations
@@ -29,23 +30,24 @@ from pydanube_admin.engine.audit.audit_chain import NO_RECORD
 
 _log = logging.getLogger("pydanube.admin")
 
-STRETCH: Final = 128  # records: a page of 50 looks at 50 stretches at the most, but for what has no filter
+# records: a page of 50 reads at most 50 stretches, apart from those without a filter
+STRETCH: Final = 128
 BLOCK: Final = 64  # stretches under one key: 128 KiB at the most
-MOST_STRETCHES: Final = 16_384  # two million records; 32 MiB at the most, a quarter of it in practice
+MOST_STRETCHES: Final = 16_384  # two million records, at most 32 MiB, in practice a quarter of it
 AT_ONCE: Final = 64  # records parsed in one go: a millisecond
 PACE_S: Final = 0.02  # between two stretches: building a million takes two minutes, and a fifth of the loop
-_BITS: Final = 24  # for each entry; with _PROBES one stretch in 30 000 is looked at for nothing
+_BITS: Final = 24  # for each entry. With _PROBES, one stretch in 30 000 is read in vain
 _PROBES: Final = 8
-_MOST_BYTES: Final = 2048  # of one filter: fuller ones say yes more often
-_MOST_KNOWN: Final = 1000  # names that a question remembers
-_MOST_NAMES: Final = 64  # operations of a stretch; of more, none is named
-_MOST_VALUE: Final = 190 * 1024  # what the metadata store takes is a little more
+_MOST_BYTES: Final = 2048  # of one filter: fuller ones have more false positives
+_MOST_KNOWN: Final = 1000  # names that a query remembers
+_MOST_NAMES: Final = 64  # operations of a stretch. If there are more, none is named
+_MOST_VALUE: Final = 190 * 1024  # bytes, a little below the limit of the metadata store
 
 _Hashed = tuple[int, int]
 
 
 class AuditQuestion:
-    """The terms of an audit query; None: any. `matches`: the glob over operations, if there is one."""
+    """The terms of an audit query. None: any. `matches` is the glob over operations, if there is one."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class AuditQuestion:
         self._by_name: dict[str, _Hashed | None] = {}
 
     def entries(self, operations: frozenset[str] | None) -> Iterator[_Hashed]:
-        """Return the entries of which a stretch with these operations has one; None: it is not known which it has."""
+        """Return the entries of which a matching stretch has one. `operations` None: unknown."""
         if self.matches is None or operations is None:
             yield self._of_all
             return
@@ -78,7 +80,7 @@ class AuditQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The filter of a stretch; `operations` None: too many to name."""
+    """The filter of a stretch. `operations` None: too many to name."""
 
     bits: bytes
     operations: frozenset[str] | None
@@ -105,7 +107,7 @@ class Stretch:
         return any(map(self._has, asked.entries(self.operations)))
 
     def _has(self, entry: _Hashed) -> bool:
-        # Flat, on purpose: a question asks thousands of stretches.
+        # Inlined on purpose: a query tests thousands of stretches.
         bits, (place, step) = self.bits, entry
         size = len(bits) * 8
         for _ in range(_PROBES):
@@ -135,7 +137,7 @@ def _entry(operation: str | None, principal: str | None, topic: str | None) -> s
 
 
 def _entries(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every combination of terms that the record matches, apart from time; one has no terms."""
+    """Yield every combination of terms that the record matches, including none, apart from time."""
     yield f"call {record['call_id']}"
     for operation in (record["operation"], None):
         for principal in (record["principal"], None):
@@ -157,7 +159,7 @@ def _places(entry: _Hashed, size: int) -> Iterator[int]:
 
 
 def parsed(payload: bytes) -> dict[str, Any] | None:
-    """Parse a record for queries; None if it is none."""
+    """Parse a record for queries, or return None if it is none."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -169,14 +171,14 @@ def parsed(payload: bytes) -> dict[str, Any] | None:
 class AuditIndex:
     """See the module. Single user: the loop.
 
-    `catch_up` builds in a task of its own what is missing below the log's end.
+    `catch_up` builds the missing filters below the log's end in a task of its own.
     """
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
         self.stretches: dict[int, Stretch] = {}
         self._task: asyncio.Task[None] | None = None
-        self._looked_at = -1  # so many full stretches there were when it last looked; negative: not yet
+        self._looked_at = -1  # the number of full stretches at the last pass, negative before the first
 
     def may_hold(self, stretch: int, asked: AuditQuestion) -> bool:
         """Return whether the records of a stretch have to be read."""
@@ -208,12 +210,12 @@ class AuditIndex:
         self._task = None
         if task.cancelled() or (error := task.exception()) is None:
             return
-        # The audit is asked without it, only slower; the next record that is written tries again.
+        # Queries still work, only slower. The next written record triggers another attempt.
         level = logging.INFO if isinstance(error, ClusterError) else logging.ERROR
         _log.log(level, "audit_not_indexed", extra={"error": str(error)})
 
     async def _catch_up(self) -> None:
-        while True:  # it grows meanwhile
+        while True:  # the log may have grown
             end, _ = await self._port.open_audit()
             if end // STRETCH == self._looked_at:
                 return
@@ -234,7 +236,7 @@ class AuditIndex:
                 continue
             try:
                 await self.build(stretch)
-            except ClusterError:  # damaged, or given up meanwhile: these records are looked at themselves
+            except ClusterError:  # damaged, or trimmed by now: queries read these records
                 continue
             await self._keep(stretch // BLOCK)
             await asyncio.sleep(PACE_S)

@@ -1,12 +1,14 @@
-"""Write the audit: one chain, records in groups. Several cores may write: a group is appended only to the end that it links to.
+"""Write the audit: one chain, records in groups.
 
-Whoever waits gets an answer when the record is on stable storage. Reads do not wait: their records go out with the
-next group, which begins as soon as the one before is stored. What cannot be written stays in the queue and is tried
-again; when the queue is full, reads are refused too, so that no call is ever without a record.
+Several cores may write: a group is appended only to the end that it links to.
 
-Changes are never left out. A program that asks for the lag each second would fill the audit with that alone, and
-whoever sends bad calls in a loop could make it grow as fast as he likes: of reads that are alike one a minute is
-recorded, and of refusals so many in a second; how many were left out is a record of its own.
+A write returns when its record is on stable storage. Reads do not wait: their records are written with the
+next group, which begins as soon as the one before is stored. Records that cannot be written stay in the queue
+and are retried. When the queue is full, reads are refused too, so that no call is ever without a record.
+
+Changes are never left out. A program that reads the lag each second would fill the audit with those reads
+alone, and a loop of bad calls would grow it without limit. Therefore one of equal reads is recorded per
+minute, and a limited number of refusals per second. The number left out is recorded as well.
 """
 
 from __future__ import annotations
@@ -105,11 +107,11 @@ class AuditLog:
         self._task: asyncio.Task[None] | None = None
         self._head: Head | None = None  # None: to be read from the topic first
         self.error: ClusterError | None = None  # why the last group could not be written
-        self._draw: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # what others have gathered for it
+        self._draw: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # source of gathered records
 
     @property
     def head(self) -> Head | None:
-        """The last record known to be on stable storage."""
+        """The last record confirmed to be on stable storage."""
         return self._head
 
     def draw_from(self, gathered: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
@@ -127,14 +129,14 @@ class AuditLog:
             raise self._unavailable(self.error)
 
     def note(self, *records: Mapping[str, Any]) -> None:
-        """Write records soon; nobody waits for them."""
+        """Write records soon, without waiting for them."""
         self._waiting.extend((record, None) for record in records)
         self._start()
 
     async def write(self, *records: Mapping[str, Any]) -> None:
-        """Write records after all that were noted before; on stable storage on return.
+        """Write records after all that were noted before. They are on stable storage on return.
 
-        Raises `AuditUnavailable`: they are not, as far as anyone knows.
+        Raises `AuditUnavailable`: it is not confirmed that they are.
         """
         self.check_room()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -170,13 +172,13 @@ class AuditLog:
             self._start()
 
     async def _run(self) -> None:
-        await asyncio.sleep(0)  # what is asked for in the same turn goes in the same group
+        await asyncio.sleep(0)  # records of the same turn go in the same group
         while self._waiting:
             group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
             try:
                 await self._append([record for record, _ in group])
             except Exception as error:
-                # Whether the group was stored is not known: the chain's end is read again before the next one.
+                # Whether the group was stored is unknown: the chain's end is read again before the next one.
                 self._head = None
                 self.error = error if isinstance(error, ClusterError) else AuditUnavailable(str(error))
                 if not isinstance(error, ClusterError):
@@ -185,7 +187,7 @@ class AuditLog:
                 for _, done in group:
                     if done is not None and not done.done():
                         done.set_exception(unavailable)
-                # Whoever waited was refused; what happened all the same, reads, is still to be recorded.
+                # Waiting calls were refused. Reads have happened all the same, and are still to be recorded.
                 self._waiting.extendleft(reversed([each for each in group if each[1] is None]))
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -195,7 +197,7 @@ class AuditLog:
                     done.set_result(None)
 
     async def _append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Link records to the chain's end and append them; if another core was faster, link them to the new end."""
+        """Link records to the chain's end and append them, or to the new end if another core was faster."""
         key = await self._port.audit_key()
         for _ in range(ATTEMPTS):
             try:
@@ -242,7 +244,7 @@ class AuditLog:
                 return known
             return Head(seq=next_offset - 1, hash=FIRST.hash)
         head = head_of(last)
-        # A last record that is none breaks the chain, which `audit.verify` will say; the chain goes on behind it.
+        # An unreadable last record breaks the chain, which `audit.verify` reports. The chain continues.
         return Head(seq=next_offset - 1, hash=FIRST.hash if head is None else head.hash)
 
     async def _keep_begin(self, key: AuditKey) -> None:

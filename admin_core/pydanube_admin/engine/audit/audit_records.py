@@ -1,6 +1,4 @@
-"""The records that the audit keeps of a call: `call` before the effect, `outcome` after it; and calls that need no plan, made
-with their records.
-"""
+"""Audit records of calls: `call` before the effect, `outcome` after it. Also runs calls that need no plan."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from pydanube_admin.engine.forecast import Forecast
 from pydanube_admin.engine.models import Effect, Result
 from pydanube_admin.engine.operation import Call
 
-DATA: Final = "data"  # the face of what clients changed without an operation
+DATA: Final = "data"  # the face of changes that clients made without an operation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,8 +37,8 @@ class Entry:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     authenticated: bool = False  # the principal was proven by a credential
-    actor: str | None = None  # who made it for the principal; None: he himself
-    relayed_by: str | None = None  # the broker that it came to; None: this one
+    actor: str | None = None  # the one who acted for the principal, if not itself
+    relayed_by: str | None = None  # the broker that received it, if not this one
     program: CallingProgram = UNNAMED
     why: str = ""
     is_recorded: bool = field(default=False)
@@ -88,7 +86,7 @@ class Entry:
         return self.outcome(decision="interrupted", error=cut_off)
 
     def planned(self, plan_id: str, forecast: Forecast, why: str) -> None:
-        """Note the plan that the call is made under, what it changes, and the plan's reason if the call has none."""
+        """Note the call's plan, its changes, and the plan's reason if the call has none."""
         self.why = self.why or why
         self.plan_id = plan_id
         self.before = shortened({each["path"]: each["before"] for each in forecast.diff})
@@ -149,7 +147,7 @@ def _is_proven(identity: Identity | None) -> bool:
 def data_records(
     named: Sequence[tuple[str, DataChange]], left_out: int, new_id: Callable[[], str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Make audit records of clients' data calls, like those of the corresponding operations; their face is `data`."""
+    """Make audit records of clients' data calls, like those of operations. Their face is `data`."""
     for call_id, change in named:
         given = {
             "topic": change.topic,
@@ -183,12 +181,12 @@ def note_read(audit: AuditLog, entry: Entry) -> None:
 
 
 def _named(text: str, most: int) -> str:
-    """Return a name from a call, without what looks like a secret: somebody may have put a token there."""
+    """Return a name from a call without parts that look like secrets: a caller may have put a token there."""
     return str(redacted(text))[:most]
 
 
 def note_refusal(audit: AuditLog, entry: Entry, *records: Mapping[str, Any]) -> None:
-    """Record a refusal soon; beyond the limit of a second only their number."""
+    """Record a refusal soon. Above the limit per second, record only their number."""
     if not audit.refusals.takes(entry.time_ms):
         return
     if left_out := audit.refusals.left_out():
@@ -209,7 +207,7 @@ def _left_out(face: str, operation: str, count: int, call_id: str, time_ms: int)
 
 
 def head_value(head: Head | None) -> Iterator[bytes]:
-    """Return the chain's head as it is stored; nothing if it is unknown."""
+    """Return the chain's head as it is stored, or nothing if it is unknown."""
     if head is not None:
         yield json.dumps({"seq": head.seq, "hash": head.hash}).encode()
 
