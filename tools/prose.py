@@ -52,6 +52,7 @@ FINISHED: Final = (
     "core/pydanube_core/batch",
     "core/pydanube_core/http2",
     "core/pydanube_core/telemetry",
+    "mcp_server",
     "spark_diagnostics/pydanube_spark",
     "storage/pydanube_storage",
     "tui/pydanube_tui",

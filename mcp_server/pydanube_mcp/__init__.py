@@ -1,6 +1,7 @@
 """The MCP face of the admin core: `build_server`, `run_stdio`, `run_http`, `http_face`, `print_config`.
 
-The SDK is imported when a name that needs it is first used; without it, that is a typed error that names the extra.
+The SDK is imported when a name that needs it is first used. Without the SDK, that raises a typed error that
+names the extra.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Alerts pushed to clients: `danube://alerts` on `subscriptions/listen` (2026) and `resources/subscribe` (2025).
+"""Alerts pushed to clients: `danube://alerts`, by `subscriptions/listen` or `resources/subscribe`.
 
-What is pushed is a cue, not the alerts: the client reads the resource. The clusters are asked once a second, and only
-while somebody listens; a cue goes out when the set of open alerts is another than before. Whoever may not list alerts
-is not told of them either. The question itself is asked for all who listen: beside a broker as the broker's own.
+The first is of the 2026 protocol, the second of 2025. The server pushes a notification without the alerts:
+the client reads the resource. The clusters are polled once a second, and only while a client listens. A
+notification is sent when the set of open alerts has changed. A caller that may not list alerts cannot
+subscribe. One poll serves all listeners: beside a broker it is made as the broker itself.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from pydanube_mcp.fencing import fenced
 
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
-TELL_S: Final = 0.5  # for a client to take a cue
+TELL_S: Final = 0.5  # for a client to take a notification
 MAX_LISTENERS: Final = 128  # streams of the 2026 protocol: each holds a connection, and a port has 512
-MAX_CUES: Final = 64  # that a stream may be behind; one that is more is ended, and its client begins anew
+MAX_CUES: Final = 64  # that a stream may be behind: a longer backlog ends it, and its client begins again
 MAX_SUBSCRIBERS: Final = 256  # sessions of the 2025 protocol, as many as HTTP keeps
 
 
 class _Bus(InMemorySubscriptionBus):
-    """A bus that knows the number of its listeners."""
+    """A bus that counts its listeners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class _Bus(InMemorySubscriptionBus):
 
 
 class AlertWatch:
-    """Watches the alerts of all clusters while somebody listens. Run `watch` in a task of its own."""
+    """Watches the alerts of all clusters while a client listens. Run `watch` in a task of its own."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -81,7 +82,7 @@ class AlertWatch:
         return await self._listening(context, params)
 
     async def _check(self, uris: Iterable[str]) -> None:
-        """Raise if the caller may not read what it wants to be notified of."""
+        """Raise if the caller may not read the resource that it subscribes to."""
         if ALERTS_URI not in uris:
             return
         for name in self._clusters.names:
@@ -91,7 +92,7 @@ class AlertWatch:
                 raise MCPError(
                     code=INVALID_PARAMS, message=error.message, data=fenced({"error": error.to_dict()})
                 ) from None
-            except ClusterError:  # it does not answer now; later it may
+            except ClusterError:  # it does not answer now, but may later
                 continue
 
     async def subscribe(
@@ -106,7 +107,8 @@ class AlertWatch:
                 data=fenced({"uri": uri[:200]}),
             )
         await self._check((uri,))
-        # The session object is of this request; what is told later goes over the connection, which lives as long as it.
+        # The session object belongs to this request. Later notifications use the connection, which lives as
+        # long as the session.
         connection: Connection = context.session._connection
         if connection not in self.sessions and len(self.sessions) >= MAX_SUBSCRIBERS:
             raise MCPError(code=INVALID_PARAMS, message=f"{MAX_SUBSCRIBERS} sessions are subscribed already")
@@ -125,7 +127,7 @@ class AlertWatch:
         return EmptyResult()
 
     async def watch(self) -> None:
-        current_identity.set(OPERATOR)  # of this task: beside a broker that asks who calls
+        current_identity.set(OPERATOR)  # of this task: beside a broker that authenticates callers
         before: frozenset[tuple[str, str]] | None = None
         while True:
             if self.bus.listeners or self.sessions:
@@ -138,7 +140,7 @@ class AlertWatch:
             await anyio.sleep(PAUSE_S)
 
     async def open_stream(self) -> frozenset[tuple[str, str]] | None:
-        """Return the open alerts; None if a cluster does not answer, which is not a change of its alerts."""
+        """Return the open alerts, or None if a cluster does not answer, which is no change of its alerts."""
         found = set()
         try:
             for name in self._clusters.names:

@@ -1,6 +1,6 @@
-"""One tool call: a read goes through; a destructive change goes through with consent.
+"""One tool call: a read passes directly, a destructive change only with consent.
 
-A long operation goes through as a task: see `pydanube_mcp.cluster_tasks` for clients that take none.
+A long operation runs as a task. `pydanube_mcp.cluster_tasks` describes clients that take none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Makes calls on one cluster for one caller, and asks a person if that is needed."""
+    """Makes calls on one cluster for one caller, with a person's consent if that is needed."""
 
     client: OpsClient
     cluster: str | None
@@ -53,7 +53,7 @@ class Caller:
         """Carry an operation out, or answer with the question that comes first.
 
         Raises:
-            ClusterError: the operation's own; PlanRequired and PermissionDenied where nobody has agreed.
+            ClusterError: the operation's own, or PlanRequired and PermissionDenied without consent.
         """
         if operation.effect is Effect.READ and not _takes_long(operation, arguments):
             return await self._read(operation, arguments)
@@ -84,7 +84,7 @@ class Caller:
         """Have the admin core refuse a change at a read-only server, so that the refusal is recorded.
 
         Raises:
-            ReadOnly: always, also where nobody is there to record it.
+            ReadOnly: always, even if the admin core cannot be reached to record it.
         """
         try:
             return await self._send(operation.name, arguments)
@@ -99,9 +99,9 @@ class Caller:
             ) from error
 
     async def _plan_to_ask_about(self, token: str) -> dict[str, Any] | None:
-        """Return the plan of a token that must not be applied unasked; None if the admin core decides alone.
+        """Return the plan of a token that needs a person's consent, or None if the admin core decides alone.
 
-        It does so for every token that is not good for a change that destroys: it refuses the bad ones.
+        It decides alone about every token that cannot apply a destructive change: it refuses the bad ones.
         """
         if not can_ask(self.context) and self.confirm is Confirm.AUTO:
             return None
@@ -142,7 +142,7 @@ class Caller:
         return await self._do(operation, own | {"plan_token": token})
 
     async def _do(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
-        """Carry the call out; a long one as a task, which clients with tasks get, and others wait for."""
+        """Carry the call out. A long one becomes a task: clients with tasks get it, others wait for it."""
         if not operation.detachable or "detach" in arguments:
             return await self._send(operation.name, arguments)
         result = await self._send(operation.name, {**arguments, "detach": True})
@@ -168,7 +168,7 @@ class Caller:
             page, listed = result["result"], arguments.get("arguments") or {}
         if not isinstance(page.get("items"), list) or "next_page" not in page:
             return result
-        shown = fenced(result)  # what the model gets, which is longer
+        shown = fenced(result)  # as the model gets it, which is longer
         whole = size_of(shown)
         if whole <= MAX_RESULT_BYTES:
             return result
@@ -185,7 +185,7 @@ class Caller:
         return await self.client.call(operation, arguments, principal=self.principal)
 
     def _for_a_person(self, plan: Mapping[str, Any]) -> PermissionDenied:
-        """With --confirm human and a client that cannot ask: return the command for a person to run."""
+        """With --confirm human and a client without forms: return the command for a person to run."""
         return PermissionDenied(
             f"{plan['operation']} destroys, and this server was started with --confirm human: your client cannot ask a "
             "person, so nothing was changed. Show the plan in details to your user, who can run the command in next on a "
@@ -203,9 +203,9 @@ def _takes_long(operation: Operation, arguments: Mapping[str, Any]) -> bool:
 
 
 def by_a_person(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the next step for a person: the command that makes the same plan, shows it and asks at the terminal.
+    """Return the next step for a person: the command that makes and shows the same plan on a terminal.
 
-    It holds no token: whoever runs it does so with rights of his own.
+    It holds no token: it runs with the rights of the person who runs it.
     """
     operation = OPERATIONS[plan["operation"]]
     step = operation.next_call(plan["arguments"], "a person runs this on a terminal, where its plan is shown")

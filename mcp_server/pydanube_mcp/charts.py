@@ -1,10 +1,12 @@
-"""Charts over MCP: the answer of `topics.chart`, with a picture for models and a page for hosts that show pages.
+"""Charts over MCP: the answer of `topics.chart`, with a picture for models and a page for hosts.
 
-The picture is an image beside the figures, drawn in a thread. The page is a `ui://` resource of the Apps extension
-(`io.modelcontextprotocol/ui`): the tool names it in `_meta.ui`, the host shows it in a frame and hands it the result.
+The picture is an image beside the figures, drawn in a thread. The page is a `ui://` resource of the Apps
+extension (`io.modelcontextprotocol/ui`): the tool names it in `_meta.ui`, the host shows it in a frame and
+hands it the result.
 
-Names that are no plain names are not drawn: a model reads a picture as it reads a text, and a subscription may be named like
-an instruction. Their lines are numbered; the names stand under `untrusted` of the result beside the picture.
+Names that are no plain names are not drawn: a model reads a picture as it reads a text, and a subscription's
+name may be an instruction. Their lines are numbered, and the names stand under `untrusted` of the result
+beside the picture.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ async def with_picture(
     *,
     limiter: anyio.CapacityLimiter,
 ) -> CallToolResult:
-    """Return the answer; a chart's with the picture after its figures.
+    """Return the answer. A chart's has the picture after its figures.
 
     Args:
         result: as the admin core gave it, whole and not fenced.
-        limiter: of pictures that are drawn at a time.
+        limiter: of concurrently drawn pictures.
     """
     if operation.name == _READ_ANY and arguments.get("operation") == CHART:
         chart: Any = result.get("result")

@@ -1,8 +1,8 @@
 """Configuration to paste into the usual MCP clients.
 
-Formats as the clients' documentation has them in November 2026: Claude Desktop, Cursor and Windsurf read an object
-`mcpServers`, Visual Studio Code one named `servers` whose entries have a `type`; Claude Code is told by a command.
-The program is given by its absolute path, since none of them starts a login shell that would know ours.
+Formats as documented by the clients in November 2026: Claude Desktop, Cursor and Windsurf read an object
+`mcpServers`, Visual Studio Code one named `servers` whose entries have a `type`. Claude Code is configured by
+a command. The program is given by its absolute path, because no client starts a login shell with our path.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class McpClient(StrEnum):
 
 
 def find_program(argv0: str | None = None) -> Path:
-    """Return the absolute path of `danube`: the running program, the one beside this Python, or one on the path.
+    """Return the absolute path of `danube`: the running program, or one beside this Python or on the path.
 
     Args:
-        argv0: how this process was started; `sys.argv[0]` if None.
+        argv0: how this process was started, or None for `sys.argv[0]`.
 
     Raises:
         ClusterError: there is none.
@@ -75,12 +75,12 @@ def print_config(
         client: whose configuration.
         arguments: further ones of `danube mcp`, such as `["--read-only"]`.
         env: for the server's process, such as `DANUBE_ADMIN_ENDPOINT`.
-        program: absolute path of `danube`; found if None.
-        url: of a server that runs already and is only connected to; then nothing of the above is used.
-        token: with `url`: a bearer token goes along. The text names where it comes from, and does not hold it.
+        program: absolute path of `danube`, found if None.
+        url: of a running server to connect to. Then all arguments above but `client` are ignored.
+        token: with `url`: send a bearer token. The text names its source and does not contain it.
 
     Raises:
-        InvalidArgument: a client we do not know, or one that takes no address.
+        InvalidArgument: the client is not supported, or takes no address.
     """
     known = _known(client)
     if url is not None:
@@ -93,8 +93,8 @@ def print_config(
     match known:
         case McpClient.CLAUDE_CODE:
             settings = [word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")]
-            # Options stand before the name, and --env, which takes any number of words, not right before it; what
-            # follows the dashes is the server's own command.
+            # Options stand before the name. --env takes any number of words, so it does not stand right
+            # before the name. The server's own command follows the dashes.
             words = [
                 "claude",
                 "mcp",

@@ -1,11 +1,11 @@
 """The tasks that this server answers for: the admin core's, and plans that wait for consent.
 
-The id of a task under way is the admin core's (`t…`). The id of one that waits is the token of its plan (`p….…`), with
-`.apply` behind it where it was called as `apply_plan`: once the plan is applied, it stands for the task that this
-made. With several clusters the cluster's name and a colon come first.
+The id of a task under way is the admin core's (`t…`). The id of a waiting one is the token of its plan
+(`p….…`), followed by `.apply` if it was called as `apply_plan`. Once the plan is applied, that id stands for
+the task that this made. With several clusters the cluster's name and a colon come first.
 
-A client that takes no tasks waits for its long call, and hears meanwhile how far it is. Before anybody's deadline passes it
-is answered with the task, and a model asks for that again: nothing is lost and nothing is in doubt.
+For a client that takes no tasks, the call waits and reports its progress. Before the deadline of the client
+passes, the call is answered with the task, and the model polls that: nothing is lost and nothing is in doubt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ APPLIED: Final = ".apply"
 _RUNNING: Final = re.compile(r"t[0-9a-f]{24}\Z")
 _WAITING: Final = re.compile(r"p[0-9a-f]{24}\.[A-Za-z0-9_-]{1,64}(\.apply)?\Z")
 KEPT_MS: Final = 86_400_000  # as the admin core keeps a task
-END_S: Final = 5.0  # how long a cancelled one may take to be so
+END_S: Final = 5.0  # maximum time for a cancelled task to stop
 POLL_S: Final = 0.05
 
 
@@ -144,7 +144,7 @@ class ClusterTasks:
             task = await client.call("tasks.get", {"task_id": task_id}, principal=principal)
         except InvalidArgument:
             return None
-        if principal and task["principal"] != principal:  # else the broker looks at it
+        if principal and task["principal"] != principal:  # without a principal the broker decides
             return None
         view = running_view(task, cluster)
         match task["state"]:
@@ -174,7 +174,7 @@ class ClusterTasks:
             return _dumped(error_result(lost, self._asked(cluster)))
 
     def _asked(self, cluster: str | None) -> Asked:
-        """Return the terms of an answer: what is too long for a task's result is left out; get_task has all of it, in parts."""
+        """Return the terms of an answer. It is cut to a result's size. get_task has all of it, in parts."""
         return Asked(operation=None, arguments={}, profile=self._profile, cluster=cluster)
 
     # -- waiting for consent ---------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ class ClusterTasks:
         return replace(over, status="failed", message=why, error=error)
 
     async def answer(self, task_id: str, responses: Mapping[str, Any], request: Request) -> None:
-        """Take a person's answer; one that the task does not wait for is ignored.
+        """Take a person's answer. Ignore one that the task does not wait for.
 
         Raises:
-            MCPError: a person agreed, and the change was refused all the same.
+            MCPError: a person agreed, but the change was refused.
         """
         where = self._where(task_id)
         view = await self.get(task_id, request)
@@ -240,14 +240,14 @@ class ClusterTasks:
             raise _as_protocol_error(error) from error
 
     async def _discard(self, client: OpsClient, plan_id: str, principal: str) -> None:
-        """Discard a plan that was agreed to and cannot be applied, so that it is not asked about again."""
+        """Discard a plan that was agreed to but cannot be applied, so that it is not shown for consent again."""
         try:
             await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
         except ClusterError:
             return  # it is used or gone by now
 
     async def cancel(self, task_id: str, request: Request) -> None:
-        """Cancel a task and wait until it has stopped; one that has ended stays as it is."""
+        """Cancel a task and wait until it has stopped. One that has ended stays as it is."""
         where = self._where(task_id)
         view = await self.get(task_id, request)
         if where is None or view is None or view.status not in ("working", "input_required"):
@@ -287,7 +287,7 @@ def _dumped(result: CallToolResult) -> dict[str, Any]:
 
 
 def progress_of(task: Mapping[str, Any]) -> str:
-    """Return how far a task is, in a sentence for a model; a name that may be a sentence is left out of it."""
+    """Return the progress of a task, as a sentence for a model. It omits a name that may be a sentence."""
     parts = []
     for work in task["work"]:
         of = "" if work.get("total") is None else f" of {work['total']:,}"
@@ -304,21 +304,22 @@ def _as_protocol_error(error: ClusterError) -> MCPError:
     return MCPError(code=code, message=body["message"], data=body)
 
 
-SHARE: Final = 0.8  # of a call's deadline that is waited
-FIRST_S: Final = 0.05  # until it is looked at again, and twice as long each time
-MOST_S: Final = 1.0  # every look is a call, and stands in the audit
-CANCEL_S: Final = 2.0  # for telling the cluster that nobody waits any more
+SHARE: Final = 0.8  # of a call's deadline that the server waits
+FIRST_S: Final = 0.05  # until the first poll, doubled each time
+MOST_S: Final = 1.0  # longest pause: every poll is a call, and is recorded in the audit
+CANCEL_S: Final = 2.0  # for cancelling the cluster's task after the caller has left
 
 
 async def waited(
     client: OpsClient, task: Mapping[str, Any], *, principal: str | None, context: Context[Any, Any] | None
 ) -> dict[str, Any]:
-    """Wait for a call that became a task; return its result or, after most of the deadline, the task and how to ask for it.
+    """Wait for a call that became a task. Return its result, or the task shortly before the deadline.
 
-    Cancelled, it stops the task: who made the call has left.
+    With the task comes the call that reads it. A cancelled wait stops the task, because its caller has left.
 
     Raises:
-        ClusterError: what the call came to; LimitReached: its result is too long to be kept.
+        ClusterError: the call failed.
+        LimitReached: its result is too long to be kept.
     """
     begun, pause = time.monotonic(), FIRST_S
     ask = {"task_id": task["task_id"]}

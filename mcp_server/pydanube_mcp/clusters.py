@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 def parse_connections(connect: Sequence[str], *, admin_url: str) -> dict[str, str]:
-    """Parse `NAME=URL` texts into name → admin URL, in order; without any, the one at `admin_url`.
+    """Parse `NAME=URL` texts into name → admin URL, in order. Without any, use the one at `admin_url`.
 
     Raises:
         InvalidArgument: a text of another form, or a name given twice.
@@ -82,7 +82,7 @@ class Clusters:
         With several clusters the name is required: a default would now and then change the wrong one.
 
         Raises:
-            InvalidArgument: it is missing, or unknown.
+            InvalidArgument: it is missing, or there is no such cluster.
         """
         own = dict(arguments)
         if not self.several:

@@ -1,19 +1,21 @@
-"""Consent to destructive changes: asked of the person at the client if it can ask, else given by the plan's token.
+"""Consent to destructive changes: by the person at the client if it shows forms, else by the plan's token.
 
-Nothing that destroys is done without one of the two, and every refusal says how to go on:
+Every destructive change needs one of the two, and every refusal names the next step:
 
-    the client shows forms       the person types the name of what goes; a token alone is not enough
-    it does not, --confirm auto  the plan's token, which only whoever made the plan can use, once
-    it does not, --confirm human nobody over MCP; the error holds the command for a person to run, and no key:
-                                 tokens that leave the server are sealed (`SealedClient`)
+    the client shows forms       the person types the name of the deleted object, a token alone is not enough
+    it does not, --confirm auto  the plan's token, which only the maker of the plan can use, once
+    it does not, --confirm human no consent over MCP: the error holds the command for a person to run, and no key,
+                                 because tokens that leave the server are sealed (`SealedClient`)
 
-A client of the 2026 protocol gets the question as the answer to its call and repeats the call with what was said; the
-plan's token travels in the state that the SDK seals to the call, its arguments and its age. One of the 2025 protocol
-is asked while its call waits. A client that takes tasks gets a long change as a task that waits for the answer.
+A client of the 2026 protocol gets the question as the answer to its call and repeats the call with the
+person's answer. The plan's token travels in the state that the SDK seals to the call, its arguments and its
+age. A client of the 2025 protocol gets the question while its call waits. A client that takes tasks gets a
+long change as a task that waits for the answer.
 
-A plan's token lets whoever has it make the change, on the command line or over JSON-RPC too. A model that must not apply plans
-must not hold one. So tokens are sealed wherever they stand: the secret is hidden under a key of this process, and marked with
-it. Only the argument `plan_token` of a change is opened, on its way to the admin core; what was not sealed here opens nothing.
+A plan's token permits its holder to make the change, on the command line or over JSON-RPC too. A model that
+must not apply plans must not hold one. So tokens are sealed everywhere: the secret is encrypted and
+authenticated with a key of this process. Only the argument `plan_token` of a change is opened, on its way to
+the admin core. A token that was not sealed here opens nothing.
 """
 
 from __future__ import annotations
@@ -52,13 +54,13 @@ _FIELD: Final = "name"
 
 class Confirm(StrEnum):
     AUTO = "auto"
-    HUMAN = "human"  # only a person's own answer, never a token that a model passes on
+    HUMAN = "human"  # only a person's own answer, never a token from a model
 
 
 class Answer(StrEnum):
     YES = "yes"
     NO = "no"
-    UNASKED = "unasked"  # the question did not reach anybody
+    UNASKED = "unasked"  # the question reached no person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Return the name that has to be typed: that of what the plan deletes."""
+        """Return the name that has to be typed: that of the object that the plan deletes."""
         arguments = self.plan["arguments"]
         for key in ("subscription", "topic", "subject", "namespace", "broker_id"):
             if arguments.get(key):
@@ -111,12 +113,12 @@ def can_ask(context: Context[Any, Any] | None) -> bool:
 
 
 def waits(context: Context[Any, Any]) -> bool:
-    """Return whether the client is asked while its call waits (2025), or by the call's answer (2026)."""
+    """Return whether the question comes while the call waits (2025), not as the call's answer (2026)."""
     return (context.protocol_version or "") < _MODERN
 
 
 def question_result(question: Question, token: str) -> InputRequiredResult:
-    """Return the answer that asks; the call is made again with the person's answer and the state."""
+    """Return the answer with the question. The client repeats the call with the reply and the state."""
     params = ElicitRequestFormParams(message=question.text, requested_schema=question.schema)
     state = {"token": token, "plan": dict(question.plan) | {"diff": []}, "cluster": question.cluster}
     return InputRequiredResult(
@@ -125,9 +127,9 @@ def question_result(question: Question, token: str) -> InputRequiredResult:
 
 
 def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
-    """Return what a repeated call brings: the question, the plan's token, the answer. None: it is a first call.
+    """Return the question, the plan's token and the answer of a repeated call, or None for a first call.
 
-    The state was sealed by this server for this call and these arguments; anything else does not get here.
+    The SDK accepts only a state that this server has sealed for this call and these arguments.
     """
     if context.request_state is None:
         return None
@@ -140,7 +142,7 @@ def said(context: Context[Any, Any]) -> tuple[Question, str, Answer] | None:
 
 
 async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
-    """Ask while the call waits. Any failure on the way counts as no consent."""
+    """Send the question while the call waits. Any failure on the way counts as no consent."""
     try:
         with anyio.fail_after(ASK_TIMEOUT_S):
             result = await context.request_context.session.elicit_form(
@@ -154,7 +156,7 @@ async def ask_now(question: Question, context: Context[Any, Any]) -> Answer:
 
 
 def refusal(question: Question, answer: Answer, by_a_person: Mapping[str, Any]) -> PermissionDenied:
-    """Return the refusal without consent. If nobody could be asked, a person can still run the command."""
+    """Return the refusal. If the question reached no person, it holds the command for one to run."""
     why = (
         "the person asked did not agree"
         if answer is Answer.NO
@@ -187,7 +189,7 @@ def sealed(text: str) -> str:
 
 
 def opened(token: str) -> str:
-    """Return the plan token that was sealed here; for any other text one that opens nothing."""
+    """Return the plan token that was sealed here, or for any other text a token that opens nothing."""
     match = _SEALED.fullmatch(token)
     if match is None:
         return _TOKEN.sub(lambda found: f"{found[1]}.{_OPENS_NOTHING}", token)
@@ -203,7 +205,7 @@ def _seal(plan_id: str, secret: str) -> str:
 
 
 def _masked(plan_id: str, secret: bytes) -> bytes:
-    # Of each plan another, and used for its one secret only
+    # A different mask for each plan, used only for its one secret
     mask = hmac.digest(_KEY, b"mask " + plan_id.encode(), "sha256")
     return bytes(one ^ other for one, other in zip(secret, mask, strict=False))
 

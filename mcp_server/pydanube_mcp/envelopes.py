@@ -1,7 +1,7 @@
-"""Refuse a message that is no JSON-RPC 2.0 message of MCP, with its id where that can be read.
+"""Refuse a message that is no JSON-RPC 2.0 message of MCP, with its id if that is readable.
 
-The SDK drops such a message over stdio, and takes a request whose id is no string or integer for a notification, so that its
-caller waits for ever. Its own refusals over HTTP quote the library that it validates with.
+The SDK drops such a message over stdio, and takes a request whose id is no string or integer for a
+notification, so that its caller waits for ever. Its own refusals over HTTP quote the validation library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHAPE: Final = (
 
 
 def refusal(message: bytes | str) -> JSONRPCError | None:
-    """Return the answer to a message that is none; None if the SDK can take it."""
+    """Return the answer to an invalid message, or None if the SDK can take it."""
     try:
         jsonrpc_message_adapter.validate_json(message, by_name=False)
     except ValidationError:
@@ -84,7 +84,7 @@ def _depth_exceeds(value: Any, depth: int = 150) -> bool:
 
 
 class CheckedMessages:
-    """An ASGI application in front of another that refuses what is no message of MCP with 400."""
+    """An ASGI application in front of another that refuses messages which are not MCP's with 400."""
 
     def __init__(self, app: AsgiApp) -> None:
         self._app = app

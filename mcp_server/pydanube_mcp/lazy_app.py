@@ -1,9 +1,9 @@
 """The HTTP face whose MCP half is loaded by its first request.
 
-The SDK and the models of two protocols take a second of processor and 50 MB to load. A broker whose HTTP port nobody
-asks for MCP needs neither, so `/mcp` begins as a promise: the first request to it loads them, in a thread, while the
-loop goes on serving; requests that come meanwhile wait for the same load. What the load raises is the answer to those
-who waited, and the next request tries again.
+The SDK and the models of two protocols take a second of processor time and 50 MB to load. A broker whose HTTP
+port receives no MCP request needs neither. The first request to `/mcp` loads them, in a thread, while the
+loop goes on serving. Later requests wait for the same load. An error of the load is the answer to all waiting
+requests, and the next request tries again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LazyApp(Generic[T]):
 
     Args:
         load: the slow part, which runs in a thread.
-        serve: makes the application of what was loaded, on the loop, and closes it at the end.
+        serve: makes the application from the result of `load`, on the loop, and closes it at the end.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LazyApp(Generic[T]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Own what the application opens; closed at the end of the block."""
+        """Own the resources of the application, and close them at the end of the block."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._keep)
             try:
@@ -60,14 +60,15 @@ class LazyApp(Generic[T]):
                 group.cancel_scope.cancel()
 
     async def _keep(self) -> None:
-        """Keep the application open, in a task of its own: what a request's task opens would end with it."""
+        """Keep the application open, in a task of its own. In a request's task it would end with that."""
         while True:
             await self._wanted.wait()
             try:
-                # Given up when the process stops: what is half loaded needs no closing, and others wait for the stop.
+                # Abandoned when the process stops: a half-finished load needs no closing, and the stop must
+                # not wait for it.
                 loaded = await anyio.to_thread.run_sync(self._load, abandon_on_cancel=True)
                 async with self._serve(loaded) as self._app:
-                    # As at the start of the process: what lives as long as the process is not looked through again.
+                    # As at the start of the process: permanent objects are excluded from garbage collection.
                     gc.freeze()
                     self._opened.set()
                     await anyio.sleep_forever()
@@ -106,13 +107,13 @@ async def lazy_http_face(
     allowed_hosts: Collection[str] = (),
     entry: OpsEntry | None = None,
 ) -> AsyncIterator[HttpFace]:
-    """`http_face` of one cluster, with `/rpc` at once and `/mcp` loaded by its first request.
+    """`http_face` of one cluster: `/rpc` is ready immediately, `/mcp` is loaded by its first request.
 
-    `entry` is `danube.ops/Call` where that is in this process: neither then takes the way over the admin port.
+    `entry` is `danube.ops/Call` if that is in this process: both then bypass the admin port.
     """
 
     def load() -> Any:
-        # By name and here: at import time they would cost what this module is there to save.
+        # By name and here: imported at the top, they would cost the time that this module saves.
         import_module("pydanube_mcp.run")
         build: Any = import_module("pydanube_mcp.server").build_server
         return build(

@@ -1,14 +1,14 @@
 """Take arguments as language models write them, by the schema that the tool shows.
 
-| the schema says | taken |
+| schema | taken |
 |---|---|
 | integer | `2.0`, `"2"` |
 | boolean | `"true"`, `"false"` |
 | object | its JSON as a string |
 | an optional argument | `null`: left out |
 
-A string stays as it is, so that no name, position or token becomes another one. Everything else that does not fit is left
-for the admin core to refuse.
+A string stays as it is, so that no name, position or token becomes another one. Everything else that does not
+fit is left for the admin core to refuse.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[st
 def _object(
     schema: Mapping[str, Any], given: Mapping[str, Any], *, keep: frozenset[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return an object's values. `keep`: names whose null stays; None: of all, as null is a value there."""
+    """Return an object's values. `keep`: names whose null stays. None: all, because null is a value there."""
     rest = schema.get("additionalProperties")
     taken: dict[str, Any] = {}
     coerced: list[str] = []
@@ -65,7 +65,7 @@ def _object(
 
 
 def _read(wanted: Mapping[str, Any], value: Any) -> Any:
-    """Return the value that was meant; `_ABSENT` where it has the type already, or stands for none of it."""
+    """Return the intended value, or `_ABSENT` if it already has the type or stands for no value of it."""
     match wanted.get("type"), value:
         case "integer", float() if value.is_integer():
             return int(value)

@@ -1,9 +1,9 @@
-"""Profiles of tools: those that a model has to read, with schemas cut to what a caller needs.
+"""Profiles of tools: those that a model has to read, with schemas reduced to the caller's needs.
 
-Every byte here is read with every turn of a conversation. So the input schemas say names, types, choices and what
-the names leave open; lengths and unknown arguments are checked by the admin core, whose errors say what is wanted.
-Both profiles reach everything: what `default` does not list, `find_operations`, `read_operation`, `plan_operation`
-and `apply_plan` do.
+A model reads every byte here again with every turn of a conversation. So the input schemas have names, types,
+choices and facts that the names leave open. The admin core checks lengths and unexpected arguments, and its
+errors describe valid values. Both profiles reach everything: `find_operations`, `read_operation`,
+`plan_operation` and `apply_plan` reach the operations that `default` does not list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydanube_core.spelling import close_names, shown
 
 
 class Profile(StrEnum):
-    DEFAULT = "default"  # what most conversations need, to keep a model's context small
+    DEFAULT = "default"  # the needs of most conversations, to keep a model's context small
     FULL = "full"
 
 
@@ -29,11 +29,12 @@ CLUSTER: Final = "cluster"  # the argument that names one of several
 _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
-_SAID_ONCE: Final = frozenset(  # in the instructions
+_SAID_ONCE: Final = frozenset(  # described in the instructions only
     {"limit", "page", "filter", "sort", "top", "plan_token", "why"}
 )
-# A call takes them: of lists that are refreshed again and again, of which the instructions name `changed_since`, and the
-# condition by which a command of diagnosis ends; in every schema they would cost a model 400 tokens each time
+# Valid in a call, but in no schema: those of lists that are refreshed again and again, of which the
+# instructions name `changed_since`, and the condition by which a command of diagnosis ends. In every schema
+# they would cost a model 400 tokens each time
 FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because", "fail_on", "passed"})
 _PLAN_ONLY: Final = (
     "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
@@ -41,7 +42,7 @@ _PLAN_ONLY: Final = (
 _AS_ANOTHER: Final = "As set_"  # of the same set of tools, so that both are listed or none
 _PLAN_TOKEN: Final = "plan_token"
 _WHY: Final = "why"
-_ANY_NUMBER: Final = 1_000_000  # a bound of this size says nothing of what is meant
+_ANY_NUMBER: Final = 1_000_000  # a bound of this size carries no meaning
 _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
     (" (exit 6)", ""),  # of the command line
@@ -50,7 +51,8 @@ _SHORTER: Final = (
 _ONLY_THE_NAME: Final = re.compile(
     r"(Name|Id) of the \w+\Z|What kind of principal has the name\Z|Only (of )?this \w+\Z"
 )
-#: what an argument's name, type and default say without them; the command line's help and `find_operations` have them
+#: descriptions that repeat an argument's name, type and default. The command line's help and
+#: `find_operations` have them
 SAID_BY_THE_NAME: Final = frozenset(
     {
         SINCE_DESCRIPTION,
@@ -120,7 +122,7 @@ def parse_toolsets(text: str | None) -> frozenset[str]:
     """Return the groups of operations that the named sets hold.
 
     Raises:
-        InvalidArgument: there is no such set; says which there are.
+        InvalidArgument: there is no such set. The error lists the sets.
     """
     named = [each.strip() for each in (text or "").split(",") if each.strip()]
     for each in named:
@@ -160,8 +162,11 @@ def small_input(operation: Operation) -> dict[str, Any]:
 
 
 def _not_needed(operation: Operation, name: str) -> bool:
-    """Return whether an argument can be left out: a token that `apply_plan` takes as well, and `why`, which is in the
-    instructions, of the tools that are listed by the hundred."""
+    """Return whether an argument can be left out of the schema.
+
+    These are tokens that `apply_plan` takes as well, and `why`, which is in the instructions, in the many
+    tools outside the default profile.
+    """
     if name == _WHY:
         return not operation.default_profile
     return name == _PLAN_TOKEN and name not in operation.request_names and not operation.can_destroy
@@ -182,7 +187,7 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     small = {
         key: value
         for key, value in schema.items()
-        # Names of a map's keys stand for its pattern: without them nobody could write one.
+        # Names of a map's keys replace its pattern: without them a model could not write one.
         if key not in _CHECKED_BEHIND or (key == "propertyNames" and "enum" in value)
     }
     said = small.get("description", "")
@@ -210,12 +215,12 @@ def small_output(operation: Operation) -> dict[str, Any]:
     """Return the names of the result's fields only, without computing its schema, which takes time."""
     fields = operation.result.model_fields.items()
     names = [field.serialization_alias or name for name, field in fields if name not in FOR_PROGRAMS]
-    reasons = {f"{name}_reason" for name in names}  # in the instructions
+    reasons = {f"{name}_reason" for name in names}  # explained in the instructions
     return {"type": "object", "properties": {name: {} for name in names if name not in reasons}}
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:
-    """Return why a tool is in a server's list or not, and what to do."""
+    """Return why a server lists a tool or not, with a remedy."""
     by_tool = TOOLS.get(name) or next((each for each in TOOLS.values() if each.name == name), None)
     if by_tool is None:
         close = close_names(name.replace(".", "_"), TOOLS)
@@ -262,7 +267,7 @@ def _step(step: dict[str, Any], profile: Profile) -> dict[str, Any]:
     if operation is None or is_listed(operation, profile, read_only=False):
         return step
     arguments = dict(step.get("arguments") or {})
-    # Which cluster it is for is said to the tool that is called, not to the operation that this names.
+    # The cluster is an argument of the called tool, not of the operation that it names.
     where = {CLUSTER: arguments.pop(CLUSTER)} if CLUSTER in arguments else {}
     token = arguments.pop("plan_token", "")
     if token:

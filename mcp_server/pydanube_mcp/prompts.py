@@ -31,10 +31,11 @@ def prompt_list() -> list[Prompt]:
 
 
 def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResult:
-    """Return the runbook with the values filled in; the values are data that somebody typed.
+    """Return the runbook with the values filled in. The values are unchecked data from the user.
 
     Raises:
-        MCPError: -32602 for a name or an argument that does not exist, and for a required one that is missing.
+        MCPError: -32602 for a name or an argument that does not exist, and for a required one that is
+            missing.
     """
     runbook = all_runbooks().get(name)
     if runbook is None:
@@ -64,7 +65,7 @@ def get_prompt(name: str, arguments: Mapping[str, str] | None) -> GetPromptResul
 
 
 def choices_of(prompt: str, argument: str) -> tuple[str, ...] | None:
-    """Return the values that an argument may have; None where it is a name in the cluster."""
+    """Return the values that an argument may have, or None if it is a name in the cluster."""
     runbook = all_runbooks().get(prompt)
     parameter = runbook.parameter(argument) if runbook else None
     return parameter.choices if parameter is not None and parameter.choices else None

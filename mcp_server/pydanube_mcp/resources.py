@@ -7,8 +7,8 @@
     danube://alerts                                             alerts.list, and can be subscribed to
     danube://metrics                                            cluster.metrics
 
-With several clusters each takes `?cluster=NAME`. Completion is served from the lists of operations and is silent
-about what it cannot reach: a client's drop-down is no place for an error.
+With several clusters each takes `?cluster=NAME`. Completion reads the lists of operations and omits clusters
+that it cannot reach, because a client's drop-down has no place for an error.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _FIXED: Final = (
 
 
 def resource_list(clusters: Clusters) -> list[Resource]:
-    """Return the resources without parts; with several clusters once for each."""
+    """Return the resources without parts. With several clusters there is one for each."""
     return [
         Resource(
             uri=each.uri + query,
@@ -142,8 +142,8 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
     """Return the resource as JSON text.
 
     Raises:
-        MCPError: -32602 if there is no such resource, -32603 if it cannot be read now; `data` has the URI and our
-            error object.
+        MCPError: -32602 if there is no such resource, -32603 if it cannot be read now. `data` has the URI and
+            our error object.
     """
     arguments: dict[str, Any] = {}
     try:
@@ -198,13 +198,13 @@ async def complete(clusters: Clusters, name: str, prefix: str, given: Mapping[st
 
 
 def completion(hits: Iterable[str]) -> Completion:
-    """Return the hits in order; what a client offers ends up in a prompt, so a name that may be a sentence is not offered."""
+    """Return the hits in order, without names that may be sentences: they may end up in a prompt."""
     plain = sorted({hit for hit in hits if is_plain(hit)})
     return Completion(values=plain[:MAX_COMPLETIONS], total=len(plain), has_more=len(plain) > MAX_COMPLETIONS)
 
 
 async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
-    """Return topics by their full names, for arguments of prompts; of the first cluster."""
+    """Return topics of the first cluster by their full names, for arguments of prompts."""
     try:
         answer = await clusters.named(clusters.names[0]).call("topics.list", {"limit": 1000})
     except ClusterError:

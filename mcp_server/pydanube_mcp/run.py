@@ -26,8 +26,9 @@ from pydanube_mcp.envelopes import CheckedMessages
 from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
 from pydanube_mcp.session_limit import SessionLimit
 
-# Sessions are of the 2025 protocol only: each holds its streams, about 100 kB. The next one takes the place of the one
-# that has been idle longest; only if every one has a stream open or a call under way is it refused with 503.
+# Only sessions of the 2025 protocol: each holds its streams, about 100 kB. A new one replaces the one that
+# has been idle longest. Only if every session has an open stream or a call under way is the new one refused
+# with 503.
 MAX_SESSIONS: Final = 256
 SESSION_IDLE_S: Final = 600.0
 
@@ -51,7 +52,7 @@ def _in_front_of(app: AsgiApp) -> AsgiApp:
 
 def _starlette(server: DanubeServer) -> Starlette:
     return server.streamable_http_app(
-        # Streams that break off are taken up again only where the suite asks for it: there is nothing to lose in ours.
+        # Interrupted streams are resumed only for the conformance suite: in ours there is nothing to lose.
         event_store=server.others,
         retry_interval=None if server.others is None else 100,
         streamable_http_path="/mcp",
@@ -88,7 +89,7 @@ async def http_face(
 
 
 def _settle() -> None:
-    """Exclude what is loaded by now from garbage collection, since it lives as long as the process; turn collection on."""
+    """Exclude all present objects from garbage collection, because they are permanent. Turn collection on."""
     gc.freeze()
     gc.enable()
 
@@ -126,9 +127,9 @@ def run_http(
     protocol: Any = "auto",
     **arguments: Unpack[ServerArguments],
 ) -> None:
-    """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish what is under way within `grace_s`.
+    """Serve `/mcp` on a bound socket until SIGINT or SIGTERM, then finish open requests within `grace_s`.
 
-    `protocol` is uvicorn's `http`: whoever starts a process with this bounds its connections by it.
+    `protocol` is uvicorn's `http`. The starter of the process bounds its connections by it.
     """
 
     async def serve() -> None:

@@ -1,10 +1,11 @@
-"""Make room for a new session of the 2025 protocol when the limit is reached: the longest idle one is ended.
+"""Make room for a new session of the 2025 protocol at the limit, by ending the longest idle one.
 
-Programs that end without a farewell leave their sessions behind, and 256 of them kept every new client out until the
-first was ten minutes old. A session that goes is ended as its client would end it, by DELETE; if that client is still
-there, its next request is answered 404, which by the protocol means that it begins anew.
+Programs that end without closing their sessions leave them behind: 256 of them kept every new client out
+until the first was ten minutes old. A session is ended as its client would end it, by DELETE. If that client
+still exists, its next request is answered 404, upon which the protocol has it start a new session.
 
-Where it is known who calls, whoever has most sessions gives way first: nobody ends those of others by opening many.
+With authentication on, the caller with the most sessions loses one first: a caller cannot end others'
+sessions by opening many.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pydanube_core.security.permissions import Principal
 
 SESSION: Final = b"mcp-session-id"
 _FULL: Final = 503
-_MOST_KNOWN: Final = 1024  # several times as many as are kept: some have ended without our seeing it
+_MOST_KNOWN: Final = 1024  # several times the limit: some have ended unnoticed
 
 
 @dataclass(slots=True)
 class _Session:
-    owner: Principal | None  # None: nobody asks who calls
+    owner: Principal | None  # None: authentication is off
     under_way: int = 0  # requests and open streams
 
 
@@ -51,7 +52,7 @@ class SessionLimit:
             self._sessions.pop(session, None)
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request without a session; if it is refused for lack of room, make some and pass it on again."""
+        """Pass on a request without a session. If it is refused for lack of room, make some and retry."""
         heard: list[Message] = []
         identity = current_identity.get()
         owner = None if identity is None else identity.principal
@@ -81,7 +82,8 @@ class SessionLimit:
     def _first_to_go(self, newcomer: Principal | None) -> bytes | None:
         """Return the session to end for a new one: the longest idle one of the caller with most sessions.
 
-        One that is in use goes only where its owner has more than the newcomer will have. None: there is none.
+        A session in use is ended only if its owner has more than the newcomer will have. None: no session may
+        end.
         """
         of = Counter(each.owner for each in self._sessions.values())
         of[newcomer] += 1
@@ -110,7 +112,7 @@ class SessionLimit:
     @contextmanager
     def _used(self, session: bytes) -> Iterator[None]:
         used = self._sessions.pop(session, None)
-        if used is None:  # one that the application does not know, or that has just gone
+        if used is None:  # the application does not have it, or it has just ended
             yield
             return
         self._sessions[session] = used

@@ -1,10 +1,10 @@
 """Cut a result to the size that a model can take, with the call that returns the rest.
 
-What a list of operations answers is asked for again with fewer items, so that its own `next_page` goes on. Anything else
-that is too long is cut into parts: each has the next items of its lists and maps and the next pieces of its long texts,
-and the small fields of what was cut. `rest` says how many parts there are and which call gives the next one. The parts
-are made of the answer anew at each call, so nothing is kept here; of what changes in between, a part shows the state of
-its call.
+A list of operations is read again with fewer items, so that its own `next_page` continues. Any other long
+answer is cut into parts: each has the next items of its lists and maps, the next pieces of its long texts,
+and the small fields of cut objects. `rest` holds the number of parts and the call for the next one. Each call
+computes the parts from a new answer, so nothing is kept here, and a part shows the state at the time of its
+call.
 
 Pure.
 """
@@ -42,12 +42,12 @@ def size_of(value: Any) -> int:
 
 
 def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
-    """Return how many items of a page fit into an answer; None if a single one does not.
+    """Return how many items of a page fit into an answer, or None if not even one does.
 
     Args:
         items: of the page that was too long.
         whole: bytes of the whole answer.
-        limit: the items that were asked for.
+        limit: the requested number of items.
     """
     room = MAX_RESULT_BYTES - (whole - sum(size_of(item) + 1 for item in items)) - _RESERVE_BYTES
     count = 0
@@ -60,7 +60,7 @@ def fewer(items: Sequence[Any], whole: int, limit: int) -> int | None:
 
 
 def in_parts(body: Mapping[str, Any], number: int) -> Part:
-    """Return part `number` (from 1) of a body; after the last one, the last. A short body has one part."""
+    """Return part `number` (from 1) of a body, at most the last one. A short body has one part."""
     if size_of(body) <= MAX_RESULT_BYTES:
         return Part(body=dict(body), number=1, of=1)
     parts: list[_Building] = [_Building(body)]
@@ -86,7 +86,7 @@ def _units(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _units(inner, (*path, index))
     else:
         text = str(value)
-        step = _WHOLE_BYTES // 4  # a character has at most so many bytes; escaped, some more
+        step = _WHOLE_BYTES // 4  # a character has at most 4 bytes, or a few more if escaped
         for begin in range(0, len(text), step):
             yield path, text[begin : begin + step]
 

@@ -1,7 +1,8 @@
 """Skills (SEP-2640): the runbooks as files that a client loads on demand, listed with their digests.
 
-Each is `skill://NAME/SKILL.md`, a text that a model follows, and `skill://NAME/references/runbook.toml`, the runbook
-itself as `danube runbook` carries it out. Both are plain resources as well, for clients that know nothing of skills.
+Each is `skill://NAME/SKILL.md`, a text that a model follows, and `skill://NAME/references/runbook.toml`, the
+runbook itself as `danube runbook` carries it out. Both are plain resources as well, for clients without
+support for skills.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Skills(Extension):
         )
 
     async def _read_folder(self, ctx: Request, params: Folder) -> HandlerResult:
-        """Return the content of a skill's folder; they are small, so there is one page."""
+        """Return the content of a skill's folder, which is small, so there is one page."""
         folder = params.uri.rstrip("/") + "/"
         found: dict[str, dict[str, Any]] = {}
         for skill in all_skills():

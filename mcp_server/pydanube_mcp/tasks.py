@@ -1,8 +1,8 @@
 """Tasks (SEP-2663): a long operation is answered with a task, which the client polls, answers and cancels.
 
-Nothing of a task is kept here. One under way is a task of the admin core, kept in the cluster; one that waits for a
-person's consent is the plan that the consent is for. So any process of this server, also one that was started after
-the first was killed, answers for the same id. A client that does not declare the extension waits for its call.
+No state of a task is kept here. A task under way is one of the admin core, kept in the cluster. A task that
+waits for consent is the plan to consent to. So any process of this server, even one started after the first
+was killed, answers for the same id. For a client that does not declare the extension, the call waits.
 
 Only the 2026 protocol has extensions. Source: SEP-2663 (`io.modelcontextprotocol/tasks`).
 """
@@ -104,7 +104,7 @@ def takes_tasks(request: Request) -> bool:
 
 
 def hand_over(view: TaskView) -> bool:
-    """Answer the tool call under way with a task; return whether that is possible."""
+    """Answer the tool call under way with a task. Return whether that is possible."""
     slot = _begun.get()
     if slot is None:
         return False
@@ -181,7 +181,7 @@ def program_of(session: ServerSession) -> CallingProgram:
 
 
 def principal_of(request: ServerRequestContext[Any, Any]) -> str | None:
-    """Return the principal that an HTTP request claims; the guard in front has checked its form. None over stdio."""
+    """Return the principal that an HTTP request claims, in checked form. None over stdio."""
     headers = getattr(request.request, "headers", None)
     found = headers.get("danube-principal") if headers else None
     return None if found is None else str(found)

@@ -1,10 +1,10 @@
 """The operations as MCP tools.
 
-Everything comes from the registry. All four annotations are always set, because the protocol's defaults are the
-pessimistic ones and clients act on them. Results and errors are structured; their text is the same JSON, for clients
-that read only text.
+Everything comes from the registry. All four annotations are always set, because the protocol's defaults are
+the pessimistic ones and clients act on them. Results and errors are structured. Their text is the same JSON,
+for clients that read only text.
 
-A broker with its locks on says what the caller holds: then only the tools that he may use are listed.
+With authorization on, only the tools that the caller has permissions for are listed.
 """
 
 from __future__ import annotations
@@ -73,12 +73,15 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
 
 
 def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
-    """In full where the profile is; else the names of the fields. The result, or `error`: clients hold structured content of a refused call against this schema as well, and the
-    one of the TypeScript SDK shows nothing of an answer that does not match."""
+    """The schema of the result, in the profile `default` only the names of its fields.
+
+    It also allows `error`: clients validate the structured content of a refused call against this schema as
+    well, and the TypeScript SDK hides an answer that does not match.
+    """
     if profile is Profile.DEFAULT:
         return small_output(operation)
     schema = operation.output_schema
-    # Get_task tells of an error of its own
+    # get_task reports an error of its own
     kinds = ["object", "null"] if "error" in schema["properties"] else "object"
     error = {"type": kinds, "description": "Instead of a result, where the call was refused"}
     properties = {**schema["properties"], "error": error}
@@ -98,7 +101,7 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
     """Return the operation behind a tool. One that the profile does not list can be called, too.
 
     Raises:
-        InvalidArgument: no such tool; says which are close.
+        InvalidArgument: no such tool. The error names similar ones.
     """
     operation = TOOLS.get(name)
     if operation is None:
@@ -106,7 +109,7 @@ def find_tool(name: str, *, profile: Profile, read_only: bool) -> Operation:
         close = [meant.tool] if meant is not None else close_names(name.replace(".", "_"), TOOLS)
         steps = [TOOLS[known].next_call({}, "the tool of that name") for known in close]
         if not steps and _WORDS.match(name):
-            # One word: what could be a sentence is left out of proposed calls.
+            # One word: texts that may be sentences are left out of proposed calls.
             word = max(name.split("_"), key=len)
             steps = [TOOLS[_FIND].next_call({"query": word}, "finds operations by words")]
         raise InvalidArgument(
@@ -135,11 +138,11 @@ def on_a_cluster(
     return [step | {"arguments": {CLUSTER: name, **own}} for name in names[:_MOST_CLUSTERS]]
 
 
-PATIENCE_S: Final = 2.0  # for all clusters together: the list comes also while no broker answers
+PATIENCE_S: Final = 2.0  # for all clusters together, so that the list comes even if no broker answers
 
 
 async def offered_tools(tools: Sequence[Tool], clusters: Clusters) -> list[Tool]:
-    """Return the tools that the caller can use at one of the clusters; all, if its permissions are unknown."""
+    """Return the tools that the caller can use at some cluster, or all if permissions are unreadable."""
     held = await _permissions(clusters)
     return [tool for tool in tools if may_use(TOOLS[tool.name], held)]
 
