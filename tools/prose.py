@@ -45,7 +45,7 @@ FINISHED: Final = (
     "broker/pydanube_broker/tier",
     "broker/pydanube_broker/topics",
     "broker/pydanube_broker/wall_clock.py",
-    "cli/pydanube_cli/messages/export.py",
+    "cli/pydanube_cli",
     "client/pydanube",
     "core/pydanube_core/audit_begin.py",
     "core/pydanube_core/avro",

@@ -41,9 +41,7 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 # bounded.
 MAX_BODIES_BYTES: Final = 32 * 1024 * 1024
 SMALL_BODY_BYTES: Final = 64 * 1024
-BODY_TIMEOUT_S: Final = (
-    30.0  # for a body to arrive, so that a stuck upload does not hold its connection for ever
-)
+BODY_TIMEOUT_S: Final = 30.0  # for a body to arrive: a stuck upload must not hold its connection
 DISCARD_BYTES: Final = 64 * 1024 * 1024  # of a body that is too large, before its sender is cut off
 DISCARD_S: Final = 5.0
 DISCARD_PAUSE_S: Final = 0.5

@@ -1,13 +1,14 @@
 """Show answers of operations: plans with the question whether to apply them, findings, rows of tables, paths.
 
-Of `danube objects list --format paths|glob|sql`, `paths` is exact at any moment: only listed objects are the topic. `glob` is
-one pattern for each folder, for tools that take no list; while a compaction's sources are still there it matches them too
-(docs/operating.md#the-cold-tier). `sql` is all those patterns as one list of texts, for `read_parquet(…)`: a topic with partitions has several
-folders.
+Of `danube objects list --format paths|glob|sql`, `paths` is exact at any moment: only listed objects are the
+topic. `glob` is one pattern for each folder, for tools that take no list. While a compaction's sources still
+exist it matches them too (docs/operating.md#the-cold-tier). `sql` is all those patterns as one list of texts,
+for `read_parquet(…)`: a topic with partitions has several folders.
 
-Calls that take minutes have no deadline unless one was asked for. On a terminal a line on stderr says how far such a call is,
-by `brokers.status`, which a thread asks for meanwhile; it is gone when the answer comes. Of a replay that was interrupted the
-copies in the target say how far it has come: each names the message that it is a copy of.
+Calls that take minutes have no deadline unless the user gave one. On a terminal a line on stderr shows the
+progress of such a call, which a thread reads from `brokers.status`. The line is removed when the answer
+comes. The progress of an interrupted replay is read from the copies in the target: each names its original
+message.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MAX_DIFF_LINES: Final = 30
 
 
 def consents(operation: Declared, arguments: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
-    """Show the plan on stderr and ask."""
+    """Show the plan on stderr, and read the user's consent."""
     describe(operation, arguments, plan)
     undo = "it can be undone for a while" if plan.get("reversible") else "this cannot be undone"
     print(f"{undo}. Type yes to do it: ", end="", file=sys.stderr, flush=True)
@@ -141,7 +142,7 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def all_paths(ask: Ask, arguments: Mapping[str, Any]) -> list[str]:
-    """Return every path of the list, in order; all pages, unless the caller asked for one."""
+    """Return every path of the list, in order. All pages, unless the caller gave `limit` or `page`."""
     given = dict(arguments)
     follow = "limit" not in given and "page" not in given
     if follow:
@@ -174,7 +175,7 @@ _INTERVAL_S: Final = 0.5
 
 
 def with_progress(work: Callable[[], T], status: Callable[[], Mapping[str, Any]], operation: str) -> T:
-    """Run `work`; meanwhile show the broker's progress of `operation` on a terminal."""
+    """Run `work`, and show the broker's progress of `operation` on a terminal."""
     if not sys.stderr.isatty():
         return work()
     ended = threading.Event()
@@ -193,7 +194,7 @@ def _watch(ended: threading.Event, status: Callable[[], Mapping[str, Any]], oper
         try:
             line = progress_line(status(), operation)
         except ClusterError:
-            continue  # the call itself says what is wrong
+            continue  # the call itself reports the error
         if line:
             sys.stderr.write("\r" + line.ljust(shown))
             sys.stderr.flush()
@@ -204,7 +205,7 @@ def _watch(ended: threading.Event, status: Callable[[], Mapping[str, Any]], oper
 
 
 def progress_line(status: Mapping[str, Any], operation: str) -> str:
-    """Return `objects verify /default/logs: 12 of 340 objects, 3 s`; empty if the broker reports nothing."""
+    """Return `objects verify /default/logs: 12 of 340 objects, 3 s`, empty if the broker reports nothing."""
     for work in status.get("tier", {}).get("work", ()):
         if work["operation"] == operation:
             of = "" if work["total"] is None else f" of {work['total']:,}"
@@ -217,7 +218,7 @@ Asker = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 
 def outcome_of(task_id: str, ask: Asker) -> dict[str, Any]:
-    """Wait until a task has ended, with its progress on a terminal; return its result.
+    """Wait until a task has ended, with its progress on a terminal, and return its result.
 
     Raises the task's error. `Conflict`: it was cancelled, or its broker ended.
     """
@@ -251,12 +252,12 @@ def _work_line(work: Mapping[str, Any]) -> str:
 
 
 _ATTRIBUTE: Final = "x-replayed-from"  # /namespace/topic@offset
-_SETTLED_S: Final = 0.3  # what was on its way into the journal is there
+_SETTLED_S: Final = 0.3  # for records on their way into the journal to arrive
 _LOOKS: Final = 10
 
 
 class ReplayAccount:
-    """How far a replay got; made before it begins, asked after an interruption.
+    """The progress of a replay: created before it begins, read after an interruption.
 
     Args:
         ask: carries out an operation, by name and arguments.
@@ -269,7 +270,7 @@ class ReplayAccount:
         self._before = self._heads()
 
     def copied_until(self) -> dict[str, int]:
-        """Return concrete topic → where to continue a replay; empty if nothing was copied, or that is unknown."""
+        """Return concrete topic → where to continue a replay, empty if no copy was made or found."""
         try:
             heads = self._heads()
             for _ in range(_LOOKS):
@@ -296,5 +297,5 @@ class ReplayAccount:
         try:
             asked = self._ask("messages.peek", {"topic": self._target, "from": "latest", "limit": 1})
         except ClusterError:
-            return {}  # the replay will make it
+            return {}  # the replay creates the topic
         return {part: int(offset) for part, offset in asked["next_offsets"].items()}

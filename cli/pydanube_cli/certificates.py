@@ -1,6 +1,6 @@
-"""A certificate authority in a folder, with certificates for a broker and its clients: P-256, by `cryptography`.
+"""A certificate authority in a folder, with certificates for a broker and its clients: P-256.
 
-For development and for small installations; whoever has an authority uses its certificates instead.
+For development and for small installations. With an authority of your own, use its certificates instead.
 
 `danube tls init` makes one, with certificates of it.
 """
@@ -41,11 +41,11 @@ class CertificateFolder:
         return self.path / name
 
     def make(self, hosts: Sequence[str], *, principal: str, days: int, again: bool) -> None:
-        """Make missing files. `again`: make the pairs of server and client anew, under the same authority.
+        """Make missing files. `again`: replace the pairs of server and client, under the same authority.
 
         Raises:
             AlreadyExists: there is a server's certificate, and `again` is False.
-            InvalidArgument: a name is none, or the authority's files cannot be used.
+            InvalidArgument: a name is invalid, or the authority's files cannot be used.
             MissingExtra: `cryptography` is not installed.
         """
         try:

@@ -1,6 +1,6 @@
 """The facts that `fitness` judges for `danube doctor` and the start of a broker.
 
-What is looked at is left as it was: a file for the sync, and an object in a remote store, are made and removed again.
+Checks leave no trace: a file for the sync and an object in a remote store are created and removed again.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
     """Run all checks of the doctor, in the order of the report.
 
     Args:
-        load: gives the settings of the broker to be started, or raises what is wrong with them.
-        admin_url: the running broker's; None: where the settings put it.
+        load: returns the settings of the broker to be started, or raises their error.
+        admin_url: the running broker's. None: as in the settings.
     """
     try:
         settings = load()
@@ -67,7 +67,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
             summary=error.message,
             remedy="danube config check says where; danube config init writes a file to start from",
         )
-        # The defaults' ports, disk and store are not those of the broker that is meant.
+        # The defaults' ports, disk and store are not those of the intended broker.
         yield from (*_versions(), *_java(), *_files())
         return
     count = len(settings.sources)
@@ -187,7 +187,7 @@ def _is_there(module: str) -> bool:
 
 
 def _java() -> Iterator[Finding]:
-    """Look for Java, which only reports need; not checked without Spark."""
+    """Look for Java, which only reports need. Skipped without Spark."""
     if find_spec("pyspark") is None:
         return
     from pydanube_spark.java import find_java
@@ -255,7 +255,7 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
             check="data", level=Level.PROBLEM, summary=text, remedy="danube up --data-dir DIR, a folder"
         )
     except OSError:
-        pass  # `_disk` says it
+        pass  # `_disk` reports it
     else:
         if found is not None:
             text = f"{place.absolute()} is a data directory of format {found}"
@@ -263,7 +263,7 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
 
 
 def _place(settings: Settings) -> Path | None:
-    """Return the data directory, or the nearest existing folder above it; None in memory."""
+    """Return the data directory, or the nearest existing folder above it. None in memory."""
     if settings.data.dir is None:
         return None
     place = settings.data.dir.absolute()
@@ -353,12 +353,12 @@ def _newest_file_s(place: Path) -> float | None:
 
 
 def _ntp_state() -> int | None:
-    """Return the answer of `adjtimex`, which changes nothing; None if there is none."""
+    """Return the result of `adjtimex`, which changes nothing, or None if it is not available."""
     if not sys.platform.startswith("linux"):
         return None
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        # Modes = 0: read only; struct timex is 208 bytes
+        # Modes = 0: read only. struct timex is 208 bytes
         state = libc.adjtimex(ctypes.create_string_buffer(512))
     except (OSError, AttributeError):
         return None
@@ -409,7 +409,7 @@ def _store(settings: Settings, timeout_s: float) -> Iterator[Finding]:
             store_options(settings, Path()), retry=Retry(budget_s=min(timeout_s, settings.tier.timeout))
         )
         with contextlib.closing(store):
-            list(store.list("danube-doctor"))  # as a start does: the same refusal comes first
+            list(store.list("danube-doctor"))  # as a start does, so that the same refusal comes first
             store.put(key, b"danube doctor")
             now_s = time.time()
             stamped = [fact.modified_ms for fact in store.list("danube-doctor") if fact.key == key]

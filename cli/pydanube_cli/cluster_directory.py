@@ -36,7 +36,7 @@ _DryRun = Annotated[
 def _settings(config: Path | None, data_dir: Path, metadata: str) -> Settings:
     from pydanube_broker.settings.load import load_settings
 
-    # What these commands do is said in lines of their own
+    # These commands print their progress themselves
     logging.getLogger("pydanube").addHandler(logging.NullHandler())
     return load_settings(config, os.environ, overrides={"data.dir": str(data_dir), "metadata.url": metadata})
 

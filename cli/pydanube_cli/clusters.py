@@ -24,7 +24,7 @@ class Cluster:
     name: str
     broker: str | None
     admin: str | None
-    production: bool = False  # the console says so in colour
+    production: bool = False  # the console shows it in colour
 
 
 def clusters_file(env: Mapping[str, str]) -> Path:
@@ -61,7 +61,7 @@ def find_cluster(name: str, env: Mapping[str, str]) -> Cluster:
 
 
 def all_clusters(env: Mapping[str, str]) -> list[Cluster]:
-    """Return every cluster of the file, in order; none without a file.
+    """Return every cluster of the file, in order, or none without a file.
 
     Raises:
         InvalidArgument: the file is damaged.

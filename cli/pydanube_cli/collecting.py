@@ -1,10 +1,10 @@
 """Garbage collection of a broker's process, in steps that are short beside a message's latency.
 
-Sessions, streams and connections leave no cycles behind, but libraries do. CPython looks through all objects of the
-oldest generation at once, and by itself only once that generation has grown by a quarter: after an hour that was one stop
-of 450 ms. Here it is looked through every `EVERY_S`, and what has survived is put aside (`gc.freeze`), so that the next
-round looks only at what was made since. An object that is put aside is still freed by its last reference. Cycles among
-such objects are not found, so everything is looked through once as much as half of it was added.
+Sessions, streams and connections leave no cycles, but libraries do. CPython scans the oldest generation in
+one step, and only once that generation has grown by a quarter: after an hour this was one pause of 450 ms.
+Here it is scanned every `EVERY_S`, and the survivors are frozen (`gc.freeze`), so that the next round scans
+only new objects. A frozen object is still freed by its last reference. Cycles among frozen objects are not
+found, so all objects are scanned once the frozen ones have grown by half.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import time
 from typing import Final
 
 EVERY_S: Final = 15.0
-#: objects beyond which a half more means a whole round: below it is what a start makes
+#: frozen objects, below which there is no full round: a start makes fewer
 LEAST: Final = 200_000
 LONG_S: Final = 0.05
-#: a frame of a key-shared consumer is a thousand short-lived tuples; the oldest generation is collected here alone
+#: a frame of a key-shared consumer is a thousand short-lived tuples. The oldest generation is collected only
+#: here
 THRESHOLDS: Final = (50_000, 20, 1_000_000)
 
 _log = logging.getLogger("pydanube.gc")
@@ -29,11 +30,11 @@ class Collecting:
     """Collects garbage until it is cancelled. One for a process."""
 
     def __init__(self) -> None:
-        self._whole = 0  # objects that were left by the last round over everything
+        self._whole = 0  # objects that the last full round left
         self.longest_s = 0.0
 
     def begin(self) -> None:
-        """Put aside what the start has made: it lives as long as the process."""
+        """Freeze the objects of the start: they live as long as the process."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
@@ -46,7 +47,7 @@ class Collecting:
             self.collect()
 
     def collect(self) -> int:
-        """Collect once, and put aside what survives; return the objects that were unreachable."""
+        """Collect once, and freeze the survivors. Return the number of unreachable objects."""
         begun = time.perf_counter()
         whole = gc.get_freeze_count() > max(LEAST, self._whole + self._whole // 2)
         if whole:

@@ -31,7 +31,7 @@ class Common:
 
     as_json: bool
     timeout_s: float
-    timeout_given: bool  # work that takes long waits for its end, unless it was said how long
+    timeout_given: bool  # False: long work waits for its end without a deadline
     broker: str | None  # None: not given, neither as a flag nor in the environment or by --cluster
     admin: str | None
     principal: str | None
@@ -48,8 +48,8 @@ class Common:
     def call(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """Call an operation for this command; without `timeout_s` within its own. Raises `ClusterError`."""
-        from pydanube_admin.remote import call_sync  # most of what loads a command calls nothing
+        """Call an operation for this command, by default within its own time-out. Raises `ClusterError`."""
+        from pydanube_admin.remote import call_sync  # most importers of this module make no call
 
         return call_sync(
             self.admin_url,
@@ -148,7 +148,8 @@ class Command:
     """One leaf of the command tree.
 
     Args:
-        function: takes `common` by keyword and its parameters or `options`; returns an exit code or None for 0.
+        function: takes `common` by keyword and its parameters or `options`, and returns an exit code or None
+            for 0.
         examples: command lines, each pasteable, shown by `--help`.
     """
 
@@ -178,7 +179,8 @@ class Command:
         """Parse `args` and run. `words`: the command's name for the usage line.
 
         Raises:
-            InvalidArgument: a usage error; `details["usage"]` tells it from a value that was refused later.
+            InvalidArgument: a usage error. `details["usage"]` distinguishes it from a value that is refused
+                later.
         """
         usage = f"danube {words}"
         parameters = (*self.parameters, *shared_parameters(self.parameters))
@@ -211,7 +213,7 @@ def _fields_as_parameters(options: type) -> list[inspect.Parameter]:
 
 
 def shared_parameters(own: Sequence[inspect.Parameter] = ()) -> tuple[inspect.Parameter, ...]:
-    """Return the options of every command; a command with a `--key` of its own (a message's) keeps that."""
+    """Return the options of every command. A command with a `--key` of its own (a message's) keeps that."""
     names = {flag for each in own for flag in Word.of(each).flags}
     return tuple(
         inspect.Parameter(
@@ -230,7 +232,7 @@ _TLS_KEY_ALONE: Final = Annotated[
 
 
 def command(*, examples: Sequence[str]) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a function a command; its docstring is the help."""
+    """Make a function a command. Its docstring is the help."""
 
     def decorate(function: Callable[..., int | None]) -> Command:
         return Command(function, examples=examples)
@@ -249,7 +251,7 @@ def _common(values: Mapping[str, Any]) -> Common:
         cluster = find_cluster(name, os.environ)
         broker, admin = broker or cluster.broker, admin or cluster.admin
     for name in ("token", "ca", "cert", "key"):
-        # There the SDK looks for what it is not given, in this process and in those that it starts.
+        # The SDK reads defaults from the environment, in this process and in those that it starts.
         if (value := values[f"common_{name}"]) is not None:
             os.environ[f"DANUBE_{name.upper()}"] = value
     return Common(
@@ -264,7 +266,7 @@ def _common(values: Mapping[str, Any]) -> Common:
 
 
 def _url(text: str | None, field: str) -> str | None:
-    """Return `http://host:port`; the scheme may be left out."""
+    """Return `http://host:port`. The scheme may be omitted."""
     if text is None:
         return None
     if text.startswith(UNIX):  # a socket on this machine

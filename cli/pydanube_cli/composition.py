@@ -1,8 +1,8 @@
 """The composition root: connects broker, admin core and HTTP face, and stops them in order.
 
-Here alone broker and admin core meet. Start: data directory and ports by the broker, then the HTTP port, then the
-ready line, which thus says that all of them answer. Stop, on the first SIGTERM or SIGINT: HTTP face, drain, broker.
-A second SIGINT ends the process at once; the journal is made for that.
+Only this module connects broker and admin core. Start: data directory and ports by the broker, then the HTTP
+port, then the ready line, which thus means that all of them answer. Stop, on the first SIGTERM or SIGINT:
+HTTP face, drain, broker. A second SIGINT ends the process immediately, after which the journal recovers.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _log = logging.getLogger("pydanube.command")
 EXIT_INTERRUPTED: Final = 130
 EXIT_STUCK: Final = 1
 HTTP_GRACE_S: Final = 2.0  # calls there take milliseconds
-LAST_WORD_S: Final = 1.0  # the watchdog that can say why comes first
-AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after what --grace is for
+LAST_WORD_S: Final = 1.0  # the watchdog, which prints a reason, comes first
+AFTER_GRACE_S: Final = 2.0  # closing files and ports comes after the work that --grace bounds
 
 
 def serve(
@@ -71,7 +71,7 @@ def serve(
     drain: bool = False,
     upgrade: bool = True,
 ) -> int:
-    """Run a broker until it is told to stop; returns the exit code.
+    """Run a broker until a request to stop, and return the exit code.
 
     Raises:
         ClusterError: it could not start: PORT_IN_USE, DATA_DIR_LOCKED, CORRUPT_JOURNAL …
@@ -86,7 +86,7 @@ def serve(
         line = json.dumps(info, ensure_ascii=False)
         if ready_file is not None:
             replace_file(ready_file, f"{line}\n".encode())
-        # Nobody may be reading any more (`danube up | head -1`): that is no reason to stop serving.
+        # stdout may have lost its reader (`danube up | head -1`): that is no reason to stop serving.
         with contextlib.suppress(BrokenPipeError):
             print(line if as_json else ready_text(info, program=program_name()), flush=True)
 
@@ -120,7 +120,7 @@ async def _serve(
     seen = list(at_start(settings))  # before the start writes
     running = administered(settings, upgrade=upgrade, grace_s=stop.grace_s)
     async with stop.watched(), _in_the_words_of(seen), running as (broker, core):
-        # Said once it has started: whoever cannot start says why, and nothing else.
+        # Logged after the start: a failed start prints only its error.
         for finding in [*seen, *of_the_store(broker.tier.hold)]:
             if finding.remedy is None:
                 continue
@@ -148,7 +148,7 @@ async def _serve(
 
 @asynccontextmanager
 async def _in_the_words_of(seen: Sequence[Finding]) -> AsyncIterator[None]:
-    """Add to the error of a start on a full volume what the checks of `danube doctor` found before."""
+    """Add the findings of `danube doctor`'s checks to the error of a start on a full volume."""
     try:
         yield
     except DiskFull as error:
@@ -162,7 +162,7 @@ async def _in_the_words_of(seen: Sequence[Finding]) -> AsyncIterator[None]:
 async def administered(
     settings: Settings, *, upgrade: bool = True, grace_s: float = 2.0
 ) -> AsyncIterator[tuple[Broker, AdminCore]]:
-    """Yield a broker with the admin core that serves its operations; both stop in order, within `grace_s`."""
+    """Yield a broker with the admin core that serves its operations. Both stop in order, within `grace_s`."""
     admin, balance = settings.admin, settings.balance
     core = AdminCore(
         options=AdminOptions(
@@ -178,7 +178,7 @@ async def administered(
             max_moves=balance.max_moves,
             floor=balance.floor,
         ),
-        now_ms=now_ms,  # the broker's, which does not follow a wrong moment of the machine's
+        now_ms=now_ms,  # the broker's clock, which does not follow a wrong step of the system's
     )
     methods = compat_methods(core, call_metadata)
     async with Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade) as broker:
@@ -198,7 +198,7 @@ async def administered(
 def _check_ports(settings: Settings, *, http: bool) -> None:
     """Refuse a taken port before a new data directory is made, so that nothing is left behind.
 
-    A directory that has data comes first: whoever started the same broker twice should hear DATA_DIR_LOCKED.
+    A directory with data is checked first: a second start of the same broker should report DATA_DIR_LOCKED.
     """
     server, directory = settings.server, settings.data.dir
     if directory is None or (directory.is_dir() and any(directory.iterdir())):
@@ -211,8 +211,8 @@ def _check_ports(settings: Settings, *, http: bool) -> None:
 
 @asynccontextmanager
 async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
-    """Serve MCP and JSON-RPC, of the entry behind the admin port; yields the URL once it answers."""
-    # Here, since `danube broker` needs neither and starts quicker without them.
+    """Serve MCP and JSON-RPC through the entry behind the admin port. Yield the URL once it answers."""
+    # Imported here, because `danube broker` needs neither and starts faster without them.
     from pydanube_admin.http import asked_permission
     from pydanube_mcp import lazy_http_face
     from pydanube_mcp.profiles import parse_toolsets
@@ -221,8 +221,8 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
     parse_toolsets(settings.mcp.toolsets)  # the server itself is made by the first request
     host = settings.server.host
     listener = listen(host, settings.server.http_port, flag="http-port")
-    # A public address was asked for in so many words (--insecure-bind), or everybody shows a token, which no foreign page
-    # has: then any name may lead here.
+    # Any name may lead here if the operator opted in to a public address (--insecure-bind), or if every
+    # caller needs a token, which a foreign page does not have.
     locks = broker.locks
     allowed = ("*",) if settings.server.insecure_bind or (locks is not None and locks.required) else ()
     async with lazy_http_face(
@@ -265,10 +265,10 @@ async def http_face(broker: Broker, entry: OpsEntry) -> AsyncIterator[str]:
 class _Stop:
     """A request to stop, by signals or by the broker.
 
-    Handlers are set with `signal.signal`, which also run while the loop is busy, as in recovery. The first signal
-    starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends. The watchdog is a thread and
-    needs the interpreter; behind it stands a timer of the C library's kind (`faulthandler`), which ends the process
-    even while an expression is matched for ever and no other thread gets its turn.
+    Handlers are set with `signal.signal`, which also run while the loop is busy, as in recovery. The first
+    signal starts a watchdog: a stop that hangs must not leave a process that only SIGKILL ends. The watchdog
+    is a thread and needs the interpreter. A timer of the C library's kind (`faulthandler`) backs it up: it
+    ends the process even while a regular expression is matched for ever and no other thread runs.
     """
 
     def __init__(self, grace_s: float, *, before_s: float = 0.0) -> None:
@@ -278,7 +278,7 @@ class _Stop:
         self._ready = False
         self._wake: Callable[[], object] = lambda: None
         self._requested: anyio.Event | None = None
-        self.error: ClusterError | None = None  # why it ends, where nobody has asked for it
+        self.error: ClusterError | None = None  # why the broker ends without a signal
         self._watchdog: threading.Timer | None = None
 
     @contextmanager
@@ -298,7 +298,7 @@ class _Stop:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Context inside the loop: a signal before `wait` cancels the block (which is starting), later it ends `wait`."""
+        """Context inside the loop. A signal before `wait` cancels the starting block, later it ends `wait`."""
         loop = asyncio.get_running_loop()
         self._requested = requested = anyio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(requested.set)
@@ -319,7 +319,7 @@ class _Stop:
                 tasks.cancel_scope.cancel()
 
     async def wait(self) -> None:
-        """Wait for a request to stop; to be called when the broker is ready."""
+        """Wait for a request to stop. Call it when the broker is ready."""
         assert self._requested is not None, "inside watched()"
         self._ready = True
         await self._requested.wait()

@@ -1,4 +1,4 @@
-"""`danube doctor`: is this machine fit for a broker, and a file to send along when asking for help."""
+"""`danube doctor`: whether this machine is fit for a broker, and a bundle to attach to a request for help."""
 
 from __future__ import annotations
 

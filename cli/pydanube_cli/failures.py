@@ -1,8 +1,8 @@
 """Turn any exception into the output that the user sees, and the exit code: the command's outermost layer.
 
 Human form: `error CODE: message`, then `try:` lines with the commands that would help. With `--json` one line
-`{"error": …}` on stderr. A defect of ours is an INTERNAL error with its type; the stack is shown only with
-`DANUBE_DEBUG=1`, since a stack trace tells a user nothing they can act on.
+`{"error": …}` on stderr. A defect of ours is an INTERNAL error with its type. The stack is shown only with
+`DANUBE_DEBUG=1`, because a user cannot act on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def wants_json(argv: Sequence[str]) -> bool:
-    """Return whether `--json` was given; needed before parsing, which may fail."""
+    """Return whether `--json` was given. Needed before parsing, which may fail."""
     words = list(argv[: argv.index("--")]) if "--" in argv else list(argv)
     pairs = pairwise(words)
     return "--json" in words or "--output=json" in words or ("--output", "json") in set(pairs)
 
 
 def guarded(body: Callable[[], int], *, as_json: bool) -> int:
-    """Run `body` and turn whatever it raises into output on stderr and an exit code."""
+    """Run `body` and turn any exception into output on stderr and an exit code."""
     try:
         try:
             code = body()
@@ -96,8 +96,8 @@ def report(error: ClusterError, *, as_json: bool) -> None:
         for step in error.next:
             why = f"   # {printable(str(step['why']))}" if step.get("why") else ""
             line += f"\ntry: {printable(str(step.get('command') or step.get('operation')))}{why}"
-    with suppress(OSError, ValueError):  # nobody may listen on stderr either
-        print(without_passwords(line), file=sys.stderr, flush=True)  # it quotes what was given
+    with suppress(OSError, ValueError):  # stderr may have no reader either
+        print(without_passwords(line), file=sys.stderr, flush=True)  # it quotes the user's input
 
 
 def printable(text: str, *, keep: str = "") -> str:

@@ -1,8 +1,8 @@
 """Whether this machine suits a broker: facts in, findings with the command that fixes them out. Pure.
 
 `danube doctor` prints them, and the start of a broker logs those that are not in order, in the same words
-(`checks.py` looks the facts up for both). A problem is what keeps a broker from starting or from keeping its
-promises; a warning is what will hurt later.
+(`checks.py` collects the facts for both). A problem keeps a broker from starting or from keeping its
+guarantees. A warning will cause harm later.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SLOW_SYNC_MS: Final = 20.0
 FEW_FILES: Final = 256  # files of a small journal, and a few dozen connections
 ENOUGH_FILES: Final = 8192
 SPARE_BYTES: Final = 256 << 20  # the journal's segments, the spare one and the metadata of a small broker
-CLOCK_TOLERANCE_S: Final = 10.0  # what times of files and of a store's answers may be off by
-OLDEST_PLAUSIBLE_S: Final = 1_700_000_000  # nothing that runs this was written before
-TIME_ERROR: Final = 5  # what adjtimex answers while no source keeps the clock
+CLOCK_TOLERANCE_S: Final = 10.0  # tolerated error of file times and of a store's times
+OLDEST_PLAUSIBLE_S: Final = 1_700_000_000  # older than all data of this program
+TIME_ERROR: Final = 5  # the result of adjtimex while no source synchronizes the clock
 _SYNC_CLOCK: Final = "timedatectl set-ntp true (or start chrony)"
 
 
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An extra's additions: the import names of its modules, and what they are for."""
+    """An extra's additions: the import names of its modules, and their purpose."""
 
     modules: tuple[str, ...]
     purpose: str
@@ -132,7 +132,7 @@ def files_finding(limit: int | None, *, connections: int) -> Finding:
     """Judge how many descriptors a broker may have.
 
     Args:
-        limit: the hard limit, which a broker takes; None: none.
+        limit: the hard limit, which a broker takes, or None if there is none.
         connections: of clients that fit into it.
     """
     if limit is None:
@@ -156,12 +156,12 @@ def clock_findings(
     data_dir: Path | None,
     contained: bool = False,
 ) -> Iterator[Finding]:
-    """Judge the clock, by which append times go; deadlines do not.
+    """Judge the clock, which determines append times but no deadlines.
 
     Args:
         newest_file_s: when the data directory was last written to, by its files.
-        ntp_state: what adjtimex says; None where it cannot be asked.
-        contained: this is a container, which may not see who keeps its host's clock right.
+        ntp_state: the result of adjtimex, or None if it is not available.
+        contained: this is a container, which may not see what synchronizes its host's clock.
     """
     if now_s < OLDEST_PLAUSIBLE_S:
         yield Finding(
@@ -194,7 +194,7 @@ def clock_findings(
 
 
 def store_finding(error: ClusterError) -> Finding:
-    """Word what an object store refuses; without the key that was tried, so that the words are always the same."""
+    """Word the refusal of an object store, without the tried key, so that the words are always equal."""
     details = error.details
     known = "store" in details and "cause" in details
     return Finding(
@@ -208,7 +208,7 @@ def store_finding(error: ClusterError) -> Finding:
 
 
 def store_clock_finding(url: str, *, ahead_s: float) -> Finding | None:
-    """Compare the clock with the object store's, which dates objects; None if they agree."""
+    """Compare the clock with the object store's, which dates objects. None if they agree."""
     if abs(ahead_s) <= CLOCK_TOLERANCE_S:
         return None
     way = "ahead of" if ahead_s > 0 else "behind"

@@ -1,8 +1,8 @@
 """The `danube` command: finds the words, imports only what they need, and ends with the right exit code.
 
-Words are resolved by tables, not by importing every command: `danube --version` must answer in a fraction of a
-second, and a machine with the base install must be able to run `produce` although `up` needs more. A leaf is a
-`Command` (see `command.py`); roots and groups only list.
+Words are resolved by tables, not by importing every command: `danube --version` must answer in a fraction of
+a second, and a machine with the base install must be able to run `produce` although `up` needs more. A leaf
+is a `Command` (see `command.py`). Roots and groups only list.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ GROUP_SUMMARIES: Final = {
     "connect": "sources and sinks: topics and other systems",
     "report": "reports over telemetry, on Spark",
 }
-# Flags of every command that may also stand before the command's words; True: takes a value.
+# Flags of every command that may also stand before the command's words. True: takes a value.
 _LEADING: Final = {
     "--json": False,
     "--output": True,
@@ -98,9 +98,9 @@ _HELP: Final = frozenset({"--help", "-h", "help"})
 def main() -> None:
     """Entry point of the console script."""
     open_standard_files()
-    if os.path.expanduser("~") == "~":  # a user id that no file of users has, as in a container, and no HOME
+    if os.path.expanduser("~") == "~":  # no HOME, and a user id that the system has no name for (container)
         os.environ["HOME"] = "/"
-    if sys.argv[1:2] == ["__complete"]:  # the tab key: everything that is not needed costs
+    if sys.argv[1:2] == ["__complete"]:  # the tab key: every import that is not needed costs
         from pydanube_cli.completion import press
 
         sys.exit(press.main(sys.argv[2:]))
@@ -110,7 +110,7 @@ def main() -> None:
 def open_standard_files() -> None:
     """Open `/dev/null` in place of each of descriptors 0 to 2 that was closed at the start.
 
-    Otherwise the first socket or file gets its number, and what is meant for the terminal goes there.
+    Otherwise the first socket or file gets its number, and receives output meant for the terminal.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -118,7 +118,7 @@ def open_standard_files() -> None:
         except OSError:
             nothing = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
             os.set_inheritable(nothing, True)
-            # open() would want to be closed: these live as long as the process
+            # open() would warn if never closed: these live as long as the process
             stream = os.fdopen(nothing, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
@@ -146,8 +146,8 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def run(argv: Sequence[str]) -> int:
     """Run the command line `argv` (without the program's name) and return its exit code.
 
-    Nothing escapes: errors are shown as docs/interface.md#5-errors-and-exit-codes says, a closed pipe ends quietly
-    with 0, an interrupt with 130.
+    Nothing escapes: errors are shown as in docs/interface.md#5-errors-and-exit-codes, a closed pipe ends
+    quietly with 0, an interrupt with 130.
     """
     if list(argv) in (["--version"], ["-V"]):
         print(f"danube {version()}")
@@ -156,7 +156,7 @@ def run(argv: Sequence[str]) -> int:
 
     show_anything(as_json=wants_json(argv) or "rpc" in argv)
 
-    # See the package: from here on an interrupt is answered
+    # See the package: from here on an interrupt is handled
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return guarded(lambda: _dispatch(list(argv)), as_json=wants_json(argv))

@@ -13,13 +13,13 @@ from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_cli.command import Common, command
 from pydanube_cli.parameters import option
 
-# Paths, which may stand in an assistant's configuration; a token itself may not.
+# Paths, which may stand in an assistant's configuration. A token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpOptions:
-    """Options of `danube mcp`: what is served to an assistant, and how."""
+    """Options of `danube mcp`: the tools for an assistant, and how they are served."""
 
     transport: Annotated[
         Literal["stdio", "http"],
@@ -74,7 +74,7 @@ def mcp(*, common: Common, options: McpOptions) -> None:
 
         print(why(options.explain, Profile(profile or "default"), read_only=options.read_only))
         return
-    # What is loaded from here on stays: collections that look through it take a sixth of the start.
+    # Objects loaded from here on are permanent: collections that scan them take a sixth of the start.
     gc.disable()
     from pydanube_broker.settings.load import load_settings
     from pydanube_broker.status.log import configure_logging

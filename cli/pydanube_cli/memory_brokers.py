@@ -3,10 +3,10 @@
     {"start": {"topics.auto_create": false}}   ->   {"broker": 1, "grpc": "http://…", "admin": "http://…"}
     {"stop": 1}                                     no answer
 
-What cannot be started is answered with {"error": the error object}. Each is what `danube broker --memory` runs, on free
-ports of its own and with the defaults of every setting that is not named; a start takes a tenth of a second, for which
-a process of its own would need ten. The end of stdin ends all, so they never outlive who asked for them.
-`pydanube.testing` asks.
+A failed start is answered with {"error": the error object}. Each broker is like one of `danube broker
+--memory`, on free ports of its own and with the defaults of all other settings. A start takes a tenth of a
+second, and with a process of its own it would take ten. The end of stdin ends all, so they never outlive
+their user, `pydanube.testing`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ async def _serve() -> None:
 async def _live(
     settings: Mapping[str, Any], stop: anyio.Event, *, task_status: anyio.abc.TaskStatus[dict[str, str]]
 ) -> None:
-    """Run one broker until `stop` is set; report its addresses once it is ready.
+    """Run one broker until `stop` is set. Report its addresses once it is ready.
 
     Raises:
-        MissingExtra, UnsupportedPlatform, InvalidArgument: it cannot be started here, or not so.
+        MissingExtra, UnsupportedPlatform, InvalidArgument: it cannot be started here, or not with these
+            settings.
     """
     if sys.platform == "win32":
         raise UnsupportedPlatform("a broker in memory runs on Linux and macOS", platform=sys.platform)

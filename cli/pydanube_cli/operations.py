@@ -1,9 +1,9 @@
 """`danube GROUP VERB`: every operation of the admin registry, as a command.
 
-The declarations of the operations are all that this module reads: names and ids that are required are positional, the
-rest are flags of the argument's name. Destroying needs consent: the broker answers PLAN_REQUIRED with the plan, the command shows it and asks, or
-takes `--yes`, and calls again with the plan's token; a script (no terminal, or `--json`) without `--yes` ends with
-that answer and nothing has changed.
+This module reads only the declarations of the operations. Required names and ids are positional, the other
+arguments are flags. A destructive call needs consent: the broker answers PLAN_REQUIRED with the plan, the
+command shows it and asks the user, or takes `--yes`, and calls again with the plan's token. A script (no
+terminal, or `--json`) without `--yes` ends with that answer, and nothing has changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pydanube_cli.parameters import Info, Word, option
 from pydanube_cli.render import print_json, print_pairs, print_table, prose
 
 MESSAGE: Final = ("topic", "partition", "offset", "append_time", "key", "payload", "payload_bytes")
-# The columns that answer the question people ask; `--json` has all.
+# The most useful columns. `--json` has all.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "audit.query": ("time", "phase", "operation", "principal", "decision", "code"),
     "plans.list": ("plan_id", "operation", "principal", "state", "expires_at"),
@@ -80,7 +80,7 @@ RENAMED: Final = {"--broker": "--broker-id"}
 
 # Lists of things that other programs open: `--format paths|glob|sql` prints those and nothing else.
 PATHS: Final = ("objects.list",)
-# Arguments that name a file of this machine: said in full, because the broker runs in another folder.
+# Arguments that name a file of this machine: made absolute, because the broker runs in another folder.
 FILES: Final[dict[str, str]] = {"objects.export": "to"}
 
 
@@ -101,7 +101,7 @@ def command_of(operation: Declared, *, positional: str | None = None) -> Command
     """Return the command of an operation.
 
     Args:
-        positional: an argument which the calling word takes by position although the operation makes it a flag.
+        positional: an argument that this word takes by position although the operation makes it a flag.
     """
     arguments = operation.arguments
     parameters = [
@@ -224,7 +224,7 @@ class _Ways:
 
 
 def _call(*, operation: Declared, common: Common, **given: Any) -> int:
-    """Carry out one call; see the module's docstring for consent."""
+    """Carry out one call. The module's docstring describes consent."""
     ways = _Ways(
         **{
             name.removeprefix("option_"): value
@@ -321,7 +321,7 @@ def _watched(
     arguments: Mapping[str, Any],
     common: Common,
 ) -> dict[str, Any] | None:
-    """Run long work with its progress shown; when interrupted, say how far a replay got."""
+    """Run long work with its progress shown. If interrupted, report how far a replay got."""
     account = ReplayAccount(common.call, arguments["to"]) if operation.name == "topics.replay" else None
     try:
         return with_progress(work, partial(common.call, "brokers.status"), operation.name)
@@ -375,7 +375,7 @@ def _asked(
     yes: bool,
     common: Common,
 ) -> dict[str, Any] | None:
-    """Return the result; of a destructive call only after consent to its plan. None: there was no consent."""
+    """Return the result, of a destructive call only after consent to its plan. None: there was no consent."""
     try:
         return ask(arguments)
     except PlanRequired as error:
@@ -400,7 +400,7 @@ def _asked(
 
 
 def _on_a_terminal() -> bool:
-    """Return whether somebody can be asked, and sees the question."""
+    """Return whether a person can see a question and answer it."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -1,4 +1,4 @@
-"""Help of the root and of groups: words with one line each; and similar words for unknown ones."""
+"""Help of the root and of groups: words with one line each. Also similar words for unknown ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def print_group(word: str, summary: str, verbs: Mapping[str, str]) -> None:
 
 
 def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -> InvalidArgument:
-    """The usage error for a word that is no command (or verb of `group`); words may be groups with a verb."""
+    """The usage error for a word that is no command (or verb of `group`). `words` may be groups with a verb."""
     of_a_group = [each for each in words if each.endswith(f" {word}")]
     close = of_a_group or difflib.get_close_matches(word, words, n=1, cutoff=0.5)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
@@ -81,7 +81,7 @@ def unknown_word(word: str, words: Sequence[str], *, group: str | None = None) -
 
 
 def with_help(error: InvalidArgument, command: str) -> InvalidArgument:
-    """Add a pointer to the help to a usage error, behind which there is no operation."""
+    """Add a pointer to the help to a usage error, which has no operation."""
     step: dict[str, object] = {
         "operation": None,
         "tool": None,

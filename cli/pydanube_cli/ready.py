@@ -39,9 +39,10 @@ def ready_facts(broker: Broker) -> dict[str, Any]:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o666, durable: bool = False) -> None:
-    """Write a file beside the old one and rename it: a reader sees all of the one or of the other.
+    """Write a file beside the old one and rename it: a reader sees either all of the old or all of the new.
 
-    `durable`: it is synced, as what has to be there after a power cut. What says that a process runs does not wait for a disk.
+    `durable`: sync it, for content that must survive a power cut. The mark of a running process does not need
+    that.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.unlink(missing_ok=True)
@@ -100,7 +101,7 @@ def ready_text(info: Mapping[str, Any], *, program: str) -> str:
 
 
 def _client_flags(info: Mapping[str, Any]) -> str:
-    """Return the flags that lead a client here; empty on the default ports."""
+    """Return the flags that lead a client here, empty on the default ports."""
     flags = ""
     for name, flag in (("grpc", "--broker"), ("admin", "--admin")):
         url = info.get(name)

@@ -1,7 +1,7 @@
 """Results for people: tables for lists, aligned pairs for single objects, figures with units.
 
-JSON is for scripts and is the result untouched; everything here is for eyes and free to change. Text that came from
-elsewhere loses its control characters before it reaches a terminal.
+JSON is for scripts and is the result untouched. Everything here is for people and free to change. Control
+characters are removed from foreign text before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def prose(text: str) -> None:
 def print_table(
     items: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None, *, fits: bool = False
 ) -> None:
-    """Print a table of `items`; without `columns`, of the first scalar fields.
+    """Print a table of `items`. The default of `columns` is the first scalar fields.
 
     Args:
-        fits: fold it to the width of `COLUMNS` in a pipe too, where that is set.
+        fits: fold it to the width of `COLUMNS` in a pipe too, if that is set.
     """
     from pydanube_cli.table import Column, laid_out
 
@@ -72,7 +72,7 @@ def print_table(
 
 
 def print_pairs(result: Mapping[str, Any]) -> None:
-    """Print an object, one field a line; nested objects are indented, lists of objects become tables."""
+    """Print an object, one field a line. Nested objects are indented, lists of objects become tables."""
     _pairs(result, indent="")
 
 

@@ -1,4 +1,4 @@
-"""`danube report lag|balance`: reports on Spark over the telemetry in the object store; no broker is needed."""
+"""`danube report lag|balance`: reports on Spark over the telemetry in the object store, without a broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ReportOptions:
             )
 
 
-#: settings that decide a status: of the broker whose telemetry it is, where it or its settings are at hand
+#: settings that decide a status: the broker's if it is reachable, else those of the environment
 _RULES: Final = ("stuck_after", "sample_interval", "window", "open_after", "close_after")
 _TROUBLE: Final = ("DATA_LOST", "AT_RISK", "STUCK", "FALLING_BEHIND", "SLOW")
 
@@ -115,7 +115,7 @@ def _run(report: str, common: Common, options: ReportOptions) -> dict[str, Any]:
 
 
 def _store(common: Common) -> dict[str, str | None]:
-    """Return the object store: as the broker says, else by the settings here."""
+    """Return the object store: the broker's, or else the one in the settings here."""
     try:
         tier = common.call("brokers.status")["tier"]
     except Unavailable as error:
@@ -197,7 +197,7 @@ def _progress() -> Callable[[str, float], None]:
 
 
 def _why(row: Mapping[str, Any]) -> str | None:
-    """What the status rests on, in two words."""
+    """The reason of a status, in two words."""
     from pydanube_spark.reports.pages.time_texts import age_text
 
     if row["stuck_reason"]:
@@ -223,7 +223,7 @@ def say_lag(result: Mapping[str, Any]) -> None:
                 "subscription": row["subscription"],
                 "unread": row["lag_messages"],
                 "oldest": age_text(row["oldest_unread_age_s"]),
-                "why": _why(row),  # before the rates: where there is little room, those go first
+                "why": _why(row),  # before the rates: if there is little room, those are dropped first
                 "in_per_s": None if row["produce_rate"] is None else round(row["produce_rate"], 1),
                 "out_per_s": None if row["consume_rate"] is None else round(row["consume_rate"], 1),
             }
@@ -245,7 +245,7 @@ def say_lag(result: Mapping[str, Any]) -> None:
 
 def say_balance(result: Mapping[str, Any]) -> None:
     def busiest(row: Mapping[str, Any]) -> str | None:
-        # A load is a share only of a capacity that is known: without it brokers are compared, by max ÷ mean.
+        # A load is a share only of a known capacity. Without one, brokers are compared by max ÷ mean.
         resource = row["resources"].get(row["bottleneck"], {})
         return f"{row['highest_used']:.0%}" if resource.get("capacity_known") else None
 

@@ -86,7 +86,7 @@ async def _call(common: Common, request: bytes) -> bytes:
 
 
 async def _serve(common: Common) -> None:
-    """Answer lines in their order; a line that is too long ends the session with an error."""
+    """Answer lines in their order. A line that is too long ends the session with an error."""
     from pydanube_admin.jsonrpc import JsonRpc
     from pydanube_admin.remote import OpsClient
 

@@ -1,4 +1,4 @@
-"""What a command runs on: an event loop, with SIGTERM treated as an interrupt, and the packages that are installed."""
+"""The runtime of a command: an event loop, with SIGTERM treated as an interrupt, and the installed packages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run `function` to its end on a new event loop; an interrupt cancels it and raises KeyboardInterrupt."""
+    """Run `function` to its end on a new event loop. An interrupt cancels it and raises KeyboardInterrupt."""
     uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
     return anyio.run(function, *args, backend_options={"use_uvloop": uvloop})
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; None without it."""
+    """Return the version of an installed package, or None without it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -44,8 +44,9 @@ def terminate_like_interrupt() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, lambda _signal, _frame: _interrupt())
     ignored = sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
-        # So begins a background job of a script (`danube consume … &`). It goes on ignoring Ctrl-C, since the signal is
-        # held back; but asyncio must find a handler to take over, or SIGTERM would have nothing to raise.
+        # SIGINT is ignored at the start of a script's background job (`danube consume … &`). It stays
+        # ignored, because the signal is blocked. But asyncio must find a handler to take over, or SIGTERM
+        # would have nothing to raise.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

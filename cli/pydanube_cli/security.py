@@ -1,7 +1,8 @@
 """`danube security init|off|recover`: turn a broker's authorization on and off, and let its owner in again.
 
-They work on a data directory whose broker is stopped, and what they write counts from its next start: `security.toml` in the
-data directory, which stands below every other source of settings, and records in its metadata.
+They work on a data directory whose broker is stopped, and take effect at its next start. They write
+`security.toml` in the data directory, which has the lowest precedence of all sources of settings, and records
+in its metadata.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def init(
         folder.make([host.strip() for host in hosts.split(",")], principal=ADMIN, days=DAYS, again=False)
     principal = Principal(ADMIN)
     token = run_async(partial(_let_in, data_dir, principal, f"{ADMIN}-init", "security.init"))
-    data_dir.chmod(0o700)  # messages, and hashes of tokens: what the ports ask for, the files do as well
+    data_dir.chmod(0o700)  # messages, and hashes of tokens: files are protected like ports
     written = data_dir.absolute() / SECURITY_FILE
     replace_file(written, _settings(folder).encode(), mode=0o600, durable=True)
     ca, cert, key = (str(folder.file(name)) for name in ("ca.crt", "client.crt", "client.key"))
@@ -126,7 +127,7 @@ Mend what was lost, then take it back: danube bindings delete {principal.name}; 
 
 
 async def _let_in(data_dir: Path, principal: Principal, name: str, operation: str) -> str:
-    """Bind the role admin to a principal, in a stopped broker's metadata; return a token of the principal.
+    """Bind the role admin to a principal in a stopped broker's metadata, and return a token for it.
 
     The audit is in the journal, which a stopped broker does not write: a note is left for its next start.
 

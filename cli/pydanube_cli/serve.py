@@ -38,7 +38,7 @@ def settings_from_flags(
 
 
 def offset_ports(settings: Settings, offset: int) -> Settings:
-    """Add `offset` to all four ports; port 0 (any free one) stays 0.
+    """Add `offset` to all four ports. Port 0 (any free one) stays 0.
 
     Raises:
         InvalidArgument: a port would leave 1 to 65535.
@@ -117,7 +117,7 @@ class ServeOptions:
 
 
 def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
-    """Run a broker; `http`: with MCP and JSON-RPC on 8765."""
+    """Run a broker. `http`: with MCP and JSON-RPC on 8765."""
     name = "danube up" if http else "danube broker"
     if sys.platform == "win32":
         raise UnsupportedPlatform(
@@ -127,11 +127,11 @@ def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
     if options.memory and options.data_dir is not None:
         raise InvalidArgument("--memory and --data-dir exclude each other", field="memory", value=True)
     grace_s = parse_duration_s(options.grace, field="grace")
-    # What is loaded from here on stays: looking through it again and again while it loads takes a twentieth of the start.
-    # When the broker is ready, `composition` sets what holds while it serves.
+    # Objects loaded from here on are permanent: scanning them again and again during the load takes a
+    # twentieth of the start. When the broker is ready, `composition` sets the thresholds for serving.
     gc.set_threshold(LOADED_OBJECTS)
-    # Nobody here or in the processes that it starts uses numpy's linear algebra, whose threads, one for each processor, spin
-    # for a while when numpy is loaded: a third of the time which that takes.
+    # Neither this process nor those that it starts use numpy's linear algebra. Its threads, one for each
+    # processor, spin for a while when numpy is loaded, which takes a third of that time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     require("broker", *(("mcp",) if http else ()), what=name)
     settings = settings_from_flags(

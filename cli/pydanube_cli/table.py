@@ -1,7 +1,7 @@
-"""Tables: on a terminal as wide as that, in a pipe as wide as needed.
+"""Tables: as wide as the terminal, or in a pipe as wide as needed.
 
-Where the width does not suffice, headers wrap first, then columns without any value go, then texts fold; figures are
-never cut. Only then are the last columns left out, and said so.
+If the width does not suffice, headers wrap first, then columns without any value are dropped, then texts
+fold. Figures are never cut. Only then are the last columns dropped, with a note.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 GAP = 2
 NARROWEST = 14  # a folded text narrower than this is no pleasure
-NAME = 40  # the first column says what the row is about: up to this width it stays whole
+NAME = 40  # the first column identifies the row: up to this width it stays whole
 
 
 def cell_len(text: str) -> int:
@@ -29,7 +29,7 @@ def cell_len(text: str) -> int:
 
 @dataclass(slots=True)
 class Column:
-    """A column; `laid_out` sets `width`."""
+    """A column. `laid_out` sets `width`."""
 
     name: str
     cells: Sequence[str]
@@ -57,7 +57,7 @@ def laid_out(columns: Sequence[Column], width: int | None) -> tuple[list[str], l
         _fold(shown, width)
         while len(shown) > 1 and _total(shown) > width:
             dropped.insert(0, shown.pop().name)
-            for column in shown:  # what is left may have more room than it was folded for
+            for column in shown:  # dropping a column may leave more room for the others
                 column.width = max(column.natural(), *(len(line) for line in column.head))
             _fold(shown, width)
     heads = max((len(column.head) for column in shown), default=0)

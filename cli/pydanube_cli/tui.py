@@ -77,7 +77,7 @@ class TuiOptions:
 def tui(*, common: Common, options: TuiOptions) -> int:
     """Watch the cluster, and with --allow-writes change it. ? explains every key."""
     require("tui", what="danube tui")
-    gc.disable()  # until all is imported: what is made by then stays
+    gc.disable()  # until all is imported: those objects are permanent
     app = _console(common, options)
     gc.freeze()
     gc.enable()
@@ -108,7 +108,7 @@ def _console(common: Common, given: TuiOptions) -> Console:
 
     words = (given.snapshot or given.view).split()
     if not os.environ.get("NO_COLOR"):
-        os.environ.pop("NO_COLOR", None)  # said with nothing it says nothing; Textual would draw in greys
+        os.environ.pop("NO_COLOR", None)  # an empty value has no effect, but Textual would draw in greys
     if given.theme not in LOOKS:
         raise InvalidArgument(
             f"--theme {given.theme}: write one of {', '.join(LOOKS)}", field="theme", value=given.theme

@@ -1,1 +1,1 @@
-"""`danube bench`: worker processes, what they measure, and the machine's own limits beside it."""
+"""`danube bench`: worker processes, their measurements, and the machine's own limits beside them."""

@@ -1,4 +1,4 @@
-"""The scenarios, and the plan of a run; importable without what measuring needs."""
+"""The scenarios, and the plan of a run, importable without the packages for measuring."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_RUNS: Final = {
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
 SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
-MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s): what expires is delivered again
+MAX_ACK_DELAY_S: Final = 10.0  # well below the ack timeout (30 s), after which messages are redelivered
 MAX_TOPICS: Final = 1_000_000
 
 
@@ -44,11 +44,11 @@ class Plan:
     """The choice of what to measure.
 
     Args:
-        sub_type: exclusive: each consumer has a subscription of its own; otherwise all share one.
-        keys: every message has one of so many keys; 0: none has a key.
-        ack_delay_s: a batch is acknowledged so long after it was received; the consumer reads on meanwhile.
-        topics: of the scenario `topics`, which share the messages; of `move` those that are drained, of `cluster` those
-            that lie idle.
+        sub_type: exclusive: each consumer has a subscription of its own. Otherwise all share one.
+        keys: the number of distinct keys, one for each message. 0: none has a key.
+        ack_delay_s: the time from receiving a batch to its ack. The consumer reads on in between.
+        topics: of the scenario `topics`, which share the messages. Of `move` those that are drained, of
+            `cluster` the idle ones.
     """
 
     scenario: str
@@ -87,12 +87,12 @@ class Plan:
 
     @property
     def about_a_subscription(self) -> bool:
-        """Whether something else than the plain batch path is measured, and so compared with that."""
+        """Whether anything but the plain batch path is measured, and so compared with that."""
         return self.sub_type != "exclusive" or self.keys > 0 or self.ack_delay_s > 0
 
     @property
     def reference(self) -> Plan:
-        """Return the same plan for the plain batch path: one exclusive consumer, no keys, acks at once."""
+        """Return the same plan for the plain batch path: one exclusive consumer, no keys, immediate acks."""
         return replace(self, sub_type="exclusive", keys=0, ack_delay_s=0.0, consumers=1)
 
     @property

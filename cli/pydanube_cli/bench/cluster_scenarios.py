@@ -1,12 +1,12 @@
 """The scenarios of several brokers: costs of moves and failures, compared with the unavoidable ones.
 
-    move      a topic moved round under load, one with 64 MB that the object store does not have and that is written at
-              5 MB/s, and a broker with many quiet topics that is drained
-    failover  a broker killed and started again, and a leader killed
-    cluster   new topics; a topic on one of three beside a lone broker; calls that another broker carries; many idle topics
+    move      moves a topic under load, moves one with 64 MB that the object store does not have and that is written at
+              5 MB/s, and drains a broker with many quiet topics
+    failover  kills a broker and starts it again, and kills a leader
+    cluster   new topics, a topic on one of three beside a lone broker, calls that another broker carries, many idle topics
 
-A ratio that ends in `_to_bound` is the figure as a share of what it may be at most: 1 and below is within. The bounds are
-those of docs/cluster.md#speed.
+A ratio that ends in `_to_bound` is the figure divided by its upper bound: 1 and below is within. The bounds
+are those of docs/cluster.md#speed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pydanube_cli.bench.result import COUNTS, sum_verified
 from pydanube_cli.bench.role import for_every
 from pydanube_cli.render import prose
 
-LOADED: Final = 8  # who send to one topic at once
+LOADED: Final = 8  # concurrent senders to one topic
 PAUSE_S: Final = 0.01  # of each of them between two sends
 KILLED_TOPICS: Final = 30
 MADE: Final = 100  # new topics whose creation is measured
 IDLE_S: Final = 20.0
 PARTITIONS: Final = 100
 PATIENCE: Final = Retry(max_elapsed_s=120.0)
-OFTEN: Final = replace(PATIENCE, max_delay_s=0.1)  # where it is the broker's return that is measured
+OFTEN: Final = replace(PATIENCE, max_delay_s=0.1)  # when the broker's return is measured
 LEASE_S: Final = 10.0
 HEAVY_MESSAGE_BYTES: Final = 64 << 10
 HEAVY_BYTES: Final = 64 << 20  # of the heavy topic before its first move
@@ -56,7 +56,7 @@ Found = dict[str, Any]
 
 
 async def move(plan: Plan, runs: int, home: Path | None) -> Found:
-    """Move a loaded topic `runs` times, then a heavy one; then drain a broker with `plan.topics` quiet ones."""
+    """Move a loaded topic `runs` times, then a heavy one. Then drain a broker with `plan.topics` quiet ones."""
     async with own_cluster(home, environment=UNTIERED) as cluster:
         pauses, needed, verified = await _moved_round(cluster, runs)
         heavy, took_s, heavy_needed, heavy_verified = await _heavy_moved(cluster, min(runs, HEAVY_MOVES))
@@ -83,8 +83,11 @@ async def move(plan: Plan, runs: int, home: Path | None) -> Found:
 async def _heavy_moved(
     cluster: OwnCluster, moves: int
 ) -> tuple[list[float], list[float], list[float], Found]:
-    """Move a heavy topic. Return the milliseconds of each pause, the seconds of each move, those that a pause cannot
-    avoid, and what became of the messages."""
+    """Move a heavy topic, and check its messages.
+
+    Return the milliseconds of each pause, the seconds of each move, the unavoidable milliseconds of a pause,
+    and the check's counts.
+    """
     pauses: list[float] = []
     took_s: list[float] = []
     needed: list[float] = []
@@ -122,7 +125,7 @@ async def _heavy_moved(
 
 
 async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], list[float], Found]:
-    """Return the milliseconds of each pause, those that a move cannot avoid, and what became of the messages."""
+    """Return the milliseconds of each pause, the unavoidable ones of a move, and the counts of messages."""
     pauses: list[float] = []
     needed: list[float] = []
     await cluster.call("topics.create", {"topic": "moving"})
@@ -141,7 +144,7 @@ async def _moved_round(cluster: OwnCluster, moves: int) -> tuple[list[float], li
 
 
 async def _unloaded(cluster: OwnCluster, topic: str, owner: int) -> int:
-    """Move a topic to another broker; return which, when it is there."""
+    """Move a topic to another broker. Return that broker when the topic is there."""
 
     async def begun() -> bool:
         try:
@@ -163,7 +166,7 @@ async def _unloaded(cluster: OwnCluster, topic: str, owner: int) -> int:
 
 @asynccontextmanager
 async def _loaded(cluster: OwnCluster, topic: str) -> AsyncIterator[list[float]]:
-    """Send to a topic all the time; yields the list of receipt times, which grows."""
+    """Send to a topic all the time. Yield the growing list of receipt times."""
     receipts: list[float] = []
     enough = asyncio.Event()
     async with connect(cluster.broker(1).url, retry=PATIENCE) as client, client.producer(topic) as producer:
@@ -270,7 +273,7 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
 
 
 async def _killed(cluster: OwnCluster, n: int, topics: Sequence[str]) -> tuple[float, float]:
-    """Kill a broker and start it; return the seconds until it is ready, and until the last of its topics took a message."""
+    """Kill a broker and start it. Return the seconds until it is ready, and until its last topic serves."""
     other = next(m for m in range(1, BROKERS + 1) if m != n)
     async with (
         connect(cluster.broker(other).url, retry=OFTEN) as client,
@@ -383,7 +386,7 @@ async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
                 pass
 
         await for_every(range(topics // BROKERS), alone)
-    await asyncio.sleep(IDLE_S)  # what was made is written down and followed
+    await asyncio.sleep(IDLE_S)  # the new topics are written down and followed
     before = await cluster.revision()
     running = [*(cluster.broker(n) for n in range(1, BROKERS + 1)), lone]
     costs = [ServerCost(each.pid) for each in running]

@@ -246,7 +246,7 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
 
 
 def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, Any]:
-    """Measure a scenario of three brokers; the result has the fields of one broker's, as far as they apply."""
+    """Measure a scenario of three brokers. The result has the fields of one broker's, as far as they apply."""
     from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
     from pydanube_cli.bench.result import machine
     from pydanube_cli.local_cluster.child import etcd_binary
@@ -267,7 +267,7 @@ def _measure_several(plan: Plan, runs: int, data_dir: Path | None) -> dict[str, 
 
 
 def _clean_up(names: list[str], common: Common) -> None:
-    """Delete the topics made on a broker that was running before; failures are ignored."""
+    """Delete the topics made on an already running broker. Failures are ignored."""
     for name in names:
         with suppress(ClusterError):
             plan = common.call("topics.delete", {"topic": name, "plan_only": True})

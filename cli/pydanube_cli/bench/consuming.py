@@ -81,7 +81,7 @@ async def consume_each(spec: Spec, start: Start) -> dict[str, Any]:
 async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
     """Receive one consumer's share of a subscription, until all consumers together have `messages`.
 
-    The end is when the last batch came, not when it was noticed that nothing is missing.
+    The end is the arrival of the last batch, not the moment when the count is found complete.
     """
     checker = Checker(size=spec["size"])
     async with open_client(spec) as client, open_receiver(client, spec) as receiver:
@@ -132,7 +132,7 @@ async def consume_share(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 class Acks:
-    """Acknowledges batches, each `delay_s` after it was given; leaving the block waits for those that are due later."""
+    """Acknowledges batches, each `delay_s` after it was given. Leaving the block waits for pending acks."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -176,7 +176,7 @@ class Acks:
 def _consumed(
     spec: Spec, start: Start, checker: Checker, begun: int, first: int, ended: int
 ) -> dict[str, Any]:
-    cpu_s = start.cpu_s()  # what checking at the end costs is not the consumer's
+    cpu_s = start.cpu_s()  # the check at the end is not the consumer's cost
     verified = checker.verify(spec["sent"])
     return {
         "begun": begun,
@@ -218,7 +218,7 @@ async def fill_topics(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
-    """Receive what each topic's subscription has left."""
+    """Receive the remaining messages of each topic's subscription."""
     checker = Checker(size=spec["size"])
     async with open_client(spec) as client:
 
@@ -234,7 +234,7 @@ async def drain_topics(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def _take(client: Any, topic: str, count: int, checker: Checker) -> None:
-    """Receive and acknowledge the next `count` messages of the topic's subscription, or what comes in time."""
+    """Receive and acknowledge the next `count` messages of the topic's subscription, if they come in time."""
     async with client.consumer(topic, SUBSCRIPTION) as consumer:
         while count:
             messages = await consumer.receive(max_messages=count, max_wait_s=QUIET_S)

@@ -1,4 +1,4 @@
-"""The processes of a benchmark: a broker of its own, workers, and what the broker costs while they work."""
+"""The processes of a benchmark: a broker of its own, workers, and the broker's cost while they work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ SAMPLE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
-    """A broker to measure. `pid` and `data_dir` are None where they are on another machine, `owned` where it is not
-    ours to stop.
+    """A broker to measure.
+
+    `pid` and `data_dir` are None if they are on another machine, `owned` if it is not ours to stop.
     """
 
     url: str
@@ -72,7 +73,7 @@ class OwnBroker:
             environment: variables for it, beside those of this process.
 
         Raises:
-            ClusterError: it did not start; the message has what it said.
+            ClusterError: it did not start. The message contains its output.
         """
         assert self._process is None, "it runs already"
         ready, log = self._home / "ready.json", self._home / "log"
@@ -86,7 +87,7 @@ class OwnBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
-                start_new_session=True,  # Ctrl-C is ours; it is stopped in order
+                start_new_session=True,  # Ctrl-C is for this process, which stops it in order
                 env={**os.environ, **(environment or {})},
             )
         info = _wait_ready(process, ready, log)
@@ -100,7 +101,7 @@ class OwnBroker:
         return self._running
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop it by SIGTERM; by SIGKILL if that takes too long, or with `kill`."""
+        """Stop it by SIGTERM. With `kill`, or after `STOP_S`, use SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -117,12 +118,12 @@ class OwnBroker:
 
 @contextmanager
 def broker_of_our_own(parent: Path | None, face: str = "broker") -> Iterator[RunningBroker]:
-    """Start a broker on free ports and a temporary data directory below `parent`; stop it and clean up at the end.
+    """Start a broker on free ports and a temporary data directory below `parent`. Clean up at the end.
 
     Raises:
-        ClusterError: it did not start; the message has what it said.
+        ClusterError: it did not start. The message contains its output.
     """
-    # Not in /tmp by default, which may be memory: a sync there costs nothing and says nothing.
+    # Not in /tmp by default, which may be memory: a sync there costs and shows nothing.
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
     broker = OwnBroker(home, face)
     try:
@@ -158,7 +159,7 @@ def _tail(log: Path) -> str:
 
 @contextmanager
 def broker_at(url: str, admin_url: str, *, timeout_s: float) -> Iterator[RunningBroker]:
-    """Return a running broker; pid and data directory are None if it is on another machine, or cannot be asked."""
+    """Return a running broker. Pid and data directory are None if it is remote or does not answer."""
     from pydanube_admin.remote import call_sync
 
     pid: int | None = None
@@ -230,7 +231,7 @@ class ServerCost:
 
 
 class Worker:
-    """One worker process; see `worker.py` for what is said."""
+    """One worker process. `worker.py` describes its protocol."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.role = str(spec["role"])
@@ -255,7 +256,7 @@ class Worker:
         """Return the measurements.
 
         Raises:
-            ClusterError: what it failed with.
+            ClusterError: the worker's error.
         """
         found: dict[str, Any] = self._hear()["result"]
         return found
@@ -275,7 +276,7 @@ class Worker:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended: what it said tells why
+        with suppress(BrokenPipeError):  # it has ended: its output has the reason
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 

@@ -37,7 +37,7 @@ _OFFSETS: Final = range(200, 14_000)  # the highest port stays below 65536
 
 
 class OwnCluster:
-    """See the module; made by `own_cluster`. Single user: the loop.
+    """See the module. Made by `own_cluster`. Single user: the loop.
 
     Args:
         store: of the cluster's metadata.
@@ -64,7 +64,7 @@ class OwnCluster:
         return int(next(each["n"] for each in facts if each["broker_id"] == broker_id))
 
     async def call(self, operation: str, arguments: Mapping[str, Any], *, at: int = 1) -> dict[str, Any]:
-        """Call an operation at the broker `at`. Raises what it raises."""
+        """Call an operation at the broker `at`. Raises the operation's error."""
         async with OpsClient(self.broker(at).admin_url, timeout_s=60.0) as client:
             return await client.call(operation, dict(arguments))
 
@@ -80,7 +80,7 @@ class OwnCluster:
         return self.number(str(described[-1]))
 
     async def topics_of(self, numbers: Sequence[int], each: int) -> dict[int, list[str]]:
-        """Make topics until each of these brokers has so many; returns them by broker."""
+        """Create topics until each of these brokers has `each` of them. Return them by broker."""
         found: dict[int, list[str]] = {n: [] for n in numbers}
         made = itertools.count()
         while any(len(names) < each for names in found.values()):
@@ -94,7 +94,7 @@ class OwnCluster:
         return int((await self.store.range(keys.MEMBERS, limit=1)).revision)
 
     async def leader(self) -> int | None:
-        """Return the number of the broker that leads, as etcd has it; None: nobody does."""
+        """Return the number of the leading broker according to etcd, or None."""
         held = await self.store.get(keys.LEADER)
         return (
             None
@@ -132,14 +132,14 @@ async def own_cluster(
     one_address: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[OwnCluster]:
-    """Start it on free ports and a temporary folder below `parent`; stop it and clean up at the end.
+    """Start it on free ports and a temporary folder below `parent`. Stop it and clean up at the end.
 
     Args:
-        one_address: clients are told the first broker's address, and it carries what is another's.
-        environment: more of it for the brokers.
+        one_address: clients get the first broker's address, and it relays calls for topics of others.
+        environment: additional variables for the brokers.
 
     Raises:
-        ClusterError: it did not start; the message has what it said.
+        ClusterError: it did not start. The message contains its output.
     """
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
     try:
@@ -159,7 +159,7 @@ async def own_cluster(
 
 
 async def until(so: Callable[[], Awaitable[bool]], what: str) -> float:
-    """Poll until a condition holds; return the seconds that took. Raises `DeadlineExceeded` after five minutes."""
+    """Poll until a condition holds. Return the seconds. Raises `DeadlineExceeded` after five minutes."""
     begun = time.perf_counter()
     while not await so():
         if time.perf_counter() - begun > _PATIENCE_S:

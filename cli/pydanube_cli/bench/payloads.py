@@ -1,13 +1,13 @@
 """Payloads with their number and time of sending, made and checked by the column.
 
-The first 8 bytes are the sequence number, little-endian: the producer's index in the upper 24 bits, the message's
-number in the lower 40. The next 8, where the size allows, are `time.monotonic_ns()` of handing over, which all
-processes of a machine share. The rest is filler. Checking is numpy over whole batches, so that the checker is not
-what is measured.
+The first 8 bytes are the sequence number, little-endian: the producer's index in the upper 24 bits, the
+message's number in the lower 40. The next 8, where the size allows, are `time.monotonic_ns()` of handing
+over, which all processes of a machine share. The rest is filler. Checking is numpy over whole batches, so
+that the checker does not dominate the measurement.
 
-How many messages all consumers of one subscription have received is a counter in a file that they all map (`Tally`): one
-8-byte word a worker, written by that one only. None of them knows how many messages will be its own, so each adds up the
-counts of all and leaves when nothing is missing.
+The number of messages that all consumers of one subscription have received is a counter in a file that they
+all map (`Tally`): one 8-byte word per worker, which only that worker writes. The share of each consumer is
+not fixed in advance, so each adds up the counts of all and leaves when none is missing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Verified:
 
 
 class Checker:
-    """Takes received payloads; reports at the end what is missing, duplicated or out of order."""
+    """Takes received payloads, and reports at the end which are missing, duplicated or out of order."""
 
     def __init__(self, *, size: int) -> None:
         self._size = size
@@ -80,10 +80,10 @@ class Checker:
         return merge([self.part(sent)], sent)
 
     def part(self, sent: Sequence[int], *, keys: int = 0) -> Part:
-        """Return what this consumer has, to be merged with what the others of its subscription have.
+        """Return this consumer's messages, to be merged with those of the others of its subscription.
 
         Args:
-            keys: if not 0, order is looked for within a key only; see `key_of`.
+            keys: if not 0, order is checked within a key only. See `key_of`.
         """
         numbers = np.concatenate(self._numbers) if self._numbers else np.empty(0, dtype="<u8")
         producers = (numbers >> np.uint64(_NUMBER_BITS)).astype(np.int64)
@@ -101,13 +101,13 @@ class Checker:
         return Part(received=received, distinct=distinct, out_of_order=out_of_order, seen=tuple(seen))
 
     def latencies_ms(self) -> Array | None:
-        """Return the latency of each message, from handing over to receipt; None if the payload has no room for the time."""
+        """Return the latency of each message until its receipt, or None if the payload has no time."""
         return np.concatenate(self._latencies_ns) / 1e6 if self._latencies_ns else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The share that one of several consumers of a subscription received; as JSON it goes from its process to the merging one.
+    """One consumer's part of a subscription's messages, passed as JSON from its process to the merging one.
 
     `seen`: for each producer the numbers received, one bit each, deflated, base64.
     """
@@ -130,7 +130,7 @@ def merge(parts: Sequence[Part], sent: Sequence[int]) -> Verified:
         found = int(np.count_nonzero(union))
         known += found
         missing += count - found
-    # Numbers beyond what was sent are in no union: they are distinct or doubled within one part.
+    # Numbers beyond the sent ones are in no union: they are distinct or doubled within one part.
     beyond = sum(part.distinct for part in parts) - sum(_bits(part, sent) for part in parts)
     return Verified(
         sent=sum(sent),
@@ -154,7 +154,7 @@ def _late(numbers: Array, keys: int) -> int:
     if not len(numbers):
         return 0
     if keys:
-        # Grouped by key, each group in the order of arrival; a later group is higher as a whole.
+        # Grouped by key, each group in the order of arrival. A later group is higher as a whole.
         numbers = numbers + ((numbers % keys) << _NUMBER_BITS)
         numbers = numbers[np.argsort(numbers >> _NUMBER_BITS, kind="stable")]
     _, first = np.unique(numbers, return_index=True)
@@ -179,7 +179,7 @@ def make_tally(path: Path, workers: int) -> None:
 
 
 class Tally:
-    """One worker's view; leave the block to unmap the file."""
+    """One worker's view. Leave the block to unmap the file."""
 
     def __init__(self, path: str, index: int) -> None:
         with Path(path).open("r+b") as file:
@@ -191,7 +191,7 @@ class Tally:
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._words  # the map cannot be closed while an array looks at it
+        del self._words  # the map cannot be closed while an array refers to it
         self._map.close()
 
     def put(self, received: int) -> None:

@@ -1,8 +1,8 @@
 """The publishing roles of workers.
 
-One of them publishes as Danube's official clients do, one call a message, one call in flight for each producer. Several
-producers of a worker have a connection each. The client is busier than the broker: what it cannot send is not the broker's
-limit. `benchmarks/go_load` does the same in Go.
+One of them publishes as Danube's official clients do, one call a message, one call in flight for each
+producer. Several producers of a worker have a connection each. The client is busier than the broker: a lower
+rate may be its limit, not the broker's. `benchmarks/go_load` does the same in Go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydanube_core.services import PRODUCER_SERVICE
 from pydanube_cli.bench.payloads import key_of, make_payloads, percentiles_ms
 from pydanube_cli.bench.role import Spec, Start, open_client, open_producer
 
-CHUNK_MESSAGES: Final = 8192  # made at a time; large enough that making them vanishes in the mean
+CHUNK_MESSAGES: Final = 8192  # made at a time: large enough that making them vanishes in the mean
 WARM_UP_PRODUCER: Final = 1 << 20  # no producer of the plan: such messages are not counted
 
 
@@ -39,7 +39,7 @@ def _pieces(spec: Spec) -> Iterator[list[bytes]]:
 
 
 def _keys(spec: Spec) -> list[str]:
-    """The key of message i is that at i modulo their number; without keys it is empty."""
+    """The key of message i is that at i modulo their number. Without keys it is empty."""
     return [key_of(number, spec["keys"]) for number in range(spec.get("keys", 0))]
 
 
@@ -48,7 +48,7 @@ async def produce_many(spec: Spec, start: Start) -> dict[str, Any]:
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         await start.go()
         begun = time.monotonic_ns()
-        # One call: what is handed over is bounded by the window, and nothing waits between pieces.
+        # One call: the window bounds the messages in flight, and nothing waits between pieces.
         keys = _keys(spec)
         summary = await producer.send_many(
             chain.from_iterable(_pieces(spec)), keys=cycle(keys) if keys else None
@@ -58,7 +58,7 @@ async def produce_many(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def produce_each(spec: Spec, start: Start) -> dict[str, Any]:
-    """Send `messages` one by one with `send_nowait`; a full window waits for an earlier one."""
+    """Send `messages` one by one with `send_nowait`. With a full window, wait for an earlier one."""
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         await start.go()
         begun = time.monotonic_ns()
@@ -95,7 +95,7 @@ async def produce_each(spec: Spec, start: Start) -> dict[str, Any]:
 
 
 async def send_lone(spec: Spec, start: Start) -> dict[str, Any]:
-    """Send messages one after another, each awaited; `messages` of them, or until told to stop."""
+    """Send messages one after another, each awaited: `messages` of them, or until `stop`."""
     limit = spec["messages"]
     async with open_client(spec) as client, open_producer(client, spec) as producer:
         for payload in make_payloads(
@@ -129,7 +129,7 @@ async def send_lone(spec: Spec, start: Start) -> dict[str, Any]:
 async def send_await(spec: Spec, start: Start) -> dict[str, Any]:
     """`coroutines` that each await one send after another, over `producers` producers of one process.
 
-    With `messages` they share that many; without, they go on until told to stop.
+    With `messages` they share that many. Without, they go on until `stop`.
     """
     limit = spec["messages"]
     async with open_client(spec) as client:

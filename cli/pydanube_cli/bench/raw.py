@@ -1,7 +1,7 @@
-"""The speed of the machine itself, measured in the same run: without it a rate says little.
+"""The speed of the machine itself, measured in the same run: a rate means little without it.
 
-fdatasync on the data directory's disk, empty gRPC calls over loopback (client and server in two processes), and
-CRC-32. Each takes about a second. `python -m pydanube_cli.bench.raw [DIR]` prints them.
+fdatasync on the data directory's disk, empty gRPC calls over loopback (client and server in two processes),
+and CRC-32. Each takes about a second. `python -m pydanube_cli.bench.raw [DIR]` prints them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERVE_WORD: Final = "serve"
 
 
 def raw_reference(directory: Path | None) -> dict[str, Any]:
-    """Measure all references; those of the disk are null without a directory (a broker on another machine)."""
+    """Measure all references. Those of the disk are null without a directory (a broker on another machine)."""
     disk: dict[str, Any] = dict.fromkeys(("fdatasync_p50_ms", "fdatasync_p99_ms", "fdatasync_per_s"))
     if directory is None:
         disk["fdatasync_p50_ms_reason"] = "the broker's disk is not this machine's"

@@ -1,8 +1,9 @@
-"""The result of a benchmark: medians over the runs, sums of what was verified, ratios to the raw.
+"""The result of a benchmark: medians over the runs, sums of the verified counts, ratios to the raw figures.
 
 Its fields are those of docs/interface.md#12-objects-metrics-benchmarks-make.
 
-A condition of `--assert` compares figures of it by their dotted names; it is checked and computed here, without `eval`:
+A condition of `--assert` compares figures of it by their dotted names. It is checked and computed here,
+without `eval`:
 
     verified.missing == 0
     median.messages_per_s >= 500000 and median.p99_ms < 10
@@ -42,7 +43,7 @@ _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 
 
 class Expression:
-    """A parsed condition of comparisons of names, numbers and texts; parsing refuses everything else.
+    """A parsed condition of comparisons of names, numbers and texts. Parsing refuses everything else.
 
     Raises:
         InvalidArgument: the text is no such expression.
@@ -59,7 +60,7 @@ class Expression:
             raise self._bad("it compares nothing; write for example verified.missing == 0")
 
     def holds(self, result: Mapping[str, Any]) -> bool:
-        """Return whether the condition holds; an ordering of an unknown (null) value is false.
+        """Return whether the condition holds. An ordering of an unknown (null) value is false.
 
         Raises:
             InvalidArgument: a name that the result does not have.
@@ -210,7 +211,7 @@ def assemble(
 
 
 def _ratios(middle: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ratios of the figures to the machine's own; null if either is unknown."""
+    """Return the ratios of the figures to the machine's own, null if either is unknown."""
     return {
         "messages_per_fdatasync": _quotient(middle["messages_per_s"], raw.get("fdatasync_per_s")),
         "messages_per_empty_grpc_call": _quotient(
@@ -223,7 +224,7 @@ def _ratios(middle: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine's facts; call it before the load starts."""
+    """Return the machine's facts. Call it before the load starts."""
     names = ("pydanube", "grpcio", "protobuf", "numpy", "uvloop")
     return {
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

@@ -19,7 +19,7 @@ Spec: TypeAlias = dict[str, Any]
 
 
 class Start:
-    """The start signal: the processor time used before it, and whether `stop` was said."""
+    """The start signal: the processor time used before it, and whether `stop` has arrived."""
 
     def __init__(self, lines: LineSource) -> None:
         self._lines = lines
@@ -27,7 +27,7 @@ class Start:
         self.cpu_before_s = 0.0
 
     async def go(self) -> None:
-        """Say that this worker is ready, and wait."""
+        """Report that this worker is ready, and wait for `go`."""
         say({"ready": True})
         gathered = await self._lines.take()
         if gathered is None or gathered.payloads[0] != b"go":

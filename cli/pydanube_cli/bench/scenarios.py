@@ -1,21 +1,22 @@
 """The scenarios: which workers run in which order, and the figures of one run.
 
-    e2e      producers and consumers at once; from the first send to the last message received
+    e2e      producers and consumers together, from the first send to the last message received
     publish  producers alone
     consume  consumers of a topic that is full
     latency  one producer, one message at a time, each awaited
     await    coroutines of one process that each await one send (`--producers` counts them)
-    backlog  a reader that is far behind; beside it lone sends, then 8 producers that await each send
+    backlog  a reader that is far behind, beside it lone sends, then 8 producers that await each send
     unary    the official clients' path: `producers` that each have one call in flight
     topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
     replay   consumers of messages that only objects hold, against a broker that was started again
     tier     a broker starts with its store, which was away while the topic was filled, and writes the objects
 
-An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is checked
-alone and the slowest one counts. Consumers of another type share one subscription and are checked together.
+An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is
+checked alone and the slowest one counts. Consumers of another type share one subscription and are checked
+together.
 
-A run that measures a type of subscription, keys or late acks comes after one of the plain batch path, and says how
-they stand to each other: on a machine that is busy with other things too, only neighbours can be compared.
+A run that measures a type of subscription, keys or late acks comes after one of the plain batch path, and the
+result has their ratio: on a machine that is busy with other things too, only neighbours can be compared.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from pydanube_cli.bench.raw import parquet_read_per_s, parquet_write_mb_per_s
 from pydanube_cli.bench.result import sum_verified
 
 WARM_UP_SENDS: Final = 200
-# Processes; the client is busier than the broker, and one alone would be measured
+# Processes. The client is busier than the broker, and a single one would limit the rate
 UNARY_WORKERS: Final = 4
 ALONE_MESSAGES: Final = 8_000  # of the 8 producers before the reader starts
 FLUSHED_SOON: Final = {"DANUBE_TIER__FLUSH_AGE": "500ms"}
 # Small segments are deleted as soon as they are tiered, so that nearly everything is in objects only.
 SMALL_TAIL: Final = {**FLUSHED_SOON, "DANUBE_JOURNAL__SEGMENT_BYTES": "16MiB"}
-# Port 1 refuses. Beyond half a gigabyte segments are flushed whatever the tier's settings are, so it must be away.
+# Port 1 refuses. Beyond half a gigabyte, segments are flushed under any settings of the tier, so it must be
+# away.
 STORE_AWAY: Final = {"DANUBE_TIER__URL": "s3://away", "DANUBE_TIER__ENDPOINT": "http://127.0.0.1:1"}
 TIER_QUIET_S: Final = 60.0
 PARQUET_BYTES: Final = 64 << 20  # of payloads that pyarrow writes beside
@@ -79,7 +81,7 @@ def _producers(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, 
 
 @contextmanager
 def _consumers(plan: Plan, broker: RunningBroker, topic: str) -> Iterator[Crew]:
-    """Start consumers; return them when they are ready."""
+    """Start consumers, and yield them when they are ready."""
     common = {"sub_type": plan.sub_type, "ack_delay_s": plan.ack_delay_s, "sent": plan.shares}
     with tempfile.TemporaryDirectory(prefix="danube-bench-") as folder:
         if plan.shared_subscription:
@@ -202,9 +204,9 @@ def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Read a large backlog, first beside single sends, then beside `producers` that await each send.
 
-    The topic is filled by the first run and read again by the others. `messages_per_s` is the reader beside the lone
-    sends; percentiles are those of the lone sends beside it. For a type of subscription, keys or late acks the backlog
-    is drained by `consumers` instead, and nothing is published beside.
+    The first run fills the topic and the others read it again. `messages_per_s` is the reader beside the lone
+    sends, and percentiles are those of the lone sends beside it. For a type of subscription, keys or late
+    acks, `consumers` drain the backlog instead, and nothing is published beside.
     """
     if plan.about_a_subscription:
         return consume(plan, broker, topic)
@@ -344,7 +346,7 @@ def tier(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Run the plan once; if it is `about_a_subscription`, after a run of the plain batch path."""
+    """Run the plan once, if it is `about_a_subscription` after a run of the plain batch path."""
     scenario = SCENARIOS[plan.scenario]
     if not plan.about_a_subscription:
         return scenario(plan, broker, topic)
@@ -376,7 +378,7 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
 def _beside_reader(
     plan: Plan, broker: RunningBroker, topic: str, beside: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run `beside` while a plain reader reads all of `topic`; return (its result, the reader's)."""
+    """Run `beside` while a plain reader reads all of `topic`. Return (its result, the reader's)."""
     reader = _spec(
         plan, broker, topic, "consume_batches", subscription="", sent=plan.shares, stop_at_head=True
     )
@@ -402,7 +404,7 @@ def _fill(plan: Plan, broker: RunningBroker, topic: str) -> list[dict[str, Any]]
 def _read_back(
     plan: Plan, broker: RunningBroker, topic: str, *, sent: list[int] | None = None
 ) -> list[dict[str, Any]]:
-    """Read what was stored, outside of the measured time."""
+    """Read the stored messages, outside of the measured time."""
     spec = _spec(
         plan, broker, topic, "consume_batches", subscription="", sent=sent or plan.shares, stop_at_head=True
     )
@@ -452,7 +454,7 @@ def _create(plan: Plan, broker: RunningBroker, topic: str) -> None:
 
 
 def _worked(specs: list[dict[str, Any]], broker: RunningBroker) -> tuple[list[dict[str, Any]], ServerCost]:
-    """Run workers of these roles side by side; return their results, and their cost for the broker."""
+    """Run workers of these roles in parallel. Return their results, and their cost for the broker."""
     with Crew(specs) as crew, ServerCost(broker.pid) as cost:
         crew.go()
         return crew.results(), cost

@@ -1,7 +1,7 @@
 """One process of a benchmark: gets its role by one JSON line on stdin, and answers by JSON lines on stdout.
 
-    → {"role": …, …}    what to be
-    ← {"ready": true}   connected; waiting
+    → {"role": …, …}    the role and its arguments
+    ← {"ready": true}   connected, waiting
     → go                start
     → stop              end early (roles without a number of messages)
     ← {"result": {…}}   or {"error": {…}}
@@ -42,7 +42,7 @@ ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
 
 
 async def run_role(spec: Spec, lines: LineSource) -> None:
-    """Run the role; return its result and processor time."""
+    """Run the role. Return its result and processor time."""
     start = Start(lines)
     try:
         result = await ROLES[spec["role"]](spec, start)
@@ -62,7 +62,7 @@ async def _main() -> None:
         gathered = await lines.take()
         if gathered is None:
             return
-        gc.freeze()  # modules and their functions: not garbage, and nothing of what is measured
+        gc.freeze()  # modules and their functions: not garbage, and not part of the measurement
         await run_role(json.loads(gathered.payloads[0]), lines)
 
 

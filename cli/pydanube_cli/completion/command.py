@@ -1,4 +1,4 @@
-"""`danube completion SHELL` prints a shell's script; `danube --install-completion` puts it where the shell finds it."""
+"""`danube completion SHELL` prints a shell's script, `danube --install-completion` installs it for the shell."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ SCRIPTS: Final[Mapping[str, str]] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def install(shell: str, *, home: Path, env: Mapping[str, str]) -> list[Path]:
-    """Write the script to where the shell reads it at its start; return what was written.
+    """Write the script to where the shell reads it at its start. Return the written paths.
 
-    bash and zsh get one line in their start file, once; fish looks for completions by itself.
+    bash and zsh get one line in their start file, once. fish finds completions without one.
     """
     if shell == "fish":
         config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
@@ -130,7 +130,7 @@ def completion(
 
 
 def install_completion(words: Sequence[str]) -> int:
-    """`danube --install-completion [SHELL]`; without SHELL, that of $SHELL."""
+    """`danube --install-completion [SHELL]`. The default is that of $SHELL."""
     named = words[0] if words else Path(os.environ.get("SHELL", "")).name
     if named not in SCRIPTS or len(words) > 1:
         raise InvalidArgument(

@@ -1,7 +1,8 @@
-"""Names from the broker, read over a plain socket: importing `pydanube_core.http2` would nearly triple the time of a tab key.
+"""Names from the broker, over a plain socket: `pydanube_core.http2` would nearly triple a tab key's time.
 
-One call of `danube.ops/Call` is a handful of HTTP/2 frames. Its headers need no compression, and of the answer only the
-data counts. On any failure (no broker, no answer in time, an error) there are no names, and the shell shows none.
+One call of `danube.ops/Call` is a handful of HTTP/2 frames. Its headers need no compression, and of the
+answer only the data counts. On any failure (no broker, no answer in time, an error) there are no names, and
+the shell shows none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SOURCES: Final[dict[str, tuple[str, str]]] = {
 
 
 def names_of(kind: str, begin: str, *, topic: str | None, address: str, principal: str) -> list[str]:
-    """Return names of that kind that start with `begin`, as they are typed; none if they cannot be had."""
+    """Return names of that kind that start with `begin`, as they are typed, or none if unavailable."""
     operation, field = _SOURCES[kind]
     arguments: dict[str, Any] = {"limit": MAX_NAMES}
     if any(character in begin for character in "*?[]"):
@@ -90,8 +91,8 @@ def call(
     """Call one operation at `host:port` and return its result.
 
     Raises:
-        OSError, EOFError: nobody answers, not in time, or not what was asked.
-        ValueError: what came is no answer of ours, or an error.
+        OSError, EOFError: there is no answer, or not in time, or the stream ended early.
+        ValueError: the answer is not of this protocol, or is an error.
     """
     until = time.monotonic() + deadline_s
     host, _, port = address.rpartition(":")

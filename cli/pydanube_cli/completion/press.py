@@ -1,14 +1,14 @@
-"""`danube __complete`: runs at a press of the tab key. Prints nothing if it knows nothing, and never fails.
+"""`danube __complete`: runs at a press of the tab key. Prints nothing without candidates, and never fails.
 
     danube __complete bash LINE WORDBREAKS     the line up to the cursor, as bash has it
-    danube __complete zsh WORD…                the words after `danube`; the last is being typed
+    danube __complete zsh WORD…                the words after `danube`, the last of which is being typed
     danube __complete fish WORD…
 
-The first line of the answer is what the shell is to do: `words` (one a line follows; for zsh and fish with a tab and
-what it is for), `files` or `folders`.
+The first line of the answer is the shell's next step: `words` (one a line follows, for zsh and fish with a
+tab and its description), `files` or `folders`.
 
-The words that may stand where the cursor is are decided from the table of words (`wanted`), without asking anybody, or it is
-the kind of name (topics, subscriptions …) that the broker has to be asked for.
+`wanted` decides from the table of words which words may stand at the cursor, without the broker. If these are
+names (topics, subscriptions …), it returns their kind, and the broker is queried.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from typing import Any, Final
 
 from pydanube_cli.completion.names import names_of
 
-TEXT: Final = "text"  # nothing is known of it
+TEXT: Final = "text"  # any text
 FILES: Final = "files"
 FOLDERS: Final = "folders"
-# Kinds of names that the broker knows
+# Kinds of names that the broker lists
 NAMES: Final = ("topics", "subscriptions", "namespaces", "subjects", "plans", "tasks", "brokers")
 
-# A leaf's flags: what follows each; null for nothing, a list for one of those words, else a kind.
+# A leaf's flags, each with the kind of its value: null for no value, a list for one of those words, else a
+# kind.
 Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The choices for one word. `kind`: names to ask for, or FILES or FOLDERS; `glued`: put before each."""
+    """The choices for one word. `kind`: names to query, or FILES or FOLDERS. `glued`: put before each."""
 
     begin: str = ""
-    words: Mapping[str, str]  # with what each is for
+    words: Mapping[str, str]  # each with its description
     kind: str | None = None
     glued: str = ""  # `--topic=`, where the value follows in the same word
     topic: str | None = None  # that was given before, for subscriptions
-    common: Mapping[str, str]  # flags that say where the broker is
+    common: Mapping[str, str]  # flags with the broker's address
 
 
 def load() -> Table:
@@ -54,9 +55,9 @@ def load() -> Table:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a command line up to the cursor as a shell does; the last word is being typed.
+    """Split a command line up to the cursor as a shell does. The last word is being typed.
 
-    Quotes that are still open are taken as closed at the end.
+    Open quotes are closed at the end.
     """
     import shlex  # bash alone gives a line
 
@@ -125,7 +126,7 @@ def wanted(table: Table, words: Sequence[str]) -> Wanted:
 
 
 def _after(leaf: Table | None, common: Table, flag: str) -> Any:
-    """Return the choices after a flag; None: it takes no value, or is unknown."""
+    """Return the choices after a flag. None: it takes no value, or is not in the table."""
     if leaf is not None and flag in leaf["flags"]:
         return leaf["flags"][flag]
     return common.get(flag)
@@ -175,7 +176,7 @@ def complete(shell: str, words: Sequence[str], env: Mapping[str, str]) -> list[s
 
 
 def _names(found: Wanted, env: Mapping[str, str]) -> list[str]:
-    # here, not above: most presses of the key ask the broker for nothing
+    # here, not above: most presses of the key need no broker
     from pydanube.addresses import admin_address
     from pydanube.principal import default_principal
 
@@ -194,7 +195,7 @@ def _names(found: Wanted, env: Mapping[str, str]) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """Entry of the hidden word."""
-    with suppress(Exception):  # a message in the middle of somebody's command line helps nobody
+    with suppress(Exception):  # a message in the middle of a command line helps no user
         sys.stdout.write("".join(f"{line}\n" for line in complete(argv[0], argv[1:], os.environ)))
         sys.stdout.flush()
     return 0

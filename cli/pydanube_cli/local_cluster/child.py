@@ -24,7 +24,7 @@ _LOG_TAIL: Final = 2000
 
 
 class Child:
-    """A process with its log; ends with this process if the system supports that (Linux)."""
+    """A process with its log. It ends with this process if the system supports that (Linux)."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Child:
         return None if self._process is None else self._process.returncode
 
     async def start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it; what it writes goes to the log."""
+        """Start it. Its output goes to the log."""
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *words,
@@ -55,12 +55,12 @@ class Child:
             )
 
     async def ended(self) -> int:
-        """Wait for its end; return the exit code."""
+        """Wait for its end, and return the exit code."""
         assert self._process is not None, "it was not started"
         return await self._process.wait()
 
     async def end(self, number: signal.Signals, *, patience_s: float) -> int | None:
-        """Send a signal and wait for the end; SIGKILL where that takes too long. None if it does not run."""
+        """Send a signal and wait for the end, after `patience_s` with SIGKILL. None if it does not run."""
         process = self._process
         if process is None or process.returncode is not None:
             return None

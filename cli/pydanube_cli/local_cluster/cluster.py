@@ -48,7 +48,7 @@ class State:
 
     @staticmethod
     def read(folder: Path) -> State | None:
-        """Read the state; None if no local cluster was started. Raises `InvalidArgument` for a damaged file."""
+        """Read the state, or None if no cluster was started. Raises `InvalidArgument` for a damaged file."""
         file = folder / _STATE
         try:
             found = json.loads(file.read_bytes())
@@ -72,8 +72,8 @@ class LocalCluster:
     """See the module. Single user: the loop.
 
     Args:
-        say: told each step of a start or a stop, as a line for people.
-        environment: more of it for the brokers.
+        say: receives each step of a start or a stop, as a line for people.
+        environment: additional variables for the brokers.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LocalCluster:
         self._say("all stopped; the same command starts it again with all that was acknowledged")
 
     async def add(self) -> dict[str, Any]:
-        """Start another broker; return its entry of `status`."""
+        """Start another broker, and return its entry of `status`."""
         if len(self.state.brokers) >= MOST_BROKERS:
             raise InvalidArgument(
                 f"a local cluster has at most {MOST_BROKERS} brokers", field="action", value="add"
@@ -159,7 +159,7 @@ class LocalCluster:
         return await self._end(n, signal.SIGTERM)
 
     async def kill_broker(self, n: int) -> dict[str, Any]:
-        """Send SIGKILL; acknowledged messages are safe all the same."""
+        """Send SIGKILL. Acknowledged messages are safe all the same."""
         return await self._end(n, signal.SIGKILL)
 
     async def _end(self, n: int, number: signal.Signals) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class LocalCluster:
         self._say(f"broker {n} has ended ({how}){again}")
 
     def facts(self, n: int) -> dict[str, Any]:
-        """Return what is known of a broker."""
+        """Return the facts of a broker."""
         child, known = self._child(n), self._facts.get(n, {})
         running = child.pid is not None
         return {
@@ -234,7 +234,7 @@ class LocalCluster:
 
 
 def prepared(folder: Path, *, brokers: int | None, etcd: int | None, port_offset: int | None) -> State:
-    """Return the state for a start in this folder: as it was created, with more brokers if asked for.
+    """Return the state for a start in this folder: as it was created, with more brokers if requested.
 
     Raises:
         Conflict: a local cluster runs there.

@@ -89,7 +89,7 @@ def _steer(folder: Path, action: str, number: int | None, *, as_json: bool) -> i
 
 
 async def _run(cluster: LocalCluster, ready_file: Path | None, *, as_json: bool) -> int:
-    """Start, print where it listens, and wait for Ctrl-C or SIGTERM; then stop everything in order."""
+    """Start, print the addresses, and wait for Ctrl-C or SIGTERM. Then stop everything in order."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

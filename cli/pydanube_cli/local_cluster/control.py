@@ -1,6 +1,6 @@
-"""Control of a running local cluster from another terminal: one JSON line to its command, one back, on this machine.
+"""Control of a running local cluster from another terminal: one JSON line each way, on this machine.
 
-Whoever may read `local.json` (its owner) has the word that every request names.
+Every request contains a secret word from `local.json`, which only its owner can read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def serve(cluster: LocalCluster) -> asyncio.Server:
                 writer.write(json.dumps(await _answer(cluster, line)).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError):
-            pass  # who asked has gone, or sent no line
+            pass  # the client has gone, or sent no line
         finally:
             writer.close()
 
@@ -71,10 +71,11 @@ async def _carry_out(cluster: LocalCluster, action: str, number: int | None) -> 
 
 
 def ask(folder: Path, action: str, number: int | None) -> dict[str, Any]:
-    """Ask the command that runs the cluster in a folder.
+    """Send a request to the command that runs the cluster in a folder.
 
     Raises:
-        Unavailable: none runs there. What it answers.
+        Unavailable: none runs there.
+        ClusterError: the command's error.
     """
     state = State.read(folder)
     request = json.dumps({"word": "" if state is None else state.word, "action": action, "number": number})

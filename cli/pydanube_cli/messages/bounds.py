@@ -12,10 +12,10 @@ class Bounds:
     """The end of a consumption over the partitions of one topic.
 
     Args:
-        ends: partition → offset, exclusive; only partitions with an end of this kind.
-        end_time_ms: append time, exclusive; None for no such end.
-        count: how many messages in all; None for no such end.
-        partitions: every partition there is, so that it is known when all have ended.
+        ends: partition → offset, exclusive. Only partitions with an end of this kind.
+        end_time_ms: append time, exclusive, or None for no such end.
+        count: how many messages in all, or None for no such end.
+        partitions: all partitions, so that the end of the last one ends the consumption.
     """
 
     partitions: Sequence[int | None]
@@ -36,7 +36,7 @@ class Bounds:
         return self.taken == self.count or len(self.ended) == len(self.partitions)
 
     def take(self, partition: int | None, offsets: Sequence[int], append_time_ms: int) -> int:
-        """Return how many of a batch's messages, from its first, are wanted; counts them.
+        """Return how many of a batch's messages, from its first, are wanted, and count them.
 
         Offsets ascend and are not empty. Ends the partition when the batch reaches its end.
         """

@@ -1,6 +1,7 @@
-"""`danube consume`: a topic on stdout, as a plain reader or with a subscription that remembers.
+"""`danube consume`: a topic on stdout, as a plain reader or with a subscription that remembers its position.
 
-A message is acknowledged after its line has left the process, so that what a pipe's reader never got comes again.
+A message is acknowledged after its line has left the process, so that lines which a pipe's reader never got
+are redelivered.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 
 CREDIT_MESSAGES: Final = 20_000
-CREDIT_BYTES: Final = 16 << 20  # with what the process itself needs, far below the 300 MiB it may take
-LAST_WRITE_S: Final = 1.0  # when interrupted, for a reader of our pipe to take what is being written
-QUIET_S: Final = 0.5  # without a message this long, ask whether there is anything left below the head
+CREDIT_BYTES: Final = 16 << 20  # with the process' own memory, far below the limit of 300 MiB
+LAST_WRITE_S: Final = 1.0  # when interrupted, for a reader of our pipe to take the current piece
+QUIET_S: Final = 0.5  # after this long without a message, check whether any is left below the head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ def _job(options: ConsumeOptions, *, as_json: bool) -> _Job:
 
 
 async def _consume(job: _Job, common: Common) -> int:
-    """Consume; return how many messages were written."""
+    """Consume, and return how many messages were written."""
     from pydanube import Retry, connect
 
     sys.stdout.flush()  # from here on the descriptor is written to directly
@@ -180,7 +181,7 @@ async def _consume(job: _Job, common: Common) -> int:
 
 
 class _receiver:
-    """Return the reader or consumer; a missing topic is not created, and the error says how to."""
+    """Return the reader or consumer. A missing topic is not created: the error contains the command."""
 
     def __init__(self, job: _Job, client: Client) -> None:
         credit = CREDIT_MESSAGES if job.count is None else min(CREDIT_MESSAGES, job.count)
@@ -216,7 +217,7 @@ class _receiver:
 
 
 class _Subjects:
-    """Schema subjects by id, each asked of the registry once, also one that it does not know."""
+    """Schema subjects by id, each read from the registry once, also if it is missing there."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -232,7 +233,7 @@ class _Subjects:
 
 
 def _say_where_it_begins(job: _Job, common: Common, receiver: Any) -> None:
-    """Say where reading begins, if the asked offset lies before the beginning of the topic."""
+    """Print where reading begins, if the requested offset lies before the beginning of the topic."""
     if job.start is None or not job.start.startswith("offset:"):
         return
     asked = int(job.start.removeprefix("offset:"))
@@ -312,8 +313,8 @@ async def _pump(
     subjects = _Subjects(client)
     render = formatter(job.format, subjects.known)
     acknowledge = job.ack and job.subscription is not None
-    # With a subscription, the last messages below the head may be acknowledged already, or be with another consumer:
-    # they never come, and only the broker knows. A plain reader is ended by the broker.
+    # With a subscription, the last messages below the head may already be acknowledged, or be with another
+    # consumer: they never come, and only the broker can report it. A plain reader is ended by the broker.
     ask_when_quiet = job.exit and job.subscription is not None
     quiet_since: float | None = None
     left_out = 0
@@ -323,7 +324,7 @@ async def _pump(
         with anyio.move_on_after(QUIET_S if ask_when_quiet else None) as waiting:
             batch = await anext(batches, None)
         if waiting.cancelled_caught:
-            batches = receiver.batches()  # cancelling ended the iterator; the receiver has lost nothing
+            batches = receiver.batches()  # the cancellation ended the iterator. The receiver has lost nothing
             quiet_since = quiet_since or time.monotonic()
             if await _nothing_left(job, common, bounds, quiet_s=time.monotonic() - quiet_since):
                 break
@@ -348,7 +349,7 @@ async def _pump(
 
 
 async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) -> None:
-    """Write, then acknowledge; when cancelled in between, messages that the reader took are still acknowledged."""
+    """Write, then acknowledge. If cancelled in between, still acknowledge messages that the reader took."""
     written = outlet.begin(data)
     try:
         await asyncio.shield(written)
@@ -375,7 +376,7 @@ async def _nothing_left(job: _Job, common: Common, bounds: Bounds, *, quiet_s: f
         ) as ops:
             items = (await ops.call("subscriptions.lag", arguments))["items"]
     except ClusterError:
-        # Without the admin port silence is all there is to go by.
+        # Without the admin port, silence is the only evidence.
         return quiet_s >= common.timeout_s
     for item in items:
         end = bounds.ends.get(item["partition"])

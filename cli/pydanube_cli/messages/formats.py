@@ -1,8 +1,9 @@
 """Formats of consumed messages on stdout: text, raw, hex, JSON.
 
-`raw` is the payload's bytes and a line end, so that `produce -f F` and `consume --format raw` give F again. `text` is
-for eyes: what is no UTF-8 or would drive the terminal is escaped, and a message stays one line. All formats take a
-batch and give the bytes to write at once. A null payload is marked in `text` and `hex`, and left out of `raw`.
+`raw` is the payload's bytes and a line end, so that `produce -f F` and `consume --format raw` give F again.
+`text` is for people: invalid UTF-8 and characters that would control the terminal are escaped, and a message
+stays one line. All formats take a batch and return the bytes to write in one piece. A null payload is marked
+in `text` and `hex`, and left out of `raw`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class Received(Protocol):
 
 
 def formatter(format: Format, subjects: Mapping[Any, str] = NO_SUBJECTS) -> Callable[[Received], bytes]:
-    """Return the function that turns a batch into bytes to write; every message ends with `\n`.
+    """Return the function that turns a batch into bytes to write. Every message ends with `\n`.
 
     Args:
-        subjects: of the schemas of messages, by their references; JSON shows them.
+        subjects: of the schemas of messages, by their references. JSON shows them.
     """
     match format:
         case Format.RAW:

@@ -1,14 +1,16 @@
 """Read stdin as messages and write to stdout without blocking the event loop.
 
-A thread reads and splits, the loop takes what has gathered. A line is the bytes up to `\n`, which is not part of it; `\r`
-stays; an empty line and a last line without `\n` are messages. A thread of our own, because reading a terminal or a slow pipe blocks, and because a worker thread that
-blocks for ever would keep the process from ending; a daemon thread does not.
+A thread reads and splits, and the loop takes the gathered messages. A line is the bytes up to `\n`, which is
+not part of it. `\r` stays. An empty line and a last line without `\n` are messages. It is a daemon thread of
+our own, because reading a terminal or a slow pipe may block for ever, and a blocked worker thread would keep
+the process from ending.
 
-What has gathered is bounded (`MAX_GATHERED_BYTES`, `MAX_GATHERED_LINES`): then the thread waits. So a fast file goes
-out in large pieces and a slow pipe line by line, without a timer.
+Gathered messages are bounded (`MAX_GATHERED_BYTES`, `MAX_GATHERED_LINES`): at the bound the thread waits. So
+a fast file is sent in large pieces and a slow pipe line by line, without a timer.
 
-A pipe whose reader is slow blocks the writer; in the loop that would also stop acks, credit and keep-alives. So a thread
-writes as well, one piece at a time, and is a daemon too. A regular file never blocks for long: there the loop writes itself.
+A pipe with a slow reader blocks its writer, which in the loop would also stop acks, credit and keep-alives.
+So a daemon thread writes as well, one piece at a time. A regular file never blocks for long: the loop writes
+it itself.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def stdin_pieces() -> Pieces:
     while True:
         try:
             piece = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:  # a descriptor that somebody else made non-blocking
+        except BlockingIOError:  # another process made the descriptor non-blocking
             select.select([descriptor], [], [])
             continue
         if not piece:
@@ -63,7 +65,7 @@ def stdin_pieces() -> Pieces:
 
 
 def text_pieces(payload: bytes, *, repeat: int = 1) -> Pieces:
-    """Yield one payload, `repeat` times; for a source without a delimiter."""
+    """Yield one payload, `repeat` times. For a source without a delimiter."""
     for _ in range(repeat):
         yield payload
 
@@ -104,7 +106,7 @@ def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterat
 
 
 def whole(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
-    """Yield the whole input as one message; empty input is an empty message.
+    """Yield the whole input as one message. Empty input is an empty message.
 
     Raises:
         MessageTooLarge: before memory is full of it.
@@ -138,7 +140,7 @@ class LineSource:
     """Messages from a blocking iterator, for one asyncio task.
 
     Args:
-        messages: yields lists of messages; runs in the thread.
+        messages: yields lists of messages, in the thread.
     """
 
     def __init__(self, messages: Callable[[], Iterator[list[bytes]]]) -> None:
@@ -162,17 +164,17 @@ class LineSource:
         self._loop = None
 
     def stop(self) -> None:
-        """End the input: `take` returns None at once. The thread may stay in a read; it is a daemon."""
+        """End the input: `take` returns None immediately. The daemon thread may stay in a read."""
         with self._change:
             self._stopped = True
             self._change.notify_all()
         self._ready.set()
 
     async def take(self) -> Gathered | None:
-        """Return everything that has gathered, at least one message; None at the end.
+        """Return all gathered messages, at least one, or None at the end.
 
         Raises:
-            ClusterError: the input cannot be read, once what came before it was taken.
+            ClusterError: the input cannot be read. Raised after all messages before it were taken.
         """
         while True:
             await self._ready.wait()
@@ -211,7 +213,7 @@ class LineSource:
         self._wake()
 
     def _put(self, messages: list[bytes]) -> bool:
-        """Hand over a message; return False if nobody wants more."""
+        """Hand over messages. Return False if the input was stopped."""
         size = sum(map(len, messages))
         with self._change:
             while not self._stopped and (
@@ -259,17 +261,17 @@ class Outlet:
         self._pieces.put(None)
 
     async def write(self, data: bytes) -> None:
-        """Write all of `data`; return when it has left the process.
+        """Write all of `data`. Return when it has left the process.
 
         Raises:
             OSError: BrokenPipeError when the reader is gone.
 
-        Cancelled, the piece is still written, as far as the reader takes it.
+        After a cancellation the piece is still written, as far as the reader takes it.
         """
         await asyncio.shield(self.begin(data))
 
     def begin(self, data: bytes) -> asyncio.Future[None]:
-        """Start writing; the future is done when `data` has left the process, and has the `OSError` of `write`."""
+        """Start writing. The future is done when `data` has left the process, with the `OSError` of `write`."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         if self._direct:
@@ -290,7 +292,7 @@ class Outlet:
                 done.set_exception(error)
 
         def report(error: OSError | None) -> None:
-            # The loop may be closed by now: then nobody waits any more.
+            # The loop may be closed by now: then no task waits any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, error)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pydanube import Message
 
 
-INTERRUPT_GRACE_S: Final = 5.0  # for what was handed over when Ctrl-C came
+INTERRUPT_GRACE_S: Final = 5.0  # for the messages that were handed over when Ctrl-C came
 PROGRESS_S: Final = 0.1
 RATE_TICK_S: Final = 0.05
 
@@ -56,9 +56,10 @@ class Tally:
     failed_within: tuple[int, int] | None = None  # messages of the input, counted from 1
 
     def failed(self, part: Sequence[bytes], done: Any) -> None:
-        """Count what is stored of a piece that failed; only ranges tell which messages those are.
+        """Count the stored messages of a piece that failed. Only ranges identify them.
 
-        The bytes are those of as many from its begin, which is exact unless the broker refused one in the middle.
+        The bytes are those of as many messages from its beginning, which is exact unless the broker refused
+        one in the middle.
         """
         self.failed_within = (self.sent - len(part) + 1, self.sent)
         if done is not None:
@@ -66,7 +67,7 @@ class Tally:
             self.sent_bytes += sum(map(len, part[: done.count]))
 
     def add(self, summary: Any) -> None:
-        """Add a `SendSummary`; neighbouring ranges are joined."""
+        """Add a `SendSummary`, joining adjacent ranges."""
         self.acknowledged += summary.count
         self.durability = summary.durability or self.durability
         for found in summary.ranges:
@@ -258,7 +259,7 @@ def _attributes(pairs: list[str]) -> dict[str, str]:
 
 
 async def _produce(job: Job, tally: Tally, common: Common) -> None:
-    """Send until the input ends; when cancelled, finish what was handed over within `INTERRUPT_GRACE_S`."""
+    """Send until the input ends. If cancelled, finish the messages handed over within `INTERRUPT_GRACE_S`."""
     from pydanube import Retry, connect
 
     async with LineSource(job.source) as source, anyio.create_task_group() as tasks:
@@ -288,7 +289,7 @@ async def _produce(job: Job, tally: Tally, common: Common) -> None:
             try:
                 await anyio.sleep_forever()
             finally:
-                # Interrupted (or done). What nobody was told about yet may be dropped at once.
+                # Interrupted (or done). Before the first message is handed over, no grace is needed.
                 source.stop()
                 scope.deadline = anyio.current_time() + (INTERRUPT_GRACE_S if handed_over else 0)
 
