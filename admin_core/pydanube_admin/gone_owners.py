@@ -47,7 +47,7 @@ class GoneOwner:
         )
 
     def sentence(self, topic: str) -> str:
-        """Return the state of the topic, and what to do."""
+        """Return the state of the topic, and the remedy."""
         waiting = counted(self.topics, "topic waits", "topics wait")
         return (
             f"{topic} is at broker {self.broker_id}, which is {self._state}. {waiting} for it. {self._remedy}"

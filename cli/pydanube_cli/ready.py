@@ -20,7 +20,7 @@ _DEFAULT_PORTS: Final = {"grpc": 6650, "admin": 50051}
 
 def ready_facts(broker: Broker) -> dict[str, Any]:
     """Return the fields of the ready line (docs/interface.md#3-starting-and-stopping), in its order."""
-    from pydanube_broker.home.data_dir import FORMAT_VERSION  # others who import this module have no broker
+    from pydanube_broker.home.data_dir import FORMAT_VERSION  # other importers of this module have no broker
 
     return {
         "event": "ready",

@@ -244,7 +244,7 @@ class ClusterTasks:
         try:
             await client.call("plans.discard", {"plan_id": plan_id}, principal=principal)
         except ClusterError:
-            return  # it is used or gone by now
+            return  # it is used or deleted by now
 
     async def cancel(self, task_id: str, request: Request) -> None:
         """Cancel a task and wait until it has stopped. One that has ended stays as it is."""
@@ -313,7 +313,7 @@ CANCEL_S: Final = 2.0  # for cancelling the cluster's task after the caller has 
 async def waited(
     client: OpsClient, task: Mapping[str, Any], *, principal: str | None, context: Context[Any, Any] | None
 ) -> dict[str, Any]:
-    """Wait for a call that became a task. Return its result, or the task shortly before the deadline.
+    """Wait for a call that became a task. Return its result, or the task after `SHARE` of the deadline.
 
     With the task comes the call that reads it. A cancelled wait stops the task, because its caller has left.
 

@@ -48,7 +48,7 @@ _LONGEST_WORD: Final = 28
 # An id or a hash that we made: the letters a to f make no sentence.
 _HEX: Final = re.compile(r"[a-z]?[0-9a-f]+(?:-[0-9a-f]+)*")
 
-# Keys whose texts are ours: sentences, and what we make out of names that are checked where they come in.
+# Keys whose texts are ours: sentences, and texts made of names that were checked on arrival.
 _OURS: Final = frozenset(
     {
         "summary", "message", "why", "because", "command", "description", "title", "note", "hint", "source",
@@ -270,7 +270,7 @@ def _cleaned(value: Any, sentences: _Sentences) -> Any:
 
 
 def _step(step: Any, sentences: _Sentences) -> Iterator[Any]:
-    """Return a proposed call whose arguments that are texts of others stand under `untrusted`."""
+    """Return a proposed call, with arguments that are texts of others under `untrusted`."""
     if not isinstance(step, Mapping):
         return
     arguments = step.get("arguments") or {}
@@ -298,7 +298,7 @@ def _step(step: Any, sentences: _Sentences) -> Iterator[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return text of others as it may be shown: bounded, without what looks like a secret."""
+    """Return text of others in a form to show: bounded, and without parts that look like secrets."""
     if isinstance(value, str):
         text = without_secrets(value)
         if len(text) <= MAX_UNTRUSTED_CHARS:

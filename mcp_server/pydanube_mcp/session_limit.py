@@ -76,7 +76,7 @@ class SessionLimit:
             await self._end(scope, leaving)
         if answer.session is not None:
             self._sessions[answer.session] = _Session(owner)
-            if len(self._sessions) > _MOST_KNOWN:  # those that ended by being idle come first
+            if len(self._sessions) > _MOST_KNOWN:  # sessions that ended by idling come first
                 self._sessions.pop(self._first_to_go(owner) or b"", None)
 
     def _first_to_go(self, newcomer: Principal | None) -> bytes | None:

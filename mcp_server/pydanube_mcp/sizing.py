@@ -21,7 +21,7 @@ PART: Final = "part"  # an argument of every read
 REST: Final = "rest"
 _RESERVE_BYTES: Final = 600  # for `rest`
 _WHOLE_BYTES: Final = 2_500  # up to this size an item is not cut
-_STICKY_BYTES: Final = 160  # fields of an object that was cut stand in each part, if they are this small
+_STICKY_BYTES: Final = 160  # fields of a cut object are in each part if they are this small
 _STICKY_SUM: Final = 2_000
 
 Path = tuple[str | int, ...]

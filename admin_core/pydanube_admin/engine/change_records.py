@@ -73,7 +73,7 @@ MAX_IMAGE_BYTES: Final = 4 * 1024 * 1024
 MAX_IMAGES_BYTES: Final = 256 * 1024 * 1024  # of all
 UNDO: Final = "changes.undo"
 SWEEP_MS: Final = 60_000
-ORPHAN_MS: Final = 3_600_000  # an image whose record is not there by then was left by a crash
+ORPHAN_MS: Final = 3_600_000  # an image whose record does not exist by then was left by a crash
 MAX_CHANGES: Final = 10_000  # of those that destroy, and of the others
 
 
@@ -184,7 +184,7 @@ class Changes:
         await self._port.write_state({PREFIX + call_id: None})
 
     async def cut_off(self) -> list[ChangeRecord]:
-        """Return changes that were begun and never ended."""
+        """Return changes that began and never ended."""
         found = []
         after: str | None = None
         while items := await self._port.list_state(PREFIX, after=after):
@@ -263,7 +263,7 @@ _log = logging.getLogger("pydanube.admin")
 
 
 class MovesByClients:
-    """Keeps what undo needs of cursors moved by clients, beside their audit records. Single user: the loop."""
+    """Stores the undo images of cursors that clients moved, beside their audit. Single user: the loop."""
 
     def __init__(self, port: ClusterPort, changes: Changes, undo_grace_ms: int) -> None:
         self._port = port

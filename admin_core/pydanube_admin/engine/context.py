@@ -58,7 +58,7 @@ class TaskBook(Protocol):
         """Request a running task of this process to stop. Return whether it runs here."""
 
     def check_follow(self) -> None:
-        """Raise `LimitReached` if too many tasks follow what their calls have begun."""
+        """Raise `LimitReached` if too many tasks follow moves."""
 
     async def follow(
         self, context: Context, arguments: Mapping[str, Any], work: Coroutine[Any, Any, Result]

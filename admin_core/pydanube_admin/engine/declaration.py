@@ -1,7 +1,8 @@
 """The declared facts of operations that a command line needs, without the code that carries them out.
 
-`declarations.json` beside this module is written from the registry by tools/gen_docs.py (`make docs`). Reading it takes two
-milliseconds, importing the registry takes half a second, which a command that makes one call would spend before it begins.
+tools/gen_docs.py (`make docs`) writes `declarations.json` beside this module from the registry. Reading it
+takes two milliseconds. Importing the registry would add half a second to the start of a command that makes
+one call.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration(Declared):
-    """One operation, as the file has it. The fields are those of `Operation`."""
+    """One operation, as in the file. The fields are those of `Operation`."""
 
     name: str
     tool: str

@@ -18,7 +18,7 @@ from pydanube_core.facts import FailedMoveFacts
 LOOK_S: Final = 0.5
 ATTEMPTS: Final = 5  # of one topic
 FIRST_PAUSE_S: Final = 1.0  # before the second attempt, doubled for each later one
-UNSEEN_S: Final = 30.0  # how long a begun move may be missing from what this broker sees
+UNSEEN_S: Final = 30.0  # how long a move that has begun may be invisible to this broker
 SHOWN: Final = 20  # topics whose progress a task shows
 
 #: reports progress, an entry for each topic

@@ -118,8 +118,8 @@ def entry(path: str, before: Any, after: Any) -> dict[str, Any]:
 def bounded(diff: Sequence[Mapping[str, Any]], *, most: int = MOST_DIFFERENCES) -> list[dict[str, Any]]:
     """Return the first `most` differences, and one entry with count and digest of the others.
 
-    What depends on the differences (a plan's revision) still depends on each of them, and a plan stays small however
-    many subscriptions a topic has.
+    A plan's revision still depends on each difference, and a plan stays small however many subscriptions a
+    topic has.
     """
     first = [dict(each) for each in diff[:most]]
     others = list(diff[most:])

@@ -50,7 +50,7 @@ class Guards:
 
     def __init__(self, port: ClusterPort) -> None:
         self._port = port
-        # Key and revision of those that could not be let go: the next call does it
+        # Key and revision of guards whose release failed: the next call releases them
         self._left: dict[str, int] = {}
 
     @asynccontextmanager

@@ -29,7 +29,7 @@ from pydanube_admin.engine.plan_records import USED, AppliedPlan, Plan, PlanReco
 
 APPLY: Final = "plans.apply"
 MEMBERS: Final = "members"  # of a whole's image: the call ids of its changes
-MOST: Final = 100  # of one plan: each is kept until its time is over, and a principal may have 250
+MOST: Final = 100  # of one plan: each is kept until it expires, and a principal may have 250
 
 
 async def topics_named(context: Context, globs: str, permission: str) -> list[str]:

@@ -59,7 +59,7 @@ class Result(BaseModel):
 
     @classmethod
     def of(cls, *sources: object, **given: Any) -> Self:
-        """Make a result from facts: a field that is not given is the attribute of that name of the first that has it."""
+        """Make a result from facts. A field that is not given is read from the first source that has it."""
         for name in cls.model_fields:
             if name not in given:
                 for source in sources:
@@ -111,7 +111,7 @@ class Change(Result):
 
 
 class ListRequest(Request):
-    """Every list takes these. Lists that are read from a log as they stand there take no others."""
+    """Arguments of every list. Lists that are read directly from a log take no others."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Items a page")] = DEFAULT_LIMIT
     page: Annotated[
@@ -161,8 +161,10 @@ class Page(Result, Generic[ItemT]):
     as_of: str
     # For changed_since of the next call. With several pages, use the first page's
     mark: str | None = Field(default=None, exclude_if=_is_none)
-    gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=_is_none)  # items are what changed
-    whole_because: str | None = Field(default=None, exclude_if=_is_none)  # though changed_since was given
+    # If set, items are only the changes
+    gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=_is_none)
+    # Why the list is whole, although changed_since was given
+    whole_because: str | None = Field(default=None, exclude_if=_is_none)
     # Brokers that did not answer: their items are not listed
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=_is_none)
 

@@ -69,7 +69,7 @@ class Operation(Declared):
     idempotent: bool = True  # the same call again, token and all, has no further effect
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
     followed: bool = False  # its work continues after the answer, whose `task_id` names that work
-    resumable: bool = False  # cut off and begun again, it comes to the same end
+    resumable: bool = False  # if interrupted and started again, it has the same result
     condition: str | None = None  # field of the result: false makes the command end with 6
     damage: tuple[str, ...] = ()  # fields of the result: one that is not empty makes the command end with 5
     later_arguments: Mapping[str, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Operation(Declared):
 
     @property
     def detachable(self) -> bool:
-        """Whether it takes `detach`: to answer with its task, and continue when the caller is gone."""
+        """Whether it takes `detach`: to answer with its task, and continue after the caller has gone."""
         return self.long_running or self.name in _FOR_OTHERS
 
     @property
@@ -275,7 +275,7 @@ class Call:
     arguments: Mapping[str, Any]
     plan_only: bool = False
     plan_token: str = ""
-    detach: bool = False  # answer with the task, and go on when the caller is gone
+    detach: bool = False  # answer with the task, and continue after the caller has gone
     why: str = ""  # in the caller's words, for the audit
 
 

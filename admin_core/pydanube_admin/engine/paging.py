@@ -38,7 +38,7 @@ from pydanube_admin.engine.page_tokens import Key, invalid_page, opened, scope_o
 T = TypeVar("T")
 R = TypeVar("R", bound=Result)
 
-_CHANGED: Final = " changed"  # behind the operation's name, in the tokens of pages of what changed
+_CHANGED: Final = " changed"  # suffix of the operation's name, in the tokens of pages of changes
 TURN_S: Final = 0.005
 LOOK_AFTER: Final = 16  # items
 MADE_A_TURN: Final = 100  # items that are made to be sorted
@@ -133,8 +133,7 @@ class Followed(Generic[T]):
         found: all its items.
         changed: the items that one broker's changes may concern, including those no longer in the list.
         sight: False if the caller's roles show only a part, which changes with them. Then nothing is
-            followed, and rows
-        are compared.
+            followed, and rows are compared.
         ordered: whether `found` returns them in the list's default order.
     """
 

@@ -89,15 +89,15 @@ FREE: Final = frozenset(
         "schemas.get_compatibility",
     }
 )
-#: the call inside is looked at
+#: the inner call is checked
 OF_ANOTHER: Final = frozenset({"operations.read", "plans.create", "plans.apply", "changes.undo"})
 #: every caller sees and ends its own, and others' with the permission (`Sight.made_by`)
 OWN: Final = frozenset(
     {"plans.list", "plans.show", "plans.discard", "tasks.list", "tasks.get", "tasks.cancel"}
 )
 NO_QUESTION: Final = FREE | OF_ANOTHER | OWN
-#: they write files of the broker's machine, which is for the operator who sits there
-ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # where that argument is given
+#: they write files on the broker's host, which only the operator at its socket may do
+ON_THE_MACHINE: Final = {"objects.export": "to", "audit.export": "to"}  # if that argument is given
 #: lists open to every caller that sees a part of them: their handlers show items by `Sight`
 CUT: Final = frozenset({"topics.list", "namespaces.list", "subscriptions.list", "subscriptions.lag"})
 #: all permissions on a namespace do not include its quotas or the load of all brokers
@@ -191,7 +191,7 @@ class Sight:
     """The view that a caller has of others' things, in a list or in an error that suggests names.
 
     Args:
-        permission: that he needs on what he sees.
+        permission: required on each visible thing.
     """
 
     def __init__(self, port: ClusterPort, permission: str) -> None:

@@ -160,7 +160,7 @@ class Plans:
         return record, revision
 
     async def many(self, token: str) -> tuple[PlanRecord, int] | None:
-        """Return the plan of a token, and its revision, if it stands for several."""
+        """Return the plan of a token, and its revision, if it has members."""
         try:
             record, revision = await self.of_token(token)
         except (PlanNotFound, PlanMismatch):  # applying it raises and records the same error

@@ -1,7 +1,7 @@
 """JSON Schemas for people and models: pydantic's, without the noise.
 
-Every byte of an input schema is read by a model on every turn, so titles go, references are put in place and a
-nullable type is one `type`. The schemas stay plain JSON Schema 2020-12, which old and new clients read alike.
+A model reads every byte of an input schema on every turn, so titles are removed, references are resolved and
+a nullable type is one `type`. The schemas stay plain JSON Schema 2020-12, which old and new clients can read.
 """
 
 from __future__ import annotations

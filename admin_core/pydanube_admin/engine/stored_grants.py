@@ -37,7 +37,7 @@ from pydanube_admin.engine.forecast import Forecast, Undo, entry
 from pydanube_admin.engine.permission import Sight
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
-MOST_MAKERS: Final = 16  # of a token: each is looked at with every call
+MOST_MAKERS: Final = 16  # of a token: each is checked with every call
 PAGE: Final = 1000
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class StoredGrants:
 
 
 async def stored_grants(context: Context) -> StoredGrants:
-    """Read all that was granted and taken back, the built-in roles with it."""
+    """Read all grants and revocations, including the built-in roles."""
 
     async def every(prefix: str, decode: Callable[[bytes], T]) -> list[T]:
         return [decode(value) for value in await state_values(context, prefix)]
@@ -172,9 +172,9 @@ def _behind(caller: Identity | None) -> Iterator[tuple[Principal, frozenset[str]
 def ceiling(
     context: Context, grants: Grants, of: Principal, former: Sequence[Maker] = ()
 ) -> tuple[Maker, ...]:
-    """Return the makers of a token that the caller makes for the principal `of`, in place of one with `former` makers.
+    """Return the makers of a token that the caller makes for the principal `of`.
 
-    Raises `InvalidArgument`: they are too many.
+    `former`: the makers of the token that it replaces. Raises `InvalidArgument`: they are too many.
     """
     locks = context.port.locks
     if locks is None or not locks.required:

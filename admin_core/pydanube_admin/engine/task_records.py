@@ -41,8 +41,8 @@ class TaskRecord(KeptRecord):
     via: str = ""  # the operation that was called, if it was one that carries out others
     plan_id: str | None = None
     detached: bool = False  # no caller waits for it
-    given: Mapping[str, Any] | None = None  # of a detached one: the arguments in whole, to begin again with
-    begun_again: int = 0  # how often a later life of the broker took it up
+    given: Mapping[str, Any] | None = None  # of a detached one: the complete arguments, for a resumption
+    begun_again: int = 0  # how often a later life of the broker resumed it
     result: Mapping[str, Any] | None = None  # of a detached one
     result_bytes: int | None = None  # of a result that is too large to be kept
     error: Mapping[str, Any] | None = None
@@ -89,7 +89,7 @@ class TaskItem(Result):
     principal: str
     state: str  # running | done | failed | cancelled | interrupted
     detached: bool  # no caller waits for it: its result is kept
-    begun_again: int  # how often a restart of the broker took it up
+    begun_again: int  # how often a restarted broker resumed it
     started_at: str
     ended_at: str | None
     code: str | None  # of the error

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pydanube.admin")
 
 MAX_TASKS: Final = 500
-MAX_DETACHED: Final = 16  # that run side by side
-MAX_FOLLOWED: Final = 200  # concurrent tasks that follow what their calls have begun
+MAX_DETACHED: Final = 16  # running concurrently
+MAX_FOLLOWED: Final = 200  # concurrent tasks that follow moves
 NOTED_S: Final = 2.0  # between two notes of a task's progress
 STOP_S: Final = 5.0
 
@@ -110,7 +110,7 @@ class Tasks:
         return task.result()
 
     def check_follow(self) -> None:
-        """Raise `LimitReached` if too many tasks follow what their calls have begun."""
+        """Raise `LimitReached` if too many tasks follow moves."""
         if len(self._following) >= MAX_FOLLOWED:
             raise LimitReached(
                 f"{MAX_FOLLOWED} tasks follow moves: wait until one has ended, or cancel one",
@@ -179,11 +179,11 @@ class Tasks:
         self._detached.discard(task)
         self._following.discard(task)
         if not task.cancelled():
-            task.exception()  # is in the task's record, or with who began it
+            task.exception()  # is in the task's record, or raised to its caller
 
     async def _note_work(self, task: asyncio.Task[Any], begun: asyncio.Future[TaskRecord]) -> None:
         """Store its progress, for a later start of the broker."""
-        await asyncio.wait([begun])  # to await it would cancel it with the watcher
+        await asyncio.wait([begun])  # a plain await would cancel it with the watcher
         record = begun.result()
         while not task.done():
             await asyncio.sleep(NOTED_S)
@@ -368,7 +368,7 @@ def _is_of(work: Mapping[str, Any], record: TaskRecord) -> bool:
 MAX_BEGUN_AGAIN: Final = 3
 
 
-# Carries out once more a change that was recorded and begun under a plan.
+# Carries out once more a change that was recorded and started under a plan.
 Again = Callable[[Context, Call, str], Coroutine[Any, Any, Result]]
 
 
@@ -394,7 +394,7 @@ class Resumption:
             what = {"task_id": record.task_id, "operation": record.operation}
             try:
                 await self._begin_again(record, call)
-            except ClusterError as failure:  # is in its record, where it got as far as that
+            except ClusterError as failure:  # is in its record, if it got that far
                 _log.warning("admin.task_not_begun_again", extra={"error": str(failure)} | what)
             else:
                 _log.info("admin.task_begun_again", extra=what)

@@ -41,7 +41,7 @@ MAX_TOPICS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The choice of what to measure.
+    """The choice of scenario and load.
 
     Args:
         sub_type: exclusive: each consumer has a subscription of its own. Otherwise all share one.

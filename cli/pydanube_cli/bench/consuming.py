@@ -12,8 +12,8 @@ from pydanube_cli.bench.payloads import Checker, Tally, make_payloads, percentil
 from pydanube_cli.bench.role import QUIET_S, Spec, Start, for_every, open_client, open_receiver
 
 EACH_CHECK: Final = 4096
-LOOK_S: Final = 0.02  # how often a consumer without messages looks whether all have been received
-SETTLE_S: Final = 0.3  # and how long it stays then, in case one comes again
+LOOK_S: Final = 0.02  # interval at which a consumer without messages checks whether all have been received
+SETTLE_S: Final = 0.3  # how long it stays after that, in case of duplicates
 
 
 async def consume_batches(spec: Spec, start: Start) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Checker:
         self.received += len(payloads)
 
     def verify(self, sent: Sequence[int]) -> Verified:
-        """Compare with what producer i sent: numbers 0 … sent[i] − 1, in that order. Other producers do not count."""
+        """Compare with the numbers of producer i: 0 … sent[i] − 1, in that order. Ignore other producers."""
         return merge([self.part(sent)], sent)
 
     def part(self, sent: Sequence[int], *, keys: int = 0) -> Part:
@@ -119,7 +119,7 @@ class Part:
 
 
 def merge(parts: Sequence[Part], sent: Sequence[int]) -> Verified:
-    """Merge what all consumers of a subscription have of numbers 0 … sent[i] − 1 of producer i."""
+    """Merge the messages that all consumers of a subscription received, of 0 … sent[i] − 1 of producer i."""
     received = sum(part.received for part in parts)
     missing = known = 0
     for producer, count in enumerate(sent):

@@ -166,7 +166,7 @@ COUNTS: Final = ("sent", "received", "missing", "duplicates", "out_of_order")
 
 
 def sum_verified(results: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the sums of what runs, or workers, have verified."""
+    """Return the sums of the verified counts of runs, or of workers."""
     return {name: sum(result["verified"][name] for result in results) for name in COUNTS}
 
 

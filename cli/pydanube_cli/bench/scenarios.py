@@ -461,7 +461,7 @@ def _worked(specs: list[dict[str, Any]], broker: RunningBroker) -> tuple[list[di
 
 
 def _seconds(begun: list[dict[str, Any]], ended: list[dict[str, Any]] | None = None) -> float:
-    """Return the seconds from the first begin of some workers to the last end, of others if given."""
+    """Return the seconds from the first start of some workers to the last end, of others if given."""
     last: int = max(each["ended"] for each in (begun if ended is None else ended))
     first: int = min(each["begun"] for each in begun)
     return (last - first) / 1e9

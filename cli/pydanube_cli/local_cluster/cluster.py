@@ -1,7 +1,8 @@
 """A local cluster: the processes of etcd and the brokers, and the file that describes them.
 
-`local.json` in the data directory keeps what every start needs (etcd's ports, the brokers' numbers) and, while the cluster
-runs, where the command listens for `status|add|stop|start|kill` of other terminals, with a word that only its owner reads.
+`local.json` in the data directory holds the facts for every start (etcd's ports, the brokers' numbers). While
+the cluster runs, it also holds the port at which the command accepts `status|add|stop|start|kill` from other
+terminals, and a secret word that only its owner can read.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class LocalCluster:
         return str(self.folder / "objects")
 
     async def start(self) -> None:
-        """Start etcd, then all brokers side by side. Raises `Unavailable`."""
+        """Start etcd, then all brokers in parallel. Raises `Unavailable`."""
         begun = time.monotonic()
         await self.etcd.start()
         self._say(f"etcd is ready at {', '.join(self.etcd.endpoints)} ({time.monotonic() - begun:.1f} s)")

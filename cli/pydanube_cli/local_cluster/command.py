@@ -120,7 +120,7 @@ async def _run(cluster: LocalCluster, ready_file: Path | None, *, as_json: bool)
 
 
 def _raise_first(task: asyncio.Task[None]) -> None:
-    """Raise the first error of those that failed side by side at the start."""
+    """Raise the first error of the concurrent starts."""
     error = task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -29,7 +29,7 @@ async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, 
     if not (found := await _calls_without_outcome(port)):
         return []
     under_way = await guards.calls()
-    # Looked at again: one that let its guard go in between has written its outcome before.
+    # Read again: a call that released its guard in between has written its outcome before that.
     still = {call["call_id"] for call in await _calls_without_outcome(port)}
     return [call for call in found if call["call_id"] in still - under_way]
 

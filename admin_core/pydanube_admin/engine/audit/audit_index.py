@@ -32,7 +32,7 @@ _log = logging.getLogger("pydanube.admin")
 
 # records: a page of 50 reads at most 50 stretches, apart from those without a filter
 STRETCH: Final = 128
-BLOCK: Final = 64  # stretches under one key: 128 KiB at the most
+BLOCK: Final = 64  # stretches under one key: at most 128 KiB
 MOST_STRETCHES: Final = 16_384  # two million records, at most 32 MiB, in practice a quarter of it
 AT_ONCE: Final = 64  # records parsed in one go: a millisecond
 PACE_S: Final = 0.02  # between two stretches: building a million takes two minutes, and a fifth of the loop

@@ -119,7 +119,7 @@ class AuditLog:
         self._draw = gathered
 
     def draw(self) -> None:
-        """Take records from the sources, as far as there is room."""
+        """Take records from the sources, while there is room."""
         if len(self._waiting) < MAX_WAITING:
             self.note(*self._draw())
 

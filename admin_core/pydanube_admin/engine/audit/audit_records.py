@@ -37,7 +37,7 @@ class Entry:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     authenticated: bool = False  # the principal was proven by a credential
-    actor: str | None = None  # the one who acted for the principal, if not itself
+    actor: str | None = None  # the principal that acted for `principal`, if another
     relayed_by: str | None = None  # the broker that received it, if not this one
     program: CallingProgram = UNNAMED
     why: str = ""
@@ -175,7 +175,7 @@ def data_records(
 
 
 def note_read(audit: AuditLog, entry: Entry) -> None:
-    """Record a read soon, if such a one is due."""
+    """Record a read soon, if one of its kind is due."""
     if audit.reads.takes(entry.principal, entry.face, entry.operation, entry.time_ms):
         audit.note(entry.outcome(decision="allowed"))
 
