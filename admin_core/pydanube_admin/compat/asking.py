@@ -1,8 +1,8 @@
-"""Call operations for the methods of `danube_admin`: one at a time, like every face, for the call's principal.
+"""Call operations for the methods of `danube_admin`, each as the call's principal, one at a time.
 
-Without locks the name is a claim. The original's tool sends a token (`authorization: Bearer <jwt>`), whose claims name the
-principal; it is read here and not checked, and records say `authenticated: false`. `danube-principal` is the header that our
-HTTP face has.
+While authorization is off, the name is a claim. The original's tool sends a token (`authorization: Bearer
+<jwt>`), whose claims name the principal. It is read here and not checked, and records contain `authenticated:
+false`. `danube-principal` is the header that our HTTP face has.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ MAX_NAME_CHARS: Final = 256
 
 
 def principal_of(metadata: Iterable[tuple[str, str | bytes]], proven: Identity | None = None) -> str:
-    """Return the principal in the metadata, else `anonymous`; for an authenticated caller the one that it acts for, else none."""
+    """Return the principal in the metadata, or `anonymous`.
+
+    For an authenticated caller, return the principal that it acts for, or an empty text.
+    """
     texts = {key: value for key, value in metadata if isinstance(value, str)}
     if proven is not None and proven.method != "none":
-        # How brokers of the original know each other: here it is a claim like others
+        # Brokers of the original identify themselves by it: here it is a claim like others
         broker = texts.get(BROKER)
         return texts.get(HEADER, "") if broker is None else f"broker_internal:{broker}"
     name = texts.get(HEADER) or _named_by(texts.get("authorization", ""))
@@ -56,23 +59,24 @@ def _named_by(authorization: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call that is under way
+Metadata = Callable[[], Iterable[tuple[str, str | bytes]]]  # of the call under way
 
 # The protocol has no pages: an answer of more items would not fit a gRPC message anyway
 MAX_PAGES: Final = 100
 
 
 class Asking:
-    """Calls the core for the tool, which cannot show a plan: a destructive call is planned and applied at once."""
+    """Calls the core for the tool, which cannot show a plan: plans and applies destructive calls in one step."""
 
     def __init__(self, core: AdminCore, metadata: Metadata = tuple) -> None:
         self._core = core
         self._metadata = metadata
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result's object. Raises the `ClusterError` that the operation answers.
+        """Return the result's object. Raises the operation's `ClusterError`.
 
-        A call about one broker, or for the leader, is carried out there. No such operation destroys, so it needs no plan.
+        A call about one broker, or for the leader, is carried out there. No such operation destroys, so it
+        needs no plan.
         """
         principal = principal_of(self._metadata(), current_identity.get())
         if DECLARED[operation].at in (Place.BROKER, Place.LEADER):
@@ -93,7 +97,7 @@ class Asking:
         return dict(self._metadata()).get("user-agent") == SDK_AGENT
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Return all items of a list. Raises `Overloaded`: more than an answer without pages can have."""
+        """Return all items of a list. Raises `Overloaded`: too many for an answer without pages."""
         items: list[dict[str, Any]] = []
         page: dict[str, Any] = {}
         for _ in range(MAX_PAGES):

@@ -14,7 +14,7 @@ from pydanube_admin.compat.asking import AskingService
 
 BAND: Final = Policy().start_band
 MAX_MOVES: Final = 1000  # of one call
-LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds whom to ask
+LEADER: Final = "Cluster_Leader"  # the word by which the tool's web gateway finds the leader
 FOLLOWER: Final = "Cluster_Follower"
 
 
@@ -44,7 +44,7 @@ class Brokers(AskingService):
         return pb.NamespaceListResponse(namespaces=[item["namespace"] for item in items])
 
     async def unload_broker(self, request: pb.UnloadBrokerRequest) -> pb.UnloadBrokerResponse:
-        """Unload a broker, or move the topics of the namespaces that the filters leave; a dry run only counts."""
+        """Unload a broker, or move the topics of namespaces selected by filters. A dry run only counts."""
         asked = {"broker_id": request.broker_id}
         for name, given in (
             ("namespaces", request.namespaces_include),
@@ -72,10 +72,10 @@ class Brokers(AskingService):
         return pb.ActivateBrokerResponse(success=True)
 
     async def get_cluster_balance(self, _: pb.ClusterBalanceRequest) -> pb.ClusterBalanceResponse:
-        """Return the balance: loads of the bottleneck; if no resource is used enough, the numbers of topics.
+        """Return the balance: loads of the bottleneck, or the numbers of topics if no resource is in much use.
 
-        The tool derives its verdict from the coefficient of variation. This field is 0 if the brokers count as balanced
-        here, so that the tool suggests no rebalance that would find nothing to move.
+        The tool derives its verdict from the coefficient of variation. This field is 0 if the brokers count
+        as balanced here, so that the tool suggests no rebalance that would find nothing to move.
         """
         found = await self._ask("cluster.balance")
         topics = {each["broker_id"]: each["topics"] for each in await self._ask.every("brokers.list")}
@@ -109,7 +109,7 @@ class Brokers(AskingService):
         )
 
     async def trigger_rebalance(self, request: pb.RebalanceRequest) -> pb.RebalanceResponse:
-        """Carry out the moves by that which `get_cluster_balance` shows: the load, or the numbers of topics."""
+        """Carry out the moves by the measure of `get_cluster_balance`: the load, or the numbers of topics."""
         found = await self._ask("cluster.balance")
         asked: dict[str, Any] = {"by": "load" if found["bottleneck"] else "topics"}
         if request.HasField("max_moves"):
@@ -148,7 +148,7 @@ class Brokers(AskingService):
         )
 
     async def cluster_status(self, _: pb.Empty) -> pb.ClusterStatusResponse:
-        """Return the answer for the tool's `cluster status`; the consensus is the metadata store's, not the brokers'."""
+        """Return the answer for the tool's `cluster status`. Consensus is the metadata store's."""
         status = await self._ask("brokers.status")
         brokers = await self._ask.every("brokers.list")
         return pb.ClusterStatusResponse(

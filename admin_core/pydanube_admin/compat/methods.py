@@ -34,10 +34,10 @@ Serve = Callable[[bytes], Awaitable[bytes]]
 
 
 def compat_methods(core: AdminCore, metadata: Metadata = tuple) -> Mapping[str, Serve]:
-    """Return every method of the five services; fails here, and not in a call, if one has no handler.
+    """Return every method of the five services. Fails here, and not in a call, if one has no handler.
 
     Args:
-        metadata: gives that of the call under way, which names the principal.
+        metadata: returns that of the call under way, which names the principal.
     """
     ask = Asking(core, metadata)
     brokers = Brokers(ask)

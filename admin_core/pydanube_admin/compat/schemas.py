@@ -1,6 +1,6 @@
-"""Changes by the SchemaRegistry service, on both ports: made through the core, so that they are planned and audited.
+"""Changes by the SchemaRegistry service, on both ports: made through the core, to be planned and audited.
 
-The broker itself serves what reads the registry.
+The broker itself serves the reading methods.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SchemaChanges(AskingService):
                 "description": request.description,
                 "created_by": request.created_by,
                 "tags": ",".join(request.tags),
-                # What the original's tool and clients make is compared as the original does
+                # Schemas of the original's tool and clients are compared as in the original
                 "json_profile": "strict" if self._ask.by_sdk else "default",
             },
         )
@@ -48,7 +48,7 @@ class SchemaChanges(AskingService):
     async def delete_schema_version(
         self, request: pb.DeleteSchemaVersionRequest
     ) -> pb.DeleteSchemaVersionResponse:
-        """Delete a version; one that is not there counts as deleted, as in the original, and the message says so."""
+        """Delete a version. A missing one counts as deleted, as in the original, and the message states that."""
         try:
             await self._ask(
                 "schemas.delete_version", {"subject": request.subject, "version": request.version}
@@ -63,7 +63,7 @@ class SchemaChanges(AskingService):
     ) -> pb.SetCompatibilityModeResponse:
         arguments = {"subject": request.subject, "mode": request.compatibility_mode.lower()}
         now = await self._ask("schemas.get_compatibility", {"subject": request.subject})
-        # What the tool cannot say stays as it is.
+        # Settings that the tool cannot express stay as they are.
         kept = {"transitive": now["transitive"], "json_profile": now["json_profile"]}
         found = await self._ask("schemas.set_compatibility", {**arguments, **kept})
         return pb.SetCompatibilityModeResponse(

@@ -15,7 +15,7 @@ from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import Asking, AskingService
 
-# In the original's order; every one is an unsigned 32-bit number there, 0 for no limit.
+# In the original's order. Each is an unsigned 32-bit number there, 0 for no limit.
 POLICIES: Final = (
     "max_producers_per_topic", "max_subscriptions_per_topic", "max_consumers_per_topic",
     "max_consumers_per_subscription", "max_publish_rate", "max_subscription_dispatch_rate",
@@ -37,7 +37,7 @@ class Namespaces(AskingService):
         return pb.TopicListResponse(topics=[topic.name.removeprefix("/") for topic in topics])
 
     async def get_namespace_policies(self, request: pb.NamespaceRequest) -> pb.PolicyResponse:
-        """Return the policies in force in the namespace; the tool refuses a number of more than 32 bits."""
+        """Return the policies in force in the namespace. The tool refuses a number of more than 32 bits."""
         found = await self._ask("namespaces.get_policies", {"namespace": request.name})
         effective = found["effective"]
         return pb.PolicyResponse(
@@ -115,7 +115,7 @@ class Topics(AskingService):
             answer.schema_subject = subject
             try:
                 schema = await self._ask("schemas.get", {"subject": subject})
-            except ClusterError:  # every version was deleted: there is the name and no more
+            except ClusterError:  # every version was deleted: only the name is left
                 return answer
             answer.schema_id = int(schema["schema_id"])
             answer.schema_version = schema["version"]
@@ -156,7 +156,7 @@ async def _topics(ask: Asking, arguments: dict[str, Any]) -> list[pb.TopicInfo]:
 
 
 def _owner(found: dict[str, Any]) -> str:
-    """Return the id of a topic's owner; of a partitioned one that of the owner of its first partition."""
+    """Return the id of a topic's owner, for a partitioned one the owner of its first partition."""
     owners = [found["owner"], *(part["owner"] for part in found["parts"])]
     return next((owner for owner in owners if owner is not None), "")
 
@@ -174,7 +174,7 @@ class Subscriptions(AskingService):
         return await self._ask.every("subscriptions.list", {"topic": topic})
 
     async def list_subscriptions(self, request: pb.TopicRequest) -> pb.SubscriptionListResponse:
-        """List subscriptions, each once; the original names one once for each of its stored keys."""
+        """List subscriptions, each once. The original lists one once for each of its stored keys."""
         found = await self._of(request.name)
         return pb.SubscriptionListResponse(subscriptions=[item["subscription"] for item in found])
 
@@ -246,7 +246,7 @@ class Subscriptions(AskingService):
     async def set_subscription_dispatch_config(
         self, request: pb.SetSubscriptionDispatchConfigRequest
     ) -> pb.SubscriptionResponse:
-        """Refuse: here a consumer's credit says how much it takes. The original stores the setting and ignores it."""
+        """Refuse: here a consumer's credit sets its limit. The original stores the setting and ignores it."""
         count = request.dispatch_config.max_unacked_messages
         if not 1 <= count <= MAX_UNACKED:
             raise InvalidArgument(

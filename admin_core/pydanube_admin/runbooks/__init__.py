@@ -1,7 +1,7 @@
-"""Runbooks: what to check, in which order, for recurring tasks. Data files that name operations.
+"""Runbooks: the checks for recurring tasks, in order. Data files that name operations.
 
     runbooks.all()                      # every one, by name
-    runbooks.get("plan_capacity")       # InvalidArgument where there is none of that name
+    runbooks.get("plan_capacity")       # InvalidArgument if there is none of that name
     runbook.title, .summary, .parameters, .steps
     runbooks.text(runbook, {"topic": "orders"})         # as a text for people and models
 

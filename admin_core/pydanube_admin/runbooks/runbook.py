@@ -1,8 +1,8 @@
 """The parts of a runbook, and the data files that define them.
 
-Texts and arguments hold references in braces: `{topic}` is a parameter, `{lag.items.0.topic}` what an earlier step
-found, `{item.subscription}` the one that a step with `each` is at. An argument that is nothing but a reference takes
-the value as it is; one whose reference leads nowhere is left out.
+Texts and arguments hold references in braces: `{topic}` is a parameter, `{lag.items.0.topic}` a result of an
+earlier step, `{item.subscription}` the current item of a step with `each`. An argument that is only a
+reference takes the value unchanged. An argument whose reference has no value is left out.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Check:
     path: str
     relation: str  # equals | not_equals | at_most | at_least | one_of | none_of | empty | not_empty
     value: Any = None
-    fine: str = ""  # what to say when it holds
-    attention: str = ""  # and when it does not; `{value}` is the first that does not
-    stop: bool = False  # the later steps have no sense then
+    fine: str = ""  # the text if the check holds
+    attention: str = ""  # the text if it does not. `{value}` is the first wrong value
+    stop: bool = False  # a failed check ends the run, because later steps make no sense then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A call with checks of its result, or (without an operation) advice based on earlier results.
 
-    A step whose operation changes something is an approval point: its plan is shown, and it is applied when
-    somebody says so.
+    A step whose operation changes something is an approval point: its plan is shown, and applied after a
+    person's approval.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Step:
     why: str = ""
     operation: str | None = None
     arguments: Mapping[str, Any]
-    when: Mapping[str, Any]  # parameter or reference → the value it must have; else the step is left out
+    when: Mapping[str, Any]  # parameter or reference → its required value, without which the step is left out
     each: str | None = None  # a reference to a list: once for each, up to `most`
     most: int = 10
     checks: tuple[Check, ...] = ()
@@ -99,7 +99,7 @@ def all_runbooks() -> Mapping[str, Runbook]:
 
 
 def get(name: str) -> Runbook:
-    """Return the runbook of that name; `-` counts as `_`. Raises `InvalidArgument`: there is none."""
+    """Return the runbook of that name. `-` counts as `_`. Raises `InvalidArgument`: there is none."""
     runbooks = all_runbooks()
     runbook = runbooks.get(name.replace("-", "_"))
     if runbook is None:

@@ -1,7 +1,8 @@
-"""Carry out a runbook step by step; the caller provides how to call, and who approves.
+"""Carry out a runbook step by step. The caller provides functions for calls and for approval.
 
-A step that changes something is planned first and done only by the plan that was approved. What the steps found is
-held against their checks; an error of one step is told and ends the run, for the later ones stand on it.
+A step that changes something is planned first, and only the approved plan is applied. The results of steps
+are compared with their checks. An error of one step is reported and ends the run, because later steps depend
+on it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pydanube_admin.runbooks.texts import MISSING, fill, fill_arguments, find, s
 
 Call = Callable[
     [str, Mapping[str, Any]], dict[str, Any]
-]  # an operation and its arguments; raises ClusterError
+]  # an operation and its arguments. Raises ClusterError
 Approve = Callable[[str, Mapping[str, Any]], bool]  # the operation and its plan
 
 
@@ -33,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of one step; a step for several items has one for each."""
+    """The outcome of one step. A step for several items has one for each."""
 
     step: Step
     title: str
@@ -42,7 +43,7 @@ class Outcome:
     verdicts: tuple[Verdict, ...] = ()
     error: ClusterError | None = None
     declined: bool = False
-    stop: bool = False  # nothing comes after it
+    stop: bool = False  # no step follows
     advice: str = ""
     commands: tuple[str, ...] = ()
 
@@ -86,9 +87,9 @@ def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(runbook: Runbook, given: Mapping[str, str], *, call: Call, approve: Approve) -> Iterator[Outcome]:
-    """Yield the outcomes, each as soon as it is known.
+    """Yield the outcomes, each as soon as it is available.
 
-    Raises `InvalidArgument`: the parameters are not those of the runbook; nothing was done.
+    Raises `InvalidArgument`: the parameters are not those of the runbook, and nothing was done.
     """
     known: dict[str, Any] = dict(values_of(runbook, given))
     for step in runbook.steps:
@@ -137,7 +138,7 @@ def _carry_out(step: Step, known: Mapping[str, Any], call: Call, approve: Approv
 
 
 def _call(name: str, arguments: Mapping[str, Any], call: Call, approve: Approve) -> dict[str, Any] | None:
-    """Return the result; of a change only after its plan was approved. None: it was not."""
+    """Return the result, of a change only after its plan was approved. None: it was not."""
     if not declarations()[name].planned:
         return call(name, arguments)
     plan = call(name, {**arguments, "plan_only": True})
@@ -147,7 +148,7 @@ def _call(name: str, arguments: Mapping[str, Any], call: Call, approve: Approve)
 
 
 def _as_far_as_known(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments for a command to paste: what only a person knows stays a placeholder, as `NAME`."""
+    """Return arguments for a command to paste. Values that only a person has stay placeholders, as `NAME`."""
     filled = fill_arguments(arguments, known)
     return {
         name: filled.get(

@@ -48,7 +48,7 @@ def spread(path: str, result: Any) -> list[Any]:
 
 
 def fill(text: str, known: Mapping[str, Any]) -> str:
-    """Return the text with its references filled; one without a value stays, so that readers see its name."""
+    """Return the text with its references filled. One without a value stays, so that readers see its name."""
 
     def put(match: re.Match[str]) -> str:
         value = find(match[1], known)
@@ -58,7 +58,7 @@ def fill(text: str, known: Mapping[str, Any]) -> str:
 
 
 def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call; those without a value are left out."""
+    """Return the arguments of a call, without those that have no value."""
     filled: dict[str, Any] = {}
     for name, value in arguments.items():
         if not isinstance(value, str):
@@ -77,7 +77,7 @@ def fill_arguments(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> di
 def named(text: str, kept: Collection[str] = ()) -> str:
     """Return the text for reading: a reference without a value is shown by name, `{item.topic}` as `<topic>`.
 
-    `kept`: parameters of a skill, which says of them how they are written.
+    `kept`: parameters of a skill, which explains their notation itself.
     """
 
     def name(match: re.Match[str]) -> str:
@@ -87,7 +87,7 @@ def named(text: str, kept: Collection[str] = ()) -> str:
 
 
 def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False) -> str:
-    """Return the steps with the values filled in; calls as MCP tools or as commands."""
+    """Return the steps with the values filled in, with calls as MCP tools or as commands."""
     numbers = {step.id: number for number, step in enumerate(runbook.steps, 1)}
     lines = [fill(runbook.title, values), "", fill(runbook.summary, values), ""]
     for number, step in enumerate(runbook.steps, 1):
@@ -125,7 +125,7 @@ def _details(
 
 
 def _attention(check: Check, values: Mapping[str, str]) -> str:
-    """Return the warning of a check; in place of the value that it would quote stands its field, with the values it may have."""
+    """Return the warning of a check, with the field and its possible values in place of the quoted value."""
     field = check.path.rpartition(".")[2]
     bad = f" ({' or '.join(check.value)})" if check.relation == "none_of" else ""
     return fill(check.attention, {**values, "value": f"<{field}>{bad}"})
