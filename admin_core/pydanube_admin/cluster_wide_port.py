@@ -59,7 +59,7 @@ from pydanube_admin.peers import (
 
 T = TypeVar("T")
 
-_AGAIN_S: Final = 0.05  # longest pause between two attempts to reach an owner's state
+_AGAIN_S: Final = 0.05  # longest pause between two queries of an owner
 _SOON_S: Final = 0.004  # first pause: a new owner opens the topic within milliseconds
 ON_ITS_WAY_S: Final = 1.0  # how long a list waits for a topic between two owners: longer than most moves take
 

@@ -343,7 +343,7 @@ def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: 
             ws="none",
             http=protocol,
             server_header=False,
-            proxy_headers=False,  # no proxy in front may name another client address
+            proxy_headers=False,  # there is no proxy in front that could report a client address
             timeout_keep_alive=65,  # longer than the idle time of usual clients, so that they close first
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )

@@ -83,7 +83,7 @@ def _arguments(method: str) -> type[BaseModel]:
 @cache
 def _answer(method: str) -> TypeAdapter[tuple[Any]]:
     answer = get_type_hints(getattr(ClusterPort, method))["return"]
-    alone: Any = tuple.__class_getitem__(answer)  # pydantic takes a configuration for no dataclass alone
+    alone: Any = tuple.__class_getitem__(answer)  # pydantic takes no configuration for a bare dataclass
     return TypeAdapter(alone, config=_BYTES)
 
 

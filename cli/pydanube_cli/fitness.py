@@ -21,7 +21,7 @@ FEW_FILES: Final = 256  # files of a small journal, and a few dozen connections
 ENOUGH_FILES: Final = 8192
 SPARE_BYTES: Final = 256 << 20  # the journal's segments, the spare one and the metadata of a small broker
 CLOCK_TOLERANCE_S: Final = 10.0  # tolerated error of file times and of a store's times
-OLDEST_PLAUSIBLE_S: Final = 1_700_000_000  # older than all data of this program
+OLDEST_PLAUSIBLE_S: Final = 1_700_000_000  # before this program existed
 TIME_ERROR: Final = 5  # the result of adjtimex while no source synchronizes the clock
 _SYNC_CLOCK: Final = "timedatectl set-ntp true (or start chrony)"
 

@@ -38,7 +38,7 @@ MAX_PLANS_OF_ONE: Final = 250  # a principal that makes plans in a loop leaves r
 SWEEP_MS: Final = 60_000
 MAX_BYTES: Final = 200 * 1024
 OPEN, USED, DISCARDED = "open", "used", "discarded"
-KEPT_MS: Final = 3_600_000  # an expired plan is kept this long, so that its state can be shown
+KEPT_MS: Final = 3_600_000  # after its expiry a plan is kept this long, so that its state can be shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
