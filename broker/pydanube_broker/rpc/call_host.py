@@ -1,5 +1,7 @@
-"""Views of a call: of its connection, its method and its head; and of a connection: of its server. So each of these
-modules knows only those below it."""
+"""Protocols for a call's view of its connection, method and head, and for a connection's view of its server.
+
+With them each of these modules depends only on modules below it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class CallConnection(Protocol):
 
 class CarriedCall(Protocol):
     def over(self) -> None:
-        """Give up whatever is under way for the call: it has ended."""
+        """Give up all work for the call, because it has ended."""
 
 
 class CalledMethod(Protocol):

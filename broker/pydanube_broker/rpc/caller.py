@@ -20,14 +20,14 @@ class Peer:
 
     Args:
         address: as gRPC writes it: `ipv4:127.0.0.1:50123`, `ipv6:[::1]:50123`, `unix:`.
-        certificate: what the client's certificate says (`ssl.SSLSocket.getpeercert`), verified; None without one.
-        local: it came over a Unix socket that the broker's own user alone may open.
+        certificate: the verified content of the client's certificate (`ssl.SSLSocket.getpeercert`), or None.
+        local: the connection came over a Unix socket that only the broker's own user may open.
     """
 
     address: str
     certificate: Mapping[str, Any] | None = None
     local: bool = False
-    #: what all connections of one machine have in common: its address, of IPv6 the network of 64 bits that is a machine's own
+    #: Common to all connections of one machine: its IPv4 address, or the 64-bit network of its IPv6 address.
     host: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Peer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The certificate's common name and alternative names; empty without one."""
+        """The certificate's common name and alternative names. Empty without a certificate."""
         if self.certificate is None:
             return ()
         subject = [
@@ -50,7 +50,7 @@ class Peer:
 
 
 def _network(host: str) -> str:
-    """Return the network of an address in brackets; an IPv4 address written so counts as a single machine."""
+    """Return the network of an IPv6 address in brackets. An IPv4-mapped address is one machine."""
     try:
         found = IPv6Address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -61,7 +61,7 @@ def _network(host: str) -> str:
 
 
 def address_of(name: Any) -> str:
-    """A socket's peer name as gRPC writes it."""
+    """Return a socket's peer name as gRPC writes it."""
     if isinstance(name, tuple) and len(name) == 2:
         return f"ipv4:{name[0]}:{name[1]}"
     if isinstance(name, tuple) and len(name) == 4:
@@ -70,7 +70,7 @@ def address_of(name: Any) -> str:
 
 
 def is_own_user(given: Any) -> bool:
-    """Whether the other end of a Unix socket is a process of this process's user, or of root (SO_PEERCRED)."""
+    """Return whether the other end of a Unix socket is a process of this process's user, or of root (SO_PEERCRED)."""
     if (
         given is None
         or given.family != getattr(socket, "AF_UNIX", None)
@@ -83,7 +83,7 @@ def is_own_user(given: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The identity of a call's maker."""
+    """The address and the metadata of a caller."""
 
     peer: Peer
     metadata: tuple[tuple[str, str | bytes], ...] = field(default=())
@@ -93,10 +93,10 @@ class Keeper(Protocol):
     """Authenticates callers, for a broker with authorization on."""
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
-        """Return who makes a call, by its `authorization` header or its connection. Raises `Unauthenticated`."""
+        """Return the caller's identity, from its `authorization` header or its connection. Raises `Unauthenticated`."""
 
     def opened(self, identity: Identity) -> Callable[[], None]:
-        """Count a connection for an identity; call the result when it closes. Raises `QuotaExceeded`."""
+        """Count a connection for an identity. Call the result when it closes. Raises `QuotaExceeded`."""
 
     def wait_s(self, peer: Peer) -> float:
         """Return the seconds by which a refusal to that peer is delayed."""
@@ -106,22 +106,22 @@ class Keeper(Protocol):
 
 
 class Called(Protocol):
-    """A call or stream, with its caller; computed on demand, since few calls ask."""
+    """A call or stream, with its caller. The caller is computed on demand, since few calls need it."""
 
     @property
     def caller(self) -> Caller: ...
 
     @property
     def identity(self) -> Identity | None:
-        """The caller's identity; None if authorization is off."""
+        """The caller's identity. None if authorization is off."""
 
 
-#: of the cold handler that runs; hot handlers find it at their reply
+#: Caller of the running cold handler. Hot handlers get theirs from the reply.
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
 
 
 class _ColdCall:
-    """The cold call under way, as `Called`; outside of one, this process itself."""
+    """The cold call under way, as `Called`. Outside of one, this process itself."""
 
     @property
     def caller(self) -> Caller:
@@ -136,6 +136,6 @@ COLD_CALL: Final = _ColdCall()
 
 
 def call_metadata() -> tuple[tuple[str, str | bytes], ...]:
-    """Return the metadata of the cold call under way; empty outside of one."""
+    """Return the metadata of the cold call under way. Empty outside of one."""
     caller = current_caller.get()
     return () if caller is None else caller.metadata

@@ -1,8 +1,9 @@
-"""Single calls on our own server: between the events of a stream and a handler (`hot`).
+"""Single calls on our own server, between the events of a stream and a handler (`hot`).
 
-A call is told what its stream brings (`on_data`, `gone`), when its time is up (`expire`), and when all it said has left
-(`left`). The common call, one small request in one frame and one answer, passes through here without a task, a timer or a
-future: `on_data` reads the request, calls the handler, and `send` writes the whole response.
+The connection notifies a call of its stream's data (`on_data`), its end (`gone`), its deadline (`expire`), and when all
+of its response was sent (`left`). The common call, one small request in one frame and one answer, passes through here
+without a task, a timer or a future: `on_data` reads the request, calls the handler, and `send` writes the whole
+response.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pydanube.rpc")
 
-#: a response of one message leaves in one piece up to this size; above it takes its turns
+#: A response of one message up to this size is sent in one piece. A larger one takes its turns.
 WHOLE_BYTES: Final = 32 << 10
-COLD_BYTES: Final = 8 << 20  # of a request that is none of messages: parsed it takes twenty times as much
-TASK_BYTES: Final = 4096  # of a cold call while its handler works, beside its request
+COLD_BYTES: Final = 8 << 20  # maximum of a request without messages. Parsed, it takes twenty times as much
+TASK_BYTES: Final = 4096  # memory of a cold call while its handler works, beside its request
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
 def unexpected(path: str, error: Exception, event: str) -> ClusterError:
-    """Return the error that a client gets for an exception that is not one of ours; a bug is logged, a malformed request is not."""
+    """Return a client's error for an exception that is not a `ClusterError`. Log it unless the request is malformed."""
     if isinstance(error, DecodeError):
         return InvalidArgument(f"the bytes are no request of {path}", method=path)
     log.error(event, exc_info=error, extra={"event": event, "method": path})
@@ -48,7 +49,7 @@ def unexpected(path: str, error: Exception, event: str) -> ClusterError:
 
 
 class Call:
-    """The state that every kind of call has."""
+    """The state common to all kinds of calls."""
 
     __slots__ = ("carried", "connection", "due", "first", "head", "method", "over", "since", "stream")
 
@@ -60,10 +61,10 @@ class Call:
         self.method = method
         self.head = head
         self.over = False  # its status is decided
-        self.due = 0  # the slot of the deadlines it stands in
-        self.since = connection.now  # something came of the request; 0 when it is whole
-        self.carried: CarriedCall | None = None  # what has it carried out by another broker
-        self.first: bytes | None = None  # the request, where that may happen
+        self.due = 0  # its slot in the deadlines
+        self.since = connection.now  # time of the newest part of the request. 0 when it is complete
+        self.carried: CarriedCall | None = None  # the forwarding of the call to another broker
+        self.first: bytes | None = None  # the request, if it may be forwarded
 
     @property
     def caller(self) -> Caller:
@@ -77,7 +78,7 @@ class Call:
         raise NotImplementedError
 
     def gone(self) -> None:
-        """The stream is gone: nobody waits for an answer."""
+        """The stream is gone, so no answer is needed."""
         if not self.over:
             self._end(GrpcStatus.CANCELLED)
 
@@ -88,11 +89,11 @@ class Call:
         """There is room again for data that can wait."""
 
     def expire(self) -> None:
-        """End the call: its deadline has passed."""
+        """End the call, because its deadline has passed."""
         self.finish(GrpcStatus.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
     def goes_elsewhere(self, error: ClusterError) -> bool:
-        """Return whether another broker takes the call over, instead of its ending with the error."""
+        """Return whether another broker takes the call over. If not, it ends with the error."""
         elsewhere = self.method.elsewhere
         return elsewhere is not None and not self.over and elsewhere.takes(self, error)
 
@@ -104,7 +105,7 @@ class Call:
         self.finish(error.grpc_status, text, (("danube-error-bin", body),))
 
     def finish(self, status: int, message: str = "", metadata: Metadata = ()) -> None:
-        """End with a status: trailers only, if nothing was sent before."""
+        """End with a status. The response is trailers only if nothing was sent before."""
         if self.over:
             return
         self._end(status)
@@ -119,7 +120,7 @@ class Call:
         out.finish(stream, ending, repeats=not status and not metadata)
 
     def _end(self, status: int) -> None:
-        """Count how the call ended, once."""
+        """Count the call's status, once."""
         self.over = True
         self.since = 0.0
         if self.due:
@@ -134,7 +135,7 @@ class Call:
 
 
 class RefusedCall(Call):
-    """A request for no existing method. It is answered at its end, as a client that writes may not read before."""
+    """A request for no existing method. It is answered at its end, because a client that writes may not read before."""
 
     __slots__ = ()
 
@@ -153,9 +154,10 @@ class RefusedCall(Call):
 
 
 class UnidentifiedCall(Call):
-    """A call of an unknown caller. It is answered at its first byte, as a client that opens a stream waits for an answer.
+    """A call of an unauthenticated caller.
 
-    `wait_s`: later, where wrong credentials keep coming from there.
+    It is answered at its first byte, because a client that opens a stream waits for an answer. `wait_s` delays the
+    answer if wrong credentials keep coming from this peer.
     """
 
     __slots__ = ("_asked", "_error", "_wait_s")
@@ -187,14 +189,14 @@ class UnidentifiedCall(Call):
 class OneRequest(Call):
     """A call with a single request message."""
 
-    __slots__ = ("_held", "_pieces")  # bytes told to `hold`; what came of a message that is not whole
-    LARGEST: int | None = None  # a message beyond it is refused before anybody parses it
-    WHOLE = True  # one message answers it, for which the connection's window keeps room
+    __slots__ = ("_held", "_pieces")  # bytes counted with `hold`, and an incomplete message
+    LARGEST: int | None = None  # maximum message size, checked before parsing
+    WHOLE = True  # one message answers it, and the connection's window keeps room for that
 
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
     ) -> None:
-        # As `Call`'s, which is not called: every call comes by here.
+        # A copy of `Call.__init__` without the call, because every call passes here.
         self.connection = connection
         self.stream = stream
         self.method = method
@@ -267,7 +269,7 @@ class OneRequest(Call):
         raise NotImplementedError
 
     def again(self) -> None:
-        """Give the request to this broker's handler again."""
+        """Pass the request to this broker's handler again."""
         assert self.first is not None, "only a call that may be carried has kept it"
         self.on_request(self.first)
 
@@ -279,7 +281,7 @@ class OneRequest(Call):
             self._release()
 
     def send(self, message: bytes) -> None:
-        """Answer with one message and OK; ignored after an end."""
+        """Answer with one message and OK. Ignored after an end."""
         if self.over:
             return
         connection = self.connection
@@ -287,14 +289,14 @@ class OneRequest(Call):
         if out.overdue:
             self.finish(GrpcStatus.RESOURCE_EXHAUSTED, "this connection does not read its answers")
             return
-        # As `_end`, step by step: every call comes by here.
+        # A copy of `_end`, because every call passes here.
         self.over = True
         self.since = 0.0
         if self.due:
             connection.deadlines.drop(self)
         self.method.ended(0)
         out.answers_open -= 1
-        self.stream.user = None  # nothing more is told to this call
+        self.stream.user = None  # no more events for this call
         if len(message) <= WHOLE_BYTES:
             out.answer(self.stream, HEAD, frame(message), OK_TRAILERS)
         else:
@@ -306,7 +308,7 @@ class OneRequest(Call):
 
 
 class HotCall(OneRequest):
-    """A hot call; the `UnaryReply` of its handler."""
+    """A hot call, which is the `UnaryReply` of its handler."""
 
     __slots__ = ()
 
@@ -323,7 +325,7 @@ class HotCall(OneRequest):
 
 
 class ColdCall(OneRequest):
-    """A call whose handler awaits: a task of the connection."""
+    """A call whose handler awaits. The handler runs as a task of the connection."""
 
     __slots__ = ("_task",)
     LARGEST = COLD_BYTES

@@ -1,8 +1,8 @@
-"""The certificates of a port: read from files, and read again when the files change.
+"""The certificates of a port, read from files, and read again when the files change.
 
-A new certificate holds for connections that begin after it was read; those that are open stay as they are. Files that
-cannot be read, or do not belong together (somebody is half-way through writing them), leave the last good ones in force,
-which is logged once for each state of the files.
+A new certificate applies to connections that begin after it was read. Open connections are not affected. If the files
+cannot be read or do not match (they may be half-written), the last good ones stay in effect. This is logged once for
+each state of the files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFiles:
-    """PEM files: the server's chain, its key, and the authority of clients' certificates (None: not asked for)."""
+    """PEM files: the server's chain, its key, and the authority of clients' certificates (None: not requested)."""
 
     cert: Path
     key: Path
@@ -36,12 +36,12 @@ class Certificates:
     """See the module.
 
     Args:
-        files: what to read.
-        client_auth: whether clients show a certificate: `none`, `optional`, `required`.
-        protocols: what is spoken inside, for ALPN.
+        files: the files to read.
+        client_auth: whether clients present a certificate: `none`, `optional`, `required`.
+        protocols: the protocols inside TLS, for ALPN.
 
     Raises:
-        InvalidArgument: a file cannot be read, or is not what it should be.
+        InvalidArgument: a file cannot be read, or has the wrong content.
     """
 
     def __init__(self, files: CertificateFiles, *, client_auth: str, protocols: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Certificates:
         self.context = self._load()
 
     def look(self) -> bool:
-        """Read the files again if they changed since the last look; return whether new ones are in effect."""
+        """Read the files again if they changed since the last look. Return whether new ones are in effect."""
         state = self._state()
         if state == self._seen:
             return False
@@ -89,7 +89,7 @@ class Certificates:
         return context
 
     def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return a value that differs when the files' content does."""
+        """Return a value that changes when the files change."""
         files = (self._files.cert, self._files.key, self._files.client_ca)
         return tuple(None if path is None else _stamp(path) for path in files)
 
@@ -103,15 +103,15 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _no_password() -> str:
-    """Fail for an encrypted key, for which OpenSSL would ask the terminal."""
+    """Fail for an encrypted key, because OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; a broker has nobody to ask for its password")
 
 
 class PortCertificates:
-    """The certificates of a broker's ports: gRPC ports may ask clients for theirs, HTTP ports do not.
+    """The certificates of a broker's ports. gRPC ports may request client certificates, HTTP ports do not.
 
-    Prometheus, browsers and the programs of AI assistants show tokens, if anything. `grpc` and `http` return the context in
-    force.
+    Prometheus, browsers and the programs of AI assistants present tokens, if anything. `grpc` and `http` return the
+    context in effect.
     """
 
     def __init__(self, files: CertificateFiles, client_auth: str) -> None:
@@ -131,7 +131,7 @@ class PortCertificates:
 
 
 def port_certificates(settings: Tls) -> PortCertificates | None:
-    """Return the certificates of a broker's ports; None: plain text. Raises `InvalidArgument` if the files cannot be used."""
+    """Return the certificates of a broker's ports. None: plain text. Raises `InvalidArgument` for unusable files."""
     if settings.cert is None or settings.key is None:
         return None
     files = CertificateFiles(cert=settings.cert, key=settings.key, client_ca=settings.client_ca)

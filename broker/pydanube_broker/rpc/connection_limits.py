@@ -1,8 +1,8 @@
-"""Limits of a port's connections: how many there may be, and how long an HTTP connection may stay silent.
+"""Limits of a port's connections: their number, and how long an HTTP connection may be silent.
 
-Descriptors are shared by all ports and the files. Each port has its part of them, so that idle connections to one leave
-the others and the disk what they need; a port that is full closes the connection that has had nothing to do for longest, of the
-address that has most.
+All ports and the files share the process's descriptors. Each port has its part of them, so that idle connections to one
+port leave enough for the others and for the disk. A full port closes the longest idle connection of the address that
+has most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 TOO_MANY_OF_ADDRESS: Final = "too_many_of_address"
-REQUEST_S: Final = 20.0  # for the head of a request, and between two pieces of its body
+REQUEST_S: Final = 20.0  # seconds for the head of a request, and between two pieces of its body
 _KEPT_FOR_FILES: Final = 48
 MOST: Final = 10_000
 _MOST_HTTP: Final = 512
@@ -39,7 +39,7 @@ class Places:
 
 
 def raise_limit() -> None:
-    """Raise the process's limit of descriptors to the hard limit; the usual soft limit of 1 024 is for programs that use `select`."""
+    """Raise the process's limit of descriptors to the hard limit. The usual soft one of 1 024 is made for `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -47,13 +47,13 @@ def raise_limit() -> None:
 
 
 def places(of_address: int | None = None) -> Places:
-    """Return how many connections the process's limit of descriptors leaves room for; `of_address` as it is set."""
+    """Return how many connections fit into the process's limit of descriptors. `of_address` is the setting."""
     found = places_within(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     return replace(found, of_address=of_address or MOST)
 
 
 def places_within(soft: int) -> Places:
-    """Return how many connections a limit of `soft` descriptors leaves room for."""
+    """Return how many connections fit into a limit of `soft` descriptors."""
     if soft == resource.RLIM_INFINITY:
         return Places(grpc=MOST, other=_MOST_HTTP)
     other = max(2, min(_MOST_HTTP, soft // 16))
@@ -65,9 +65,9 @@ def _nothing() -> None: ...
 
 
 class OneWrite:
-    """A transport that sends everything written in one turn of the loop at once: the head of an answer and its body.
+    """A transport that sends all writes of one turn of the loop together, such as the head of an answer and its body.
 
-    Each write of its own would be a system call, and would wake the peer.
+    Separate writes would each be a system call, and would each wake the peer.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class OneWrite:
             self._loop.call_soon(self._flush)
         self._held.append(data)
         self._size += len(data)
-        if self._size >= _TOGETHER_BYTES:  # flow control is the transport's, which must see what is written
+        if self._size >= _TOGETHER_BYTES:  # flow control is in the transport, which must see the writes
             self._flush()
 
     def _flush(self) -> None:
@@ -99,7 +99,7 @@ class OneWrite:
             self._wrote()
 
     def release(self) -> None:
-        """Drop the reference to whoever is told of writes."""
+        """Drop the reference to the callback for writes."""
         self._wrote = _nothing
 
     def close(self) -> None:
@@ -115,11 +115,11 @@ def patient_http(
     memory: PeerMemory | None = None,
     closed: Counter[str] | None = None,
 ) -> type[H11Protocol]:
-    """uvicorn's HTTP/1.1 with bounds of its own: so many connections, so many of one address, and `request_s` for whoever
-    is to say something, or to read something of its answer.
+    """Return uvicorn's HTTP/1.1 protocol with limits: connections, connections per address, and time.
 
     Args:
-        memory: answers that are not read are counted there, and what TLS takes.
+        request_s: maximum time in which a peer must send the next part of a request, or read some of its answer.
+        memory: counts unread answers, and the memory of TLS.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -131,8 +131,8 @@ def patient_http(
         host = ""
         quiet_since = 0.0
         look: asyncio.TimerHandle | None = None
-        unread, unread_since = 0, 0.0  # of answers, and since when none of it was read
-        in_tls = 0  # bytes that TLS takes for it
+        unread, unread_since = 0, 0.0  # bytes of answers, and since when the peer has read none
+        in_tls = 0  # memory of its TLS state, bytes
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(cast("asyncio.Transport", OneWrite(transport, self.loop, self.note)))
@@ -171,7 +171,7 @@ def patient_http(
                 self.look.cancel()
                 self.look = None
             super().connection_lost(exc)
-            # What refers to this connection and is referred to by it, so that no cycle stays behind
+            # Drop both references of the cycle, so that it does not stay behind.
             cast("OneWrite", self.transport).release()
             if self.working is None:
                 self.cycle = None  # type: ignore[assignment]
@@ -181,17 +181,17 @@ def patient_http(
             if self.in_tls and self.in_tls < TLS_BYTES + len(data):
                 self.in_tls = TLS_BYTES + len(data)
                 self.note()
-            if self.working is not None:  # pieces of a body; pieces of a head buy no time
+            if self.working is not None:  # pieces of a body. Pieces of a head buy no time
                 self.quiet_since = self.loop.time()
             super().data_received(data)
 
         def send_400_response(self, msg: str) -> None:
-            """Answer what is no HTTP, and end the connection; a request whose body it was is answered no more."""
+            """Answer malformed HTTP with 400, and end the connection. A request whose body it was gets no answer."""
             cycle = self.working
             if cycle is not None:
                 cycle.disconnected = True
                 cycle.message_event.set()
-                if cycle.response_started:  # half an answer is there, and no other can follow
+                if cycle.response_started:  # half an answer is sent, and no other can follow
                     self.transport.close()
                     return
             super().send_400_response(msg)
@@ -206,12 +206,12 @@ def patient_http(
 
         @property
         def working(self) -> Any:
-            """The request under way; None where there is none."""
+            """The request under way, or None."""
             cycle = self.cycle
             return None if cycle is None or cycle.response_complete else cycle
 
         def look_after(self) -> None:
-            """Close if the peer takes too long: to send a request or the rest of one, or to read its answer."""
+            """Close if the peer takes too long to send a request or the rest of one, or to read its answer."""
             self.holding.look(self.loop.time())
             self.note()
             unread, now = self.transport.get_write_buffer_size(), self.loop.time()
@@ -222,7 +222,7 @@ def patient_http(
                 return
             cycle = self.working
             waits_for_us = cycle is not None and not cycle.more_body
-            # after an answer uvicorn has a timer of its own, until something comes
+            # After an answer uvicorn has a timer of its own, until data arrives.
             kept_alive = cycle is None and self.timeout_keep_alive_task is not None
             quiet_s = now - self.quiet_since
             if not waits_for_us and not kept_alive and quiet_s >= request_s:
@@ -232,9 +232,9 @@ def patient_http(
             self.look = self.loop.call_later(max(left_s, 0.05), self.look_after)
 
     def first_to_go(host: str) -> Patient | None:
-        """Return the idle connection to close for one of `host`: of the address with the most, the longest silent one.
+        """Return the connection to close for one of `host`: of the address with the most, the longest silent idle one.
 
-        One that is at work goes only where its address has more than `host` will have. None: all stay.
+        One that is at work is closed only if its address has more than `host` will have. None: all stay.
         """
         of = Counter(each.host for each in here)
         of[host] += 1

@@ -1,8 +1,8 @@
 """The deadlines of calls, to within `SLOT_S`.
 
-A timer for each call would cost more than the call: Go's clients give every one a deadline of seconds, and it is answered
-in a millisecond. So calls stand in slots of time, from which they are dropped when they end, and one timer waits for the
-first slot that was ever asked for. What a client's own clock says does not hang on this one.
+A timer for each call would cost more than the call: Go's clients set a deadline of seconds on every call, and it is
+answered in a millisecond. So calls are put into slots of time and dropped from them when they end, and one timer waits
+for the first slot in use. The client's own clock is independent of these deadlines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 SLOT_S: Final = 1 / 64
-LONGEST_S: Final = 86_400.0  # a caller that waits longer cancels by itself, or is seen to be gone
+LONGEST_S: Final = 86_400.0  # longer deadlines are ignored: the caller cancels, or its connection dies
 _STALE: Final = 4096  # slots of the order that may be empty
 
 
@@ -26,12 +26,12 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._slots: dict[int, set[Call]] = {}
-        self._order: list[int] = []  # a heap; may hold slots that are empty by now
+        self._order: list[int] = []  # a heap. May hold slots that are empty by now
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
 
     def add(self, call: Call, now: float, wait_s: float) -> None:
-        """Expire a call so many seconds from now, or up to a slot later."""
+        """Expire a call after `wait_s`, or up to a slot later."""
         if wait_s > LONGEST_S:
             return
         slot = int((now + wait_s) / SLOT_S) + 1

@@ -1,8 +1,8 @@
 """An error as gRPC's trailing metadata, cut so that every client can read it.
 
-gRPC implementations refuse a response whose headers together exceed 8 KiB (grpc core's soft limit), and then nobody
-learns what was wrong. Errors repeat what the caller sent, and that may be long. So texts are cut here; whole errors
-travel inside the messages of streams and of `danube.ops`.
+gRPC implementations refuse a response whose headers together exceed 8 KiB (grpc core's soft limit), and then the error
+is lost. Errors repeat what the caller sent, and that may be long. So texts are cut here. Whole errors travel inside the
+messages of streams and of `danube.ops`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydanube_core.errors import ClusterError
 
 MESSAGE_BYTES: Final = 1800  # of the status text, percent-encoded as it travels
-OBJECT_BYTES: Final = 3600  # of the JSON; base64 makes 4800 of it
+OBJECT_BYTES: Final = 3600  # of the JSON. base64 makes 4800 of it
 _TEXT: Final = 200
 _ITEMS: Final = 20
 _CUT: Final = "…"

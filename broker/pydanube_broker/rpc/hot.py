@@ -1,9 +1,9 @@
 """The shape of hot handlers (docs/design.md#7-grpc).
 
-A hot stream is an object that is told what happens; nothing in it awaits between reading a publish and giving out
-its offset. It answers through a `StreamReply`. A hot call is a function that takes the request and a `UnaryReply`, to be
-answered in the same turn of the loop or later. A hot server stream is a hot stream that is told nothing: its one request
-opens it, and it says itself when the response headers leave. `own_server` presents these to its clients.
+A hot stream is an object with callbacks. It does not await between reading a publish and assigning its offset. It
+answers through a `StreamReply`. A hot call is a function that takes the request and a `UnaryReply`, which it answers in
+the same turn of the loop or later. A hot server stream is opened by its one request and gets no further messages. It
+decides when the response headers leave. `own_server` connects these to its clients.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ class CallRelay(Protocol):
     """Has another broker carry out calls that this one cannot serve."""
 
     def takes(self, call: Any, error: ClusterError) -> bool:
-        """Take over a call (`calls.Call`) that would end with an error; return False if it has to end."""
+        """Take over a call (`calls.Call`) that would end with an error. Return False if it has to end."""
 
 
 class StreamReply(Called, Protocol):
     """Sends to the client of one stream."""
 
     def goes_elsewhere(self, error: ClusterError) -> bool:
-        """Whether another broker has the stream from here on, instead of its ending with the error; then it is closed
-        here. Asked before anything was sent."""
+        """Return whether another broker continues the stream. Then it is closed here. If not, it ends with the error.
+
+        Called before anything was sent.
+        """
 
     def send(self, message: bytes) -> None:
-        """Queue one message. Never waits; look at `writable` before sending what can wait."""
+        """Queue one message. Never waits. Check `writable` before sending messages that can wait."""
 
     def send_along(self, message: bytes) -> None:
         """Queue one message that leaves with the next one on its connection, or alone after some milliseconds."""
 
     @property
     def writable(self) -> bool:
-        """Whether less than the buffer bound (1 MB) is queued; when it becomes true again, `on_credit` is called."""
+        """Whether less than the buffer bound (1 MB) is queued. When it becomes true again, `on_credit` is called."""
 
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
 
     def end(self, error: ClusterError | None = None) -> None:
-        """End the stream after what is queued, with OK or with the error's status."""
+        """End the stream after all queued messages, with OK or with the error's status."""
 
 
 class HotStream(Protocol):
@@ -60,11 +62,11 @@ class HotStream(Protocol):
         """The client sends no more."""
 
     def on_close(self) -> None:
-        """The stream is gone, for whatever reason. Called exactly once, last."""
+        """The stream is gone, for any reason. Called exactly once, last."""
 
 
 class UnaryReply(Called, Protocol):
-    """Answers the client of one call. One of the two methods is called, once; later calls are ignored."""
+    """Answers the client of one call. One of the two methods is called, once. Later calls are ignored."""
 
     def send(self, message: bytes) -> None: ...
 
@@ -78,21 +80,21 @@ class ServerStreamReply(Called, Protocol):
         """Send the response headers. If the stream ends with an error before that, the response is trailers only."""
 
     def send(self, message: bytes) -> None:
-        """Queue one message, as `StreamReply.send`; not before `begin`."""
+        """Queue one message, as `StreamReply.send`. Not before `begin`."""
 
     @property
     def writable(self) -> bool: ...
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the client has had answers on the stream from another broker or handler; to ask before `begin`."""
+        """Return whether the client has answers on the stream from another broker or handler. Check before `begin`."""
 
     def owes(self, count: int) -> None:
-        """Count bytes, more or less, that wait in the handler; they count as queued."""
+        """Count the approximate bytes that wait in the handler. They count as queued."""
 
     @property
     def has_room(self) -> bool:
-        """Return whether to send more of what is owed: `writable`, whatever is queued in and owed to other streams."""
+        """Return whether to send more of the bytes owed: `writable`, regardless of the bytes of other streams."""
 
     def end(self, error: ClusterError | None = None) -> None: ...
 
@@ -103,12 +105,12 @@ class HotServerStream(Protocol):
     def on_credit(self) -> None: ...
 
     def on_close(self) -> None:
-        """The stream is gone, for whatever reason. Called exactly once, last."""
+        """The stream is gone, for any reason. Called exactly once, last."""
 
 
 StreamOpener = Callable[[StreamReply], HotStream]
 ServerStreamOpener = Callable[[bytes, ServerStreamReply], HotServerStream]
-#: may raise a `ClusterError` instead of calling `fail`
+#: May raise a `ClusterError` instead of calling `fail`.
 HotHandler = Callable[[bytes, UnaryReply], None]
 ColdHandler = Callable[[bytes], Awaitable[bytes]]
 
@@ -118,7 +120,7 @@ class Route:
     """The handlers of one port: full method path → handler.
 
     Args:
-        open: paths for which nobody is asked who he is.
+        open: paths that need no authentication.
         carried: paths whose calls `elsewhere` may take.
     """
 

@@ -19,7 +19,7 @@ KEEP_ALIVE_S: Final = 65  # longer than the idle time of usual clients, so that 
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, which belong to the command, and behind `TlsDoor` if the port speaks TLS."""
+    """Uvicorn without its signal handlers, which belong to the command, and behind `TlsDoor` if the port has TLS."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
         assert sockets is not None
         try:
             await super().startup(sockets if self._context is None else [])
-        except SystemExit as error:  # a library's idea of how a failed start is told
+        except SystemExit as error:  # uvicorn's report of a failed start
             raise RuntimeError("the application on the HTTP port did not start; the log says why") from error
         if self._context is not None:
             self._door = TlsDoor(
@@ -68,12 +68,12 @@ class HttpPort:
     """See the module.
 
     Args:
-        app: its lifespan is run where `lifespan` is `on`.
-        tls: gives the certificates in force; None: plain text.
-        connections: it holds at most; those that have had nothing to do for longest give way.
-        of_address: of these, from one address; what comes beyond is closed.
-        memory: answers that are not read are counted there.
-        closed: counts connections that were closed for what their peer did, by reason.
+        app: its lifespan is run if `lifespan` is `on`.
+        tls: returns the certificates in effect. None: plain text.
+        connections: the maximum number. The longest idle ones give way.
+        of_address: of these, from one address. Further ones are closed.
+        memory: counts unread answers.
+        closed: counts connections closed because of their peer, by reason.
         grace_s: for requests that are under way when it stops.
     """
 
@@ -99,7 +99,7 @@ class HttpPort:
             access_log=False,
             lifespan=lifespan,  # type: ignore[arg-type]
             ws="none",
-            proxy_headers=False,  # nobody stands in front of it who could speak for another address
+            proxy_headers=False,  # no trusted proxy in front reports another address
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(grace_s)),
             server_header=False,

@@ -1,4 +1,4 @@
-"""Listening sockets, and the errors when one cannot be had."""
+"""Listening sockets, and the errors for those that cannot be opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube_core.errors import InvalidArgument, PortInUse
 
 
 def port_in_use(host: str, port: int, *, flag: str, why: str) -> PortInUse:
-    """The error that names the port and the flag that moves it (`grpc-port`)."""
+    """Return the error that names the port and the flag that moves it (`grpc-port`)."""
     return PortInUse(
         f"port {port} on {host} cannot be listened on ({why}): choose another with --{flag} or --port-offset",
         field=flag.replace("-", "_"),
@@ -20,11 +20,11 @@ def port_in_use(host: str, port: int, *, flag: str, why: str) -> PortInUse:
 
 
 def listen(host: str, port: int, *, flag: str) -> socket.socket:
-    """A listening socket; port 0 takes any free one.
+    """Return a listening socket. Port 0 takes any free one.
 
     Raises:
-        PortInUse: another process has the port; names it and the flag that moves it.
-        InvalidArgument: this machine has no such address, or the port is not ours to take.
+        PortInUse: another process has the port. Names it and the flag that moves it.
+        InvalidArgument: this machine has no such address, or this process may not use the port.
     """
     bare = host.strip("[]")
     listener = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET, socket.SOCK_STREAM)

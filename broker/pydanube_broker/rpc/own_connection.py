@@ -1,10 +1,10 @@
 """A connection of our own server: an asyncio transport on one side, the calls on the other.
 
-What arrives in one read is acted on as a whole, and everything that is said meanwhile leaves in one write. What is said in
-between (an answer that waited for the disk) leaves when the loop turns, all of it for a connection in one write again.
+All data of one read is processed together, and the responses made during it leave in one write. Responses made between
+reads (an answer that waited for the disk) leave when the loop turns, again in one write per connection.
 
-Towards a peer that reads slowly no more is handed to the transport than it can hold; the rest waits in its streams, whose
-users are told to wait. When answers pile up too, nothing more is read from it either.
+If a peer reads slowly, the transport gets no more data than it can hold. The rest waits in its streams, whose users are
+paused. When answers pile up too, the server stops reading from the peer.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pydanube.rpc")
 
-# It would write every header down where somebody wants to see all logs: also `authorization`, whose owner anybody could be.
+# At DEBUG hpack logs every header, also `authorization`, with which a reader of the log could impersonate its owner.
 logging.getLogger("hpack").setLevel(logging.INFO)
 
-HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it says so
-COMPANY_S: Final = 0.02  # how long what may wait does, for something to leave with
-LITTLE_BYTES: Final = 64 << 10  # noted as held: no hurry to note that it is less
-READ_S: Final = 0.01  # of reading in one turn of the loop, of which uvloop makes up to 32 of 256 KiB: then others have theirs
-NOTED_BYTES: Final = 4096  # what is held is told to the broker's budget when it has changed by as much
+HIGH_WATER_BYTES: Final = 128 << 10  # held by the transport before it pauses writing
+COMPANY_S: Final = 0.02  # seconds that a message may wait for others to leave with
+LITTLE_BYTES: Final = 64 << 10  # up to this, a decrease of the held bytes is not reported right away
+#: Maximum time of reading in one turn of the loop, in which uvloop would read up to 32 times 256 KiB. Then others read.
+READ_S: Final = 0.01
+NOTED_BYTES: Final = 4096  # a change of the held bytes is reported to the broker's budget from this size
 
 
 class OwnConnection(asyncio.Protocol):
@@ -57,29 +58,30 @@ class OwnConnection(asyncio.Protocol):
         self.message_bytes = server.times.message_bytes
         self.unpack = Unpacker(self.message_bytes, self.loop.time)
         self.peer = Peer(address="unknown")
-        self.corked = False  # what is said leaves when the read is done with
+        self.corked = False  # a read is being processed, and responses leave after it
         self.woken = False
-        self._patient_bytes = 0  # of what is to be sent: it waits for company
+        self._patient_bytes = 0  # bytes to be sent that wait for further messages
         self.since = self.now
-        self.reason: str | None = None  # why it ended, if not by the peer's leave
+        self.reason: str | None = None  # why it ended, unless the peer closed it
         self.probed_at: float | None = None
         self.holding = Holding(self.peer, self.now, holds=self.holds, give_up=self.give_up)
-        self._stuck: dict[Stream, tuple[int, float]] = {}  # what waited in it when looked at, and since when
+        # Bytes that waited in it at the last look, and since when.
+        self._stuck: dict[Stream, tuple[int, float]] = {}
         self._transport: asyncio.Transport | None = None
         self._blocked = False  # the transport takes no more
         self._reading = True
-        self._read_s = 0.0  # spent on what was read in this turn of the loop
+        self._read_s = 0.0  # seconds spent on the reads of this turn of the loop
         self._held = 0
-        self._in_tls = 0  # bytes that TLS takes for it, while nobody has shown who he is
+        self._in_tls = 0  # memory of TLS, while no call is authenticated
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0  # in the transport, when last looked at
-        # Of its principal's count; None: nobody has shown who he is
+        # Ends its count for its principal. None: no call is authenticated.
         self._ended: Callable[[], None] | None = None
 
     # -- of the transport --------------------------------------------------------------------------------------
 
     def connection_made(self, given: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, given)  # uvloop's is none by type
+        transport = cast(asyncio.Transport, given)  # uvloop's class is not a subclass
         self._transport = transport
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=HIGH_WATER_BYTES // 4)
         secured: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -93,7 +95,7 @@ class OwnConnection(asyncio.Protocol):
             transport.abort()
             return
         if secured is not None and secured.selected_alpn_protocol() != "h2":
-            self._count("no_h2_in_tls")  # RFC 9113 3.2: nothing else is spoken here
+            self._count("no_h2_in_tls")  # RFC 9113 3.2: no other protocol is served here
             self.close("no_h2_in_tls")
             return
         if secured is not None and self.server.keeper is not None:
@@ -131,8 +133,8 @@ class OwnConnection(asyncio.Protocol):
                 or self._blocked
             ):
                 if len(http.streams) > len(out.ended) and not self._blocked:
-                    # Other calls are open here. What this read causes for them in this turn (an acknowledgement is
-                    # followed by the next message) leaves with the answer: a write costs more than a call.
+                    # Other calls are open here. Their messages caused by this read in this turn (an acknowledgement
+                    # is followed by the next message) leave with the answer, because a write costs more than a call.
                     self.wake()
                 else:
                     self.flush()
@@ -190,11 +192,11 @@ class OwnConnection(asyncio.Protocol):
             call.expire()
         if event.ended:
             call.on_data(event.data, event.start, event.end, ended=True)
-        if wait is not None and not call.over:  # most calls that are whole are answered by now
+        if wait is not None and not call.over:  # most complete calls are answered by now
             self.deadlines.add(call, self.now, wait)
 
     def _counted(self, keeper: Keeper, head: CallHead) -> ClusterError | None:
-        """Count the connection with its first caller; return an error if the caller has too many."""
+        """Count the connection with its first caller. Return an error if the caller has too many."""
         assert head.identity is not None, "whoever calls is known"
         try:
             self._ended = keeper.opened(head.identity)
@@ -220,7 +222,7 @@ class OwnConnection(asyncio.Protocol):
                 self.probed_at = None
 
     def eof_received(self) -> bool:
-        return False  # closes: a client that has said all on TCP's level listens no more
+        return False  # closes: a client that has ended its side of TCP does not read any more
 
     def pause_writing(self) -> None:
         self._blocked = True
@@ -267,7 +269,7 @@ class OwnConnection(asyncio.Protocol):
         self.server.flush_later(self, COMPANY_S)
 
     def flush(self) -> None:
-        """Send what the windows allow, and tell the streams what was sent."""
+        """Send as much as the windows allow, and notify the streams."""
         self.woken = False
         self._patient_bytes = 0
         http, transport = self.http, self._transport
@@ -305,7 +307,7 @@ class OwnConnection(asyncio.Protocol):
         return self._held + self._in_tls + self.http.held_bytes + transport.get_write_buffer_size()
 
     def _note(self) -> None:
-        """Report held bytes to the budget, if the change is worth it; small changes wait for the next look."""
+        """Report held bytes to the budget, if the change is worth it. Small changes wait for the next look."""
         http = self.http
         if self._held or self.holding.held > LITTLE_BYTES or len(http.streams) > 8 or http.out.waiting_bytes:
             self._note_all()
@@ -316,7 +318,7 @@ class OwnConnection(asyncio.Protocol):
             self.server.memory.note(self.holding, held)
 
     def give_up(self) -> None:
-        """Close at once, to free the memory held for the peer."""
+        """Close immediately, to free the memory held for the peer."""
         self.fail(ErrorCode.ENHANCE_YOUR_CALM, "peer_memory")
         if self._transport is not None and self._transport.get_write_buffer_size():
             self._abort()
@@ -331,7 +333,7 @@ class OwnConnection(asyncio.Protocol):
     def hold(self, count: int) -> None:
         """Count messages, in bytes, that cannot be handed on yet.
 
-        Raises `WireError`: it is too much for one connection.
+        Raises `WireError`: the connection holds too much.
         """
         self._held += count
         if count > 0 and self._held > self.server.times.held_bytes:
@@ -344,7 +346,7 @@ class OwnConnection(asyncio.Protocol):
         self._held -= count
 
     def start(self, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
-        """Run a cold handler; it ends with the connection at the latest."""
+        """Run a cold handler. It ends with the connection at the latest."""
         task = self.loop.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -353,7 +355,7 @@ class OwnConnection(asyncio.Protocol):
     # -- of the server -----------------------------------------------------------------------------------------
 
     def look_after(self, now: float) -> None:
-        """Close the connection if its peer is too slow or gone; called from time to time."""
+        """Close the connection if its peer is too slow or gone. Called periodically."""
         http, times = self.http, self.server.times
         if self._transport is None:
             return
@@ -382,7 +384,7 @@ class OwnConnection(asyncio.Protocol):
             self.flush()
 
     def look_at_requests(self, now: float) -> None:
-        """End calls whose request stopped coming."""
+        """End calls whose request stopped arriving."""
         patience = self.server.times.request_s
         for stream in tuple(self.http.streams.values()):
             call: Call | None = stream.user
@@ -408,7 +410,7 @@ class OwnConnection(asyncio.Protocol):
             self._end_stuck(stream)
 
     def _end_largest(self) -> None:
-        """End the stuck streams that hold most, until some room is free: looking at all of them pays for several."""
+        """End the largest stuck streams until some room is free. One look at all of them pays for several ends."""
         out, enough = self.http.out, self.server.limits.stuck_bytes * 15 // 16
         for stream in sorted(out.stuck, key=lambda each: each.queued_bytes, reverse=True):
             if out.stuck_bytes <= enough:
@@ -424,7 +426,7 @@ class OwnConnection(asyncio.Protocol):
         self.wake()
 
     def _look_at_writing(self, now: float) -> None:
-        """Close the connection if its peer has read nothing for too long; a slow reader stays."""
+        """Close the connection if its peer has read nothing for too long. A slow reader stays."""
         assert self._transport is not None
         waiting = self._transport.get_write_buffer_size()
         if waiting != self._waiting_bytes:
@@ -443,7 +445,7 @@ class OwnConnection(asyncio.Protocol):
         self.corked = False
 
     def close(self, why: str) -> None:
-        """Send what is queued, then close."""
+        """Send the queued data, then close."""
         self.reason = self.reason or why
         transport = self._transport
         if transport is None:

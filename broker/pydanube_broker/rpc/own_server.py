@@ -1,7 +1,7 @@
-"""Our own gRPC server: listens, supervises its connections, and stops when told to.
+"""Our own gRPC server: listens, supervises its connections, and stops.
 
-How it is built is in docs/research/grpc-server.md: `http2` speaks HTTP/2 without I/O, `calls` puts gRPC on its streams,
-`own_connection` joins both to a transport, and here is what the connections share.
+Its design is in docs/research/grpc-server.md. `http2` implements HTTP/2 without I/O, `calls` puts gRPC on its streams,
+and `own_connection` joins both to a transport. This module has the shared part of the connections.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from pydanube_broker.rpc.tls_door import TlsDoor
 class Times:
     """The limits of a connection: time, and memory above the level of frames."""
 
-    #: from the connection to the peer's first SETTINGS
+    #: From the connection to the peer's first SETTINGS.
     handshake_s: float = 20.0
-    #: for a header block in several frames, and for one frame of at most 64 KiB
+    #: For a header block in several frames, and for one frame of at most 64 KiB.
     headers_s: float = 10.0
     frame_s: float = 60.0
-    #: between two pieces of a request that is one message
+    #: Between two pieces of a request that is one message.
     request_s: float = 60.0
-    #: a connection on which nothing comes is asked for a sign of life after so long, and given up after so much more
+    #: A silent connection is probed with a PING after the first time, and closed after the second.
     ping_after_s: float = 30.0
     ping_timeout_s: float = 20.0
     look_s: float = 2.0
-    #: a stream whose client takes nothing of what waits in it, while others of its connection wait for the room
+    #: A stream whose client takes none of its waiting data, while others of its connection wait for the room.
     stuck_s: float = 10.0
     connections: int = MOST
-    of_address: int = MOST  # of these, from one address; what comes beyond is closed
-    #: of one message; handlers refuse less by their own limits, with their own words
+    of_address: int = MOST  # of these, from one address. Further ones are closed
+    #: Maximum of one message. Handlers have lower limits and errors of their own.
     message_bytes: int = 64 << 20
-    #: of messages that are not whole, or not wanted yet, of one connection
+    #: Incomplete messages, and messages that no handler takes yet, of one connection.
     held_bytes: int = 128 << 20
 
 
@@ -58,14 +58,14 @@ class OwnServer:
     Args:
         host, port: port 0 takes any free one.
         flag: the command's option that moves the port.
-        route: what it serves.
+        route: its handlers.
         calls: counts calls that ended: service, method, name of the status.
-        closed: counts connections that were closed for what their peer did, by reason.
-        connections: counts those that were `opened`, and those that `ended`.
+        closed: counts connections closed because of their peer, by reason.
+        connections: counts the `opened` ones and the `ended` ones.
         unix_path: listen on this socket too.
-        memory: what is held for the peers of all ports of a broker.
-        tls: gives the certificates in force, with ALPN `h2`; asks for client certificates as it says.
-        keeper: asks who calls; None: nobody does.
+        memory: the memory held for the peers of all ports of a broker.
+        tls: returns the certificates in effect, with ALPN `h2`. Its context decides about client certificates.
+        keeper: authenticates callers. None: authentication is off.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class OwnServer:
         self.port: int = self._listener.getsockname()[1]
         self._servers: list[asyncio.Server | TlsDoor] = []
         self.open_connections: set[OwnConnection] = set()
-        self.by_address: Counter[str] = Counter()  # of them, by the address they come from
+        self.by_address: Counter[str] = Counter()  # open connections by peer address
         self._woken: list[OwnConnection] = []
-        self._later: dict[float, set[OwnConnection]] = {}  # to be flushed, by how long that waits
+        self._later: dict[float, set[OwnConnection]] = {}  # connections to flush, by their delay
         self._timer: asyncio.TimerHandle | None = None
         self._looks = 0
         self._stopping = False
@@ -128,7 +128,7 @@ class OwnServer:
             )
             self._servers.append(door)
         if self._unix_path is not None:
-            before = os.umask(0o177)  # nobody else may open it, from its first moment on
+            before = os.umask(0o177)  # no other user may open it, from its first moment on
             try:
                 self._servers.append(await self.loop.create_unix_server(factory, self._unix_path))
             finally:
@@ -136,7 +136,7 @@ class OwnServer:
         self._timer = self.loop.call_later(self.times.look_s, self._look)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no more connections and no more calls; give those under way `grace_s`, then end them as retryable."""
+        """Take no more connections and no more calls. Give those under way `grace_s`, then end them as retryable."""
         if not self._stopping:
             self._stopping = True
             for server in self._servers:
@@ -153,7 +153,7 @@ class OwnServer:
         for connection in tuple(self.open_connections):
             connection.end_calls()
             connection.close("stopped")
-        await asyncio.sleep(0)  # closed transports tell their connections in the next turn
+        await asyncio.sleep(0)  # closed transports notify their connections in the next turn
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -173,7 +173,7 @@ class OwnServer:
             if leaving is None:
                 return False
             leaving.http.leave("too_many_connections")
-            leaving.close("too_many_connections")  # its client comes back when it has something to say
+            leaving.close("too_many_connections")  # its client reconnects when it has a call
             self._forget(leaving)
         self.open_connections.add(connection)
         self.by_address[host] += 1
@@ -182,15 +182,18 @@ class OwnServer:
         return True
 
     def _first_to_go(self) -> OwnConnection | None:
-        """Of those that nobody has vouched for, or else of those that are idle: one of the address that has most of them, and
-        of these that which has said nothing for longest. None: all are at work for somebody who is known."""
+        """Return the connection to close for a new one, or None if all authenticated connections have calls under way.
+
+        Unauthenticated connections come first, then idle ones. Of these, it is the longest silent one of the address
+        that has most.
+        """
         for given in (
             [each for each in self.open_connections if self.keeper is not None and not each.known],
             [each for each in self.open_connections if each.idle],
         ):
             if given:
                 of = Counter(each.peer.host for each in given)
-                # uvloop counts milliseconds: of two from the same one, that which has not even greeted
+                # uvloop's time is in milliseconds. At equal times, a connection without a greeting comes first.
                 return min(
                     given, key=lambda each: (-of[each.peer.host], each.http.heard_at, each.http.greeted)
                 )
@@ -219,10 +222,10 @@ class OwnServer:
         self._woken.append(connection)
 
     def flush_woken(self) -> None:
-        """Let leave now what connections have to send; by itself when the loop turns."""
+        """Flush connections that have something to send. Called when the loop turns."""
         woken, self._woken = self._woken, []
         now = self.loop.time()
-        for connection in reversed(woken):  # who is delivered to was woken after whose publish caused it
+        for connection in reversed(woken):  # a publish wakes its connection before those of its consumers
             connection.now = now
             connection.flush()
 
@@ -248,7 +251,7 @@ class OwnServer:
             if self._looks % 4 == 0:
                 connection.look_at_requests(now)
 
-    # -- what it tells -----------------------------------------------------------------------------------------
+    # -- for status -------------------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:

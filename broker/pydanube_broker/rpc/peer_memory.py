@@ -1,13 +1,13 @@
 """The memory that the broker holds for its peers: one budget over all connections of all ports.
 
-Each connection says how much is held on its behalf: messages that are half sent or not wanted yet, answers and deliveries
-that wait to be read, open streams with their headers, what is handed to its transport, and what TLS takes for somebody who
-has not shown who he is. Its own bounds keep one connection small; many of them together are kept small here.
+Each connection reports the bytes held on its behalf: incomplete messages and those that no handler takes yet, answers
+and deliveries that wait to be read, open streams with their headers, the buffer of its transport, and the memory of TLS
+until the peer is authenticated. Limits per connection keep a single one small. This budget bounds the sum.
 
-Connections are grouped by who is behind them: the principal of the certificate, and the address. Where the budget is used
-up the group that holds most gives back first, and of its connections that hold more than their part the one whose bytes
-have waited for longest is closed. From half of the budget on, what has waited for `PATIENCE_S` goes, so that bytes that
-move keep the other half.
+Connections are grouped by the principal of their certificate and their address. If the budget is used up, the group
+that holds most gives back first: of its connections that hold more than their part, the one whose bytes have waited
+longest is closed. Above half of the budget, connections whose bytes have waited for `PATIENCE_S` are closed, so that
+bytes that move keep the other half.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pydanube_broker.rpc.caller import Peer
 PATIENCE_S: Final = 10.0
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 64  # connections closed in one turn of the loop
-SHOWN_S: Final = 60.0  # for so long it is said that connections were closed
-#: OpenSSL's state of a connection; beside it its transport keeps the largest piece that it ever read at once, up to 256 KiB
+SHOWN_S: Final = 60.0  # seconds for which the status shows that connections were closed
+#: OpenSSL's state of a connection. Beside it the transport keeps the largest piece that it ever read, up to 256 KiB.
 TLS_BYTES: Final = 48 << 10
 
 Group = tuple[str, str]
@@ -44,8 +44,8 @@ class Holding:
     """The memory held for one connection, and how long it has been waiting, estimated from the bytes that pass.
 
     Args:
-        holds: bytes held for it now.
-        give_up: close it at once; nothing is held any more.
+        holds: returns the bytes held for it now.
+        give_up: closes it immediately, and nothing is held any more.
     """
 
     __slots__ = ("_at", "_before", "_rate", "give_up", "group", "held", "holds", "passed", "since")
@@ -56,9 +56,9 @@ class Holding:
         self.group: Group = next(iter(peer.names), ""), peer.host.removeprefix("ipv4:").removeprefix("ipv6:")
         self.holds = holds
         self.give_up = give_up
-        self.held = 0  # as it was noted last
-        self.passed = 0  # bytes that came or left
-        self.since = now  # since when anything is held without a break
+        self.held = 0  # as last reported
+        self.passed = 0  # bytes received and sent
+        self.since = now  # since when bytes are held without a break
         self._at = now
         self._before = 0
         self._rate = 0.0
@@ -68,7 +68,7 @@ class Holding:
         self.holds, self.give_up = _nothing_held, _nothing_to_close
 
     def look(self, now: float) -> None:
-        """Measure the bytes that pass; called every few seconds."""
+        """Measure the bytes that pass. Called every few seconds."""
         if now > self._at:
             self._rate = (self.passed - self._before) / (now - self._at)
             self._at, self._before = now, self.passed
@@ -98,9 +98,9 @@ class PeerMemory:
         self._groups: dict[Group, dict[Holding, None]] = {}
         self._bytes: dict[Group, int] = {}
         self._due: asyncio.Handle | None = None
-        self._waiting = False  # what is due is a second away
+        self._waiting = False  # `_due` is a second away
         self._closed_at = -math.inf
-        self._last: Group | None = None  # whose connections were closed
+        self._last: Group | None = None  # group whose connections were closed
 
     def note(self, holding: Holding, count: int) -> None:
         """Note how many bytes are held for this connection now."""
@@ -140,11 +140,11 @@ class PeerMemory:
             self._look_again(at_once=bool(found))
 
     def _first_to_go(self) -> list[Holding]:
-        """Return the connections of the group that holds most; empty if none has to be closed now."""
+        """Return the connections to close, of the group that holds most. Empty if none has to be closed now."""
         group = max(self._bytes, key=self._bytes.__getitem__, default=None)
         if group is None:
             return []
-        for holding in tuple(self._groups[group]):  # as it is, not as it was noted
+        for holding in tuple(self._groups[group]):  # current sizes, not the last reported ones
             self.note(holding, holding.holds())
         over, now = self.held_bytes > self.limit_bytes, self._clock()
         too_many = self.held_bytes - (self.limit_bytes * 7 // 8 if over else self.limit_bytes // 2)
@@ -166,7 +166,7 @@ class PeerMemory:
         )
 
     def reason(self) -> Reason | None:
-        """Return the reason for `/status` while the budget is exceeded and connections are closed; None otherwise."""
+        """Return the reason for `/status` while the budget is exceeded and connections are closed, or None."""
         ago_s = self._clock() - self._closed_at
         if ago_s > SHOWN_S and self.held_bytes * 2 <= self.limit_bytes:
             return None

@@ -1,4 +1,4 @@
-"""From the head of a request to the method it calls: looked up once for all requests with the same head."""
+"""From the head of a request to the method it calls, looked up once for all requests with the same head."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pydanube_broker.rpc.calls import Call, ColdCall, HotCall, RefusedCall
 from pydanube_broker.rpc.hot import CallRelay, Route
 from pydanube_broker.rpc.stream_calls import ServerStreamCall, StreamCall
 
-#: told to whoever speaks HTTP/2 here and not gRPC
-#: in the head of a call that another broker relays: `<broker id>.<digest>`, see `relay.membership`
+#: In the head of a call that another broker relays: `<broker id>.<digest>`, see `relay.membership`.
 RELAYED: Final = b"x-danube-relayed"
-#: fields with one meaning: of two values one part of the broker would go by the first, another by the last
+#: Fields with one meaning. Of two values, one part of the broker would use the first, another the last.
 ONCE: Final = (
     b"content-type", b"danube-principal", b"x-danube-topic", b"grpc-encoding", b"grpc-timeout", b"user-agent",
     b"x-danube-broker-url", b"x-danube-internal-broker", RELAYED,
 )  # fmt: skip
+# Answer to a client that uses HTTP/2 here without gRPC.
 NO_GRPC: Final = b"This port speaks gRPC. Metrics and health pages are on the metrics port.\n"
 
 
 class Method:
-    """One method, and where its calls are counted when they end."""
+    """One method, and the counters for its calls when they end."""
 
     __slots__ = ("_calls", "_keys", "call", "elsewhere", "handler", "open", "path")
 
@@ -43,7 +43,7 @@ class Method:
         elsewhere: CallRelay | None = None,
     ) -> None:
         self.path = path
-        self.open = open  # nobody is asked who he is
+        self.open = open  # needs no authentication
         self.elsewhere = elsewhere
         self.call = call
         self.handler = handler
@@ -78,7 +78,7 @@ def methods_of(route: Route, calls: Counter[tuple[str, str, str]]) -> Mapping[by
 
 
 def nothing(calls: Counter[tuple[str, str, str]]) -> Method:
-    """Handle requests that name no method; they are counted together."""
+    """Handle requests for no existing method. They are counted together."""
     return Method("/unknown/unknown", RefusedCall, None, calls, open=True)
 
 
@@ -86,11 +86,11 @@ class CallHead:
     """A request's head in gRPC's terms.
 
     Args:
-        method: what is called; `nothing` where the request is refused.
-        refusal: the response's headers then, which say it all where there is no `body`.
+        method: the called method, or `nothing` if the request is refused.
+        refusal: the response's headers then, which are the whole response if there is no `body`.
         gzip: messages may be packed.
-        relayed: it says that another broker relays it, for one of that broker's clients.
-        timeout_s: where it stands among the fields (`HeaderReader` takes it out of most requests).
+        relayed: the head has the mark of a call that another broker relays for one of its clients.
+        timeout_s: its index among the fields (`HeaderReader` takes it out of most requests).
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class CallHead:
     def __init__(self, head: RequestHead, methods: Mapping[bytes, Method], nothing: Method) -> None:
         self._fields = head.fields
         self._metadata: tuple[tuple[str, str | bytes], ...] | None = None
-        # As its connection and its fields prove; None until somebody asked
+        # Proved by the connection and the fields. None until it is needed.
         self.identity: Identity | None = None
         self.method = nothing
         self.refusal: Headers = ()
@@ -149,10 +149,10 @@ class CallHead:
         return self._metadata
 
     def unidentified(self, keeper: Keeper, peer: Peer) -> Unauthenticated | None:
-        """Authenticate the caller: fully for the first call with this head, later only whether that still holds.
+        """Authenticate the caller: fully for the first call with this head, later only whether that is still valid.
 
         Returns:
-            None where he may go on; else what he is told.
+            None if the caller may continue, else the error for it.
         """
         try:
             if self.identity is None:

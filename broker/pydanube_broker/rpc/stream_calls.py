@@ -1,4 +1,4 @@
-"""Calls that answer with any number of messages, on our own server (`calls` has what all calls share)."""
+"""Calls that answer with any number of messages, on our own server (`calls` has the common part of all calls)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from pydanube_broker.rpc.hot import HotServerStream, HotStream, ServerStreamOpener, StreamOpener
 
 
-OBJECT_BYTES: Final = 48  # of a message beside its bytes
-EARLY_MESSAGES: Final = 16  # kept of a stream that has not answered yet: it may be another broker's
+OBJECT_BYTES: Final = 48  # overhead of a message beside its bytes
+EARLY_MESSAGES: Final = 16  # kept of a stream without an answer yet, which another broker may take over
 EARLY_BYTES: Final = 64 << 10  # the largest of them
-#: in the head of a stream that another broker carries here, and that is open at its client
+#: In the head of a stream that another broker carries here, and that is open at its client.
 GOES_ON: Final = "x-danube-goes-on"
 
 
 class _Streaming(Call):
-    """A call that answers with any number of messages; the reply of its handler."""
+    """A call that answers with any number of messages. It is the reply of its handler."""
 
-    # No slots: Python lets no class inherit those of two others, and streams are few.
+    # No slots: Python lets no class inherit the slots of two others, and streams are few.
 
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
     ) -> None:
         super().__init__(connection, stream, method, head)
         self.handler: HotStream | HotServerStream | None = None
-        self.compress = False  # pack what is sent from here on; asked for before the headers leave, or never
+        self.compress = False  # pack messages from here on. Set before the headers leave, or never
         self._packs = False
         self._closed = False
 
@@ -88,7 +88,7 @@ class _Streaming(Call):
 
     def _close(self, status: int, message: str, metadata: Metadata) -> None:
         if not status and not self.stream.head_sent:
-            # OK is never trailers only: some clients miss it
+            # OK is never trailers only, because some clients miss it.
             self.connection.http.out.head(self.stream, HEAD)
         super()._close(status, message, metadata)
 
@@ -108,26 +108,27 @@ class _Streaming(Call):
         self._tell_closed()
 
     def hand_over(self, handler: Any) -> None:
-        """Give the stream to another handler; for the present one it is closed."""
+        """Give the stream to another handler. For the present one it is closed."""
         self._tell_closed()
         self.handler, self._closed = handler, False
 
     def _tell_closed(self) -> None:
         if self.handler is not None and not self._closed:
             self._closed = True
-            handler, self.handler = self.handler, None  # which refers to this call: no cycle stays behind
+            handler, self.handler = self.handler, None  # it refers to this call, so this leaves no cycle
             handler.on_close()
 
 
 class ServerStreamCall(_Streaming, OneRequest):
-    """A hot server stream; the `ServerStreamReply` of its handler."""
+    """A hot server stream, which is the `ServerStreamReply` of its handler."""
 
     LARGEST = COLD_BYTES
     WHOLE = False
 
     @property
     def goes_on(self) -> bool:
-        # Whoever says so of a stream that does not gets fewer of its own messages again, and nobody else's.
+        # A client that sends this header without cause gets fewer of its own messages again, and none of another
+        # client's.
         return self.stream.head_sent or any(name == GOES_ON for name, _ in self.head.metadata)
 
     def on_request(self, message: bytes) -> None:
@@ -143,7 +144,7 @@ class ServerStreamCall(_Streaming, OneRequest):
 
 
 class StreamCall(_Streaming):
-    """A hot stream; the `StreamReply` of its handler."""
+    """A hot stream, which is the `StreamReply` of its handler."""
 
     def __init__(
         self, connection: CallConnection, stream: Stream, method: CalledMethod, head: HeadOfCall
@@ -153,11 +154,11 @@ class StreamCall(_Streaming):
         self._reader = MessageReader(
             limit=connection.message_bytes, unpacker=connection.unpack if head.gzip else None
         )
-        self._held: deque[bytes] = deque()  # read, and not wanted yet
+        self._held: deque[bytes] = deque()  # received, but not taken by the handler yet
         self._paused = False
         self._resuming = False
-        self._ended = False  # by the client; told when all is read
-        # what was handed to the stream before it answered, where it may be carried
+        self._ended = False  # by the client. The handler is notified when all is read
+        # Messages that the handler got before it answered, if the stream may be carried.
         self.early: list[bytes] | None = None if method.elsewhere is None else []
         opener: StreamOpener = method.handler
         self.handler = opener(self)
@@ -181,7 +182,7 @@ class StreamCall(_Streaming):
             self._tell(messages)
 
     def _keep(self, messages: Sequence[bytes]) -> None:
-        """Keep messages that the handler does not take yet; the flow-control window keeps them few."""
+        """Keep messages that the handler does not take yet. The flow-control window keeps them few."""
         for message in messages:
             self._held.append(message)
             try:
@@ -214,7 +215,7 @@ class StreamCall(_Streaming):
         if self.early is None:
             return
         if self.stream.head_sent or len(self.early) >= EARLY_MESSAGES or len(message) > EARLY_BYTES:
-            self.early = None  # it goes on here
+            self.early = None  # the stream stays here
         else:
             self.early.append(message)
 
@@ -223,7 +224,7 @@ class StreamCall(_Streaming):
         self.connection.http.pause(self.stream)
 
     def resume_reading(self) -> None:
-        """Resume in the next turn, unless the stream is paused again by then; nothing if it was not paused."""
+        """Resume in the next turn, unless the stream is paused again by then. No effect if it was not paused."""
         if self._paused and not self._resuming:
             self._resuming = True
             self.connection.loop.call_soon(self._resume)

@@ -1,9 +1,9 @@
 """Connections to a TLS port, from `accept` to the end of the handshake.
 
-asyncio's server would begin every handshake the moment its connection is there. Here a connection takes its turn when its
-first byte has come: one handshake begins in a turn of the loop, and the next one a little later, so that a storm of them
-leaves those who are connected half of the processor and more, and who says nothing costs a file descriptor and no more. The first byte also tells TLS from
-plain text, which is answered in its own language before it is closed.
+asyncio's server would begin every handshake as soon as its connection is there. Here a connection takes its turn when
+its first byte has arrived. One handshake begins in a turn of the loop, and the next one a little later. So a storm of
+handshakes leaves at least half of the processor to connected clients, and a silent peer costs only a file descriptor.
+The first byte also distinguishes TLS from plain text, which gets an answer in its own protocol before it is closed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from pydanube_broker.rpc.connection_limits import TOO_MANY_OF_ADDRESS
 log = logging.getLogger("pydanube.rpc")
 
 HANDSHAKE: Final = 0x16  # the first byte of TLS (RFC 8446 5.1)
-MOST_WAITING: Final = (
-    1024  # connections that have not said their first byte, or are not through with their handshake
-)
-#: from the begin of a handshake, which takes about a millisecond of the processor, to that of the next
+MOST_WAITING: Final = 1024  # connections without a first byte, or with an unfinished handshake
+#: Seconds between the begins of two handshakes. One takes about a millisecond of the processor.
 SPACING_S: Final = 0.0025
-#: after running out of descriptors, until `accept` is tried again
+#: Seconds after running out of descriptors, until `accept` is tried again.
 PAUSE_S: Final = 0.1
-LINGER_S: Final = 1.0  # for whoever spoke plain text to read the answer
+LINGER_S: Final = 1.0  # for a plain-text peer to read the answer
 
 _WORDS: Final = b"this port speaks TLS: write https:// in place of http://"
 #: HTTP/2: SETTINGS, and GOAWAY with INADEQUATE_SECURITY (RFC 9113 6.8, 7)
@@ -49,12 +47,12 @@ class TlsDoor:
     """See the module.
 
     Args:
-        listener: bound and listening; closed with the door.
+        listener: bound and listening. Closed with the door.
         factory: makes the protocol of a connection whose handshake is done.
-        context: the certificates in force.
-        patience_s: for the first byte, and once more for the handshake.
+        context: returns the certificates in effect.
+        patience_s: for the first byte, and again for the handshake.
         closed: counts connections that got no further, by reason.
-        of_address: of one address at most so many are on their way through at a time.
+        of_address: maximum number of one address on their way through.
     """
 
     def __init__(
@@ -109,7 +107,7 @@ class TlsDoor:
             task.add_done_callback(self._done)
 
     def _first_to_go(self) -> asyncio.Task[None]:
-        """Return the oldest handshake of the address with the most: a flood from one address does not push out others."""
+        """Return the oldest handshake of the address with the most, so that its flood does not push out others."""
         most = max(self._of, key=self._of.__getitem__)
         return next(task for task, host in self._waiting.items() if host == most)
 
@@ -150,7 +148,7 @@ class TlsDoor:
                 connection.close()
 
     async def _first_bytes(self, connection: socket.socket) -> bytes:
-        """Peek at up to three bytes, which stay to be read; empty if the peer has left."""
+        """Peek at up to three bytes, which stay to be read. Empty if the peer has left."""
         readable = self._loop.create_future()
 
         def tell() -> None:
@@ -166,7 +164,7 @@ class TlsDoor:
         return connection.recv(3, socket.MSG_PEEK)
 
     async def _say(self, connection: socket.socket, words: bytes) -> None:
-        """Send an answer, and read what the peer has sent: closing with unread bytes would reset the connection."""
+        """Send an answer, and read the peer's bytes, because closing with unread ones would reset the connection."""
         async with asyncio.timeout(LINGER_S):
             await self._loop.sock_sendall(connection, words)
             connection.shutdown(socket.SHUT_WR)
