@@ -1,7 +1,8 @@
-"""Changes that an administrator makes to topics, namespaces and subscriptions that are being served.
+"""An administrator's changes to topics, namespaces and subscriptions that are being served.
 
-The catalog first, in one guarded transaction a thing, then what is alive: limits and failure policies hold from the
-next call on, cursors move under their consumers. A method that moves a cursor returns when that is durable.
+The catalog changes first, in one guarded transaction per item, then the served objects. Limits and failure policies
+apply from the next call on, and cursors move under their consumers. A method that moves a cursor returns when that is
+durable.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from pydanube_broker.subscription.subscription_policy import OPTION, Subscriptio
 from pydanube_broker.topics.limits import check_policies, effective_policies
 from pydanube_broker.topics.topic import Topic, now_ms
 
-MOST_KEPT: Final = 64  # failure policies of subscriptions that a topic does not have
+MOST_KEPT: Final = 64  # failure policies of subscriptions that the topic does not have yet
 
 
 class Administration(ABC):
-    """The part of the port that needs the registry alone: the administrator's changes, as the module describes them."""
+    """The administrator's changes, which are the part of the port that needs only the registry."""
 
     @property
     @abstractmethod
@@ -74,7 +75,7 @@ class Administration(ABC):
     # -- policies --------------------------------------------------------------------------------------------
 
     async def topic_policies(self, topic: str) -> PolicyFacts:
-        """Return the policies set on the topic, and those in force for it."""
+        """Return the policies set on the topic, and those in effect for it."""
         name, parts = self._parts(topic)
         index = self._registry.catalog.index
         parent = index.partitioned(name)
@@ -82,7 +83,7 @@ class Administration(ABC):
         return PolicyFacts(own=dict(own), effective=parts[0].gate.limits.as_policies())
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, Any]) -> None:
-        """Set some policies; None removes one, the others stay."""
+        """Set some policies. None removes one. The others stay."""
         name, parts = self._parts(topic)
         if parts[0].options.parent is not None and name == parts[0].options.topic:
             raise policies_of_a_partition(str(name))
@@ -116,7 +117,7 @@ class Administration(ABC):
         )
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
-        """Return the policies set on the namespace, and those in force for a topic in it that sets nothing."""
+        """Return the policies set on the namespace, and those in effect for a topic in it that sets none."""
         name = check_namespace(namespace)
         own = self._registry.catalog.index.namespace(name).spec.policies
         return PolicyFacts(
@@ -132,7 +133,7 @@ class Administration(ABC):
             if topic.options.topic.namespace == name:
                 self._registry.policies.apply(topic)
 
-    # -- deleting what is unused -----------------------------------------------------------------------------
+    # -- deletion of unused topics and subscriptions ------------------------------------------------------------
 
     async def hold_unused(
         self,
@@ -153,7 +154,7 @@ class Administration(ABC):
         return []
 
     async def release_unused(self, topic: str, subscription: str | None = None) -> None:
-        """Open again what `hold_unused` closed."""
+        """Open a topic or a subscription again that `hold_unused` closed."""
         await self._registry.unused.release(TopicName.parse(topic), subscription)
 
     # -- subscriptions ---------------------------------------------------------------------------------------
@@ -162,8 +163,8 @@ class Administration(ABC):
         """Create a subscription on every partition.
 
         Raises:
-            AlreadyExists: on one of them, or on all. Those that were missing exist afterwards all the same if another
-                error ended it half-way; the same call then says so.
+            AlreadyExists: it exists on all partitions. If another error ended an earlier call half-way, this call
+                creates the missing ones.
         """
         name, parts = self._parts(topic)
         check_subscription(subscription)
@@ -180,7 +181,7 @@ class Administration(ABC):
                 )
 
     async def resolve_position(self, topic: str, position: str) -> Mapping[str, int]:
-        """Concrete topic → the offset of a position in it."""
+        """Return concrete topic → the offset of a position in it."""
         _, parts = self._parts(topic)
         place = Position.parse(position, now_ms=now_ms(), field="to")
         for part in parts:
@@ -195,13 +196,13 @@ class Administration(ABC):
             await part.prepare(place)
         targets = [(pump, part.resolve(place)) for part, pump in pumps]
         for pump, offset in targets:
-            if pump.closed is not None:  # meanwhile: deleted, or handed over to another broker
+            if pump.closed is not None:  # deleted, or handed over to another broker, during `prepare`
                 raise pump.closed
             pump.seek(offset)
         await _durable([pump for pump, _ in targets])
 
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` messages that are not yet; return how many were."""
+        """Acknowledge the first `count` unacknowledged messages. Return how many were acknowledged."""
         pumps = self._pumps(topic, subscription)
         if len(pumps) > 1:
             raise skip_over_partitions(topic, len(pumps))
@@ -227,7 +228,7 @@ class Administration(ABC):
         return self._reliable(topic, subscription).unacknowledged(offsets)
 
     async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
-        """Deliver acknowledged messages of a concrete topic again; return their offsets."""
+        """Deliver acknowledged messages of a concrete topic again. Return their offsets."""
         pump = self._reliable(topic, subscription)
         found = pump.redeliver(messages)
         await _durable([pump])
@@ -240,13 +241,13 @@ class Administration(ABC):
     async def acknowledge(
         self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]], operation: str
     ) -> None:
-        """Acknowledge ranges of a concrete topic, whatever their state; durable on return."""
+        """Acknowledge ranges of a concrete topic, in any state. Durable on return."""
         pump = self._reliable(topic, subscription)
         pump.acknowledge(ranges, operation)
         await _durable([pump])
 
     async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
-        """Acknowledge those redelivered messages that were not sent since; return their offsets."""
+        """Acknowledge those redelivered messages that were not sent since. Return their offsets."""
         pump = self._reliable(topic, subscription)
         found = pump.withdraw(messages)
         await _durable([pump])
@@ -264,7 +265,7 @@ class Administration(ABC):
         return {part.name: encode_snapshot(pump.cursor) for part, pump in self._pumps(topic, subscription)}
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        """Put cursors back where they stood; durable on return."""
+        """Restore cursors to these images. Durable on return."""
         pumps = [(part, pump) for part, pump in self._pumps(topic, subscription) if part.name in images]
         for part, pump in pumps:
             pump.place(decode_snapshot(images[part.name]))
@@ -273,7 +274,7 @@ class Administration(ABC):
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
     ) -> CursorDifference:
-        """Return the result that `place_cursors` would have. `starts`: where the topics began when the images were made."""
+        """Return the result that `place_cursors` would have. `starts`: the topics' start offsets at the images' time."""
         passed = missing = restored = 0
         for part, pump in self._pumps(topic, subscription):
             if part.name not in images:
@@ -327,12 +328,12 @@ class Administration(ABC):
                     else:
                         pump.store_snapshot()
                         await catalog.tombstones.delete_subscription(topic_id, subscription, grace)
-                finally:  # what the catalog does not have any more is not served, however the call ended
+                finally:  # a subscription that left the catalog is not served, however the call ended
                     if catalog.index.find_subscription(topic_id, subscription) is None:
                         self._registry.ownership.subscription_deleted(part, pump)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """Return the seven fields in effect, or as kept for a subscription that does not exist yet."""
+        """Return the seven fields in effect, or those kept for a subscription that does not exist yet."""
         kept = self.kept_failure_policies(topic).get(subscription)
         if kept is not None and not self._has(topic, subscription):
             return self._registry.policies.of_failures(kept).as_fields(TopicName.parse(topic), subscription)
@@ -342,11 +343,11 @@ class Administration(ABC):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields, the others stay; takes effect at once.
+        """Set some of the seven fields, and keep the others. Takes effect immediately.
 
         Raises:
-            InvalidArgument: a field or its value; nothing has changed.
-            LimitReached: with `keep`, see `ClusterPort.set_failure_policy`; the topic keeps enough of them.
+            InvalidArgument: a field or its value is wrong. Nothing has changed.
+            LimitReached: with `keep`, see `ClusterPort.set_failure_policy`. The topic keeps the maximum number of them.
         """
         catalog = self._registry.catalog
         if keep and not self._has(topic, subscription):
@@ -360,7 +361,7 @@ class Administration(ABC):
             pump.set_policy(policy)
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        """Return how many messages `set_failure_policy` would drop or dead-letter at once. Raises as it does."""
+        """Return how many messages `set_failure_policy` would drop or dead-letter immediately. Raises as it does."""
         found = self._with_policy(topic, subscription, changes)
         return sum(pump.leaving(policy) for _, pump, _, policy in found)
 
@@ -432,7 +433,7 @@ class Administration(ABC):
 
 
 def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:
-    """Return the policies after a change; None removes one."""
+    """Return the policies after a change. None removes one."""
     kept = {key: value for key, value in own.items() if key not in changes}
     return {**kept, **check_policies({key: value for key, value in changes.items() if value is not None})}
 

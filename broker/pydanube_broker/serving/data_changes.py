@@ -1,6 +1,5 @@
-"""Changes that clients made by data calls (cursors moved, topics and subscriptions created), until the audit takes them.
-
-The audit is not the data plane's pace: equal changes are one, and what is more than a few at once is only counted.
+"""Changes that clients made by data calls (moved cursors, new topics and subscriptions), until the audit takes them.
+The audit is slower than the data plane. So equal changes are merged, and changes beyond a maximum are only counted.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class DataChanges:
             self._left_out += 1
             return
         first = not self._waiting
-        if before is not None:  # from where it was first to where it is now
+        if before is not None:  # from the first position to the newest
             change = replace(change, before=before.before, cursor=before.cursor, times=before.times + 1)
         self._waiting[key] = change
         if first and self._wake is not None:

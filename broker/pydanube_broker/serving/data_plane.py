@@ -1,4 +1,4 @@
-"""The broker as calls and streams of clients that bring or take messages need it, and no more."""
+"""The part of a broker that the calls and streams of producers and consumers need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DataPlane(Protocol):
     def ownership(self) -> Ownership: ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that ends with the broker; a failure is logged."""
+        """Run a task that ends with the broker. A failure is logged."""
 
     def rejected(self, topic: str, error: ClusterError, messages: int = 1) -> None:
         """Count a refused publish, and the messages it held."""

@@ -18,7 +18,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class Deleted:
-    """Ends the grace of deletions. `given_up`: deletions that a full disk made final → until when undo was promised.
+    """Ends the grace of deletions. `given_up`: deletions that a full disk made final → end of the promised undo.
 
     Args:
         several: whether other brokers keep some of them.
@@ -31,7 +31,7 @@ class Deleted:
         self.given_up: dict[str, int] = {}
 
     def place_cursors(self) -> None:
-        """At the start, store cursors that never moved: the journal has none for them, yet they hold back retention."""
+        """At the start, store cursors that never moved. The journal has none for them, yet they hold back retention."""
         for number, tombstone in self._catalog.restorable.subscriptions.items():
             state = self._hub.states.get(tombstone.topic_id)
             if state is not None:
@@ -41,7 +41,7 @@ class Deleted:
     async def forget(
         self, now_ms: int, longest_ms: int = NEVER_MS, *, among: Container[int] | None = None
     ) -> None:
-        """Delete for good what is past its grace. `longest_ms`: no grace ends later; `among`: only these topics."""
+        """Delete items whose grace has ended. `longest_ms`: the latest end of any grace. `among`: only these topics."""
         await self._catalog.tombstones.shorten(longest_ms)
         for topic_id in await self._catalog.forget_topics(now_ms, among):
             self._hub.drop(topic_id)
@@ -50,12 +50,12 @@ class Deleted:
                 state.cursors.pop(subscription_id, None)
 
     def drop(self, topic_id: TopicId) -> None:
-        """Delete what is stored of a topic whose grace another broker has ended, unless it was restored."""
+        """Delete the stored data of a topic whose grace another broker has ended, unless it was restored."""
         if not self._catalog.restorable.kept(topic_id) and self._catalog.index.topic_by_id(topic_id) is None:
             self._hub.drop(topic_id)
 
     async def give_up(self) -> None:
-        """Delete everything restorable that this broker keeps, to free the disk; note which undos are lost."""
+        """Delete everything restorable that this broker keeps, to free the disk. Record which undos are lost."""
         now = now_ms()
         before = self._catalog.restorable.promised(now)
         # a copy of epoch 0 is of a topic that another broker still keeps

@@ -1,7 +1,8 @@
 """Apply changes that other brokers make in the metadata to the topics served here.
 
-The catalog's watch and that of the assignments name keys that changed; a task holds what is served against the metadata,
-key by key. What this broker changed itself it finds done. Bounded by the number of keys: each waits once.
+The watches of the catalog and of the assignments deliver changed keys. A task compares the served objects with the
+metadata, key by key. Changes of this broker itself are found done. Each key waits at most once, so the queue is bounded
+by their number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydanube_broker.topics.topic import Topic
 log = logging.getLogger("pydanube.topics")
 
 _AT_ONCE: Final = 16  # keys in one turn of the loop
-_AGAIN_S: Final = 0.5  # after the metadata store did not answer
+_AGAIN_S: Final = 0.5  # seconds after the metadata store did not answer
 
 
 class Following:
@@ -37,7 +38,7 @@ class Following:
             registry.catalog.records.on_key = self.changed
 
     def changed(self, key: str) -> None:
-        """Apply the change of a key, which the index has already."""
+        """Apply the change of a key that is already in the index."""
         self._keys[key] = None
         self._more.set()
 
@@ -91,7 +92,7 @@ class Following:
             await registry.catalog.records.until_known(topic_id)
         record = registry.catalog.index.topic_by_id(topic_id)
         if record is not None:
-            registry.list_changes.note(record.name)  # whose it is
+            registry.list_changes.note(record.name)  # its owner changed
             await self._topic(record.topic)
 
     async def _topic(self, name: TopicName) -> None:
@@ -105,7 +106,7 @@ class Following:
             return
         mine = ownership.is_mine(record.topic_id)
         if ownership.is_moving(record.topic_id):
-            return  # its move's steps say what is to be done
+            return  # the move decides
         if served is None:
             if mine:
                 await ownership.acquire([record])

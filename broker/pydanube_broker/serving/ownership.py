@@ -1,7 +1,7 @@
 """The topics that this broker owns: adopted with an epoch, released to another broker or for good.
 
-Who asks where a topic is asks here. A broker alone owns every topic and leads; among several the assignments say whose a
-topic is, and only those of this broker are opened.
+All lookups of a topic's owner go through this class. A single broker owns every topic and leads. With several brokers,
+the assignments decide who owns a topic, and a broker opens only its own.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
 
-_RETRY_MS = 100  # a topic that was just made is open in a moment
+_RETRY_MS = 100  # a new topic is open within moments
 
-#: the topics of the catalog, and whose they were
+#: Arguments: the topics of the catalog, and their former assignments.
 Agreement = Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None]
 
 
 class Ownership:
-    """See the module. `topics`: what is served here, by name. Single user: the loop."""
+    """See the module. `topics`: the served topics, by name. Single user: the loop."""
 
     office: Office  # from `opened` on
 
@@ -59,13 +59,13 @@ class Ownership:
         several: bool = False,
     ) -> None:
         self.topics: dict[TopicName, Topic] = {}
-        self.held: dict[int, Topic] = {}  # topics that take nothing while they are handed over
-        self.on_their_way: Container[int] = ()  # topics of which a move's steps say when they are served here
+        self.held: dict[int, Topic] = {}  # topics that accept no messages during their hand-over
+        self.on_their_way: Container[int] = ()  # topics whose move decides when they are served here
         self.several = several  # whether other brokers may be on the same metadata
-        #: reads what is to be known of a topic of another broker before it is served; what it returns is told when it is
+        #: Reads facts of a topic that had another owner, before it is served here. The result is called when it is.
         self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
         self.on_served: Callable[[TopicName], None] = lambda name: None  # a topic is served from now on
-        self.on_assigned: Callable[[str], None] = lambda key: None  # an assignment changed, by its key
+        self.on_assigned: Callable[[str], None] = lambda key: None  # the assignment of a key changed
         self.me: BrokerAddress
         self._catalog = catalog
         self._schemas = schemas
@@ -74,7 +74,7 @@ class Ownership:
         self._engine = engine
         self._memory = memory  # nothing outlives the process
         self._opening: dict[TopicName, anyio.Event] = {}  # created, not served yet
-        self._arrivals: dict[TopicId, anyio.Event] = {}  # topics whose next owner somebody waits for
+        self._arrivals: dict[TopicId, anyio.Event] = {}  # topics with callers that wait for their next owner
 
     @asynccontextmanager
     async def opened(
@@ -87,11 +87,11 @@ class Ownership:
         *,
         journal: int | None = None,
     ) -> AsyncIterator[None]:
-        """Register this broker, load and check the catalog, and adopt the topics that it owns; deregister on leaving.
+        """Register this broker, load and check the catalog, and adopt the topics that it owns. Deregister on leaving.
 
         Args:
-            changed: told the key of each assignment that changes, where there are several brokers.
-            seen: told each assignment that is read or watched there.
+            changed: called with the key of each assignment that changes, if there are several brokers.
+            seen: called with each assignment that is read or watched there.
             journal: the id of this broker's journal.
         """
         self.me = me
@@ -116,24 +116,24 @@ class Ownership:
             self._hub.connections = numbers_of(office.membership.registration.incarnation)
             yield
 
-    # -- whose it is -----------------------------------------------------------------------------------------
+    # -- owners ----------------------------------------------------------------------------------------------
 
     def owner(self, topic_id: int) -> BrokerAddress | None:
-        """Return the broker that owns a topic; None while nobody does, or nobody knows where it is."""
+        """Return the broker that owns a topic. None if there is no owner, or its address is not available."""
         place = self.office.place(TopicId(topic_id))
         return None if place is None or not place.is_served else self.office.address(place.broker_id)
 
     def url(self, topic: Topic) -> str:
-        """Return the address where a topic's clients connect; for a topic without an owner, this broker's."""
+        """Return the address where a topic's clients connect. For a topic without an owner, this broker's."""
         return (self.owner(topic.topic_id) or self.me).broker_url
 
     def url_of(self, broker_id: BrokerId) -> str:
-        """Return a broker's own address; "" for one that was never seen."""
+        """Return a broker's own address, or "" if it was never seen."""
         address = self.office.address(broker_id)
         return "" if address is None else address.broker_url
 
     def leader(self) -> BrokerAddress | None:
-        """Return the broker that assigns topics; None while none is in office."""
+        """Return the broker that assigns topics. None while none is in office."""
         return self.office.leader()
 
     def members(self) -> list[BrokerAddress]:
@@ -148,7 +148,7 @@ class Ownership:
         return found or [self.me]
 
     def last_known(self, topic_id: int) -> BrokerAddress | None:
-        """As `owner`, also for a moving topic; addresses are empty for a broker that was never seen."""
+        """As `owner`, also for a moving topic. Addresses are empty for a broker that was never seen."""
         place, owner = self.office.place(TopicId(topic_id)), self.owner(topic_id)
         if place is None or owner is not None:
             return owner
@@ -160,18 +160,18 @@ class Ownership:
         return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
 
     def check_served(self, parts: Sequence[TopicRecord]) -> None:
-        """Raise `NoOwner` where one of these partitions is this broker's and is not served now: the others are not all."""
+        """Raise `NoOwner` if one of these partitions is this broker's and not served now, so that one is missing."""
         for record in parts if self.several else ():
             if record.topic not in self.topics and self._is_last_here(record.topic_id):
                 raise self.elsewhere(record)
 
     def _is_last_here(self, topic_id: TopicId) -> bool:
-        """Whether a topic is this broker's, also while it comes or is about to go."""
+        """Return whether the last owner of a topic is this broker, also during a move."""
         place = self.office.place(topic_id)
         return place is not None and str(place.broker_id) == self.me.broker_id
 
     def is_moving(self, topic_id: int) -> bool:
-        """Return whether a topic is moving, as far as is known here."""
+        """Return whether a topic is moving, according to this broker's copy of the assignments."""
         place = self.office.place(TopicId(topic_id))
         return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
 
@@ -212,7 +212,7 @@ class Ownership:
         return found
 
     def failed_moves(self) -> list[FailedMoveFacts]:
-        """Return the moves that were cancelled, of topics that have not moved since."""
+        """Return the cancelled moves of topics that have not moved since."""
         return [
             FailedMoveFacts(
                 topic=str(place.topic),
@@ -227,7 +227,7 @@ class Ownership:
         ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
-        """Return the error for a call about a topic that another broker owns, or nobody yet."""
+        """Return the error for a call about a topic that another broker owns, or that has no owner yet."""
         place = self.office.place(record.topic_id)
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
@@ -251,13 +251,12 @@ class Ownership:
         """The number of this broker's registration."""
         return self.office.membership.registration.incarnation
 
-    # -- coming ----------------------------------------------------------------------------------------------
+    # -- acquisition -----------------------------------------------------------------------------------------
 
     async def acquire(self, records: Sequence[TopicRecord], *, here: bool = False) -> None:
-        """Assign an owner to each topic that has none, and serve this broker's; topics deleted meanwhile are skipped.
-
-        Who asks for one that is being opened waits for that: it has one owner's epoch. `here`: where there is no owner
-        yet it is this broker.
+        """Assign an owner to each topic that has none, and serve this broker's. Skip topics deleted during the call.
+        If a topic is being opened already, wait for that, so that it is opened once. `here`: a topic without an owner
+        is assigned to this broker.
         """
         gone: set[TopicId] = set()
         while missing := [
@@ -280,7 +279,7 @@ class Ownership:
                     place = self.office.place(record.topic_id) if self.several else None
                     had_an_owner = place is not None and place.epoch > 1
                     take_in = await self.arriving(record) if had_an_owner else None
-                    # A deletion that came in between has not found it among the served ones: it must not become one.
+                    # A deletion in between has not found it among the served topics, so it must not become one.
                     now = self._catalog.index.topic_by_id(record.topic_id)
                     if now is not None and record.topic_id in owned and record.topic_id not in self.held:
                         if record.topic not in self.topics:
@@ -303,9 +302,9 @@ class Ownership:
         await self._catalog.subscriptions.as_siblings(empty)
 
     def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
-        """Serve a topic that is assigned to this broker, with its subscriptions, from what the journal has.
+        """Serve a topic that is assigned to this broker, with its subscriptions, from the state in the journal.
 
-        `epoch`: where the watch has not told of it yet.
+        `epoch`: needed if the watch has not delivered the assignment yet.
         """
         schema = self._schemas.guard_of(record)
         epoch = self.office.epoch(record.topic_id) if epoch is None else epoch
@@ -344,12 +343,12 @@ class Ownership:
         )
 
     async def hold_restorable(self, topic_id: TopicId, epoch: Epoch) -> None:
-        """Make a deleted, restorable topic readable for a move; it is not served."""
+        """Make a deleted, restorable topic readable for a move. It is not served."""
         record = self._catalog.restorable.record(topic_id)
         if record is None or topic_id in self.held:
             return
         if (leaving := self._hub.leaving.get(topic_id)) is not None:
-            await leaving.settled()  # what its deletion interrupted counts as committed from here on
+            await leaving.settled()  # messages that its deletion interrupted count as committed from here on
         topic = self._opened(record, epoch)
         self.held[topic_id] = topic
         self._hub.adopt(topic)
@@ -358,7 +357,7 @@ class Ownership:
         await topic.settled()
 
     def adopt_subscription(self, topic: Topic, record: SubscriptionRecord) -> AnyPump:
-        """Serve a subscription from its cursor; one that is served stays as it is."""
+        """Serve a subscription from its cursor. One that is served already stays as it is."""
         if (served := topic.subscriptions.get(record.name)) is not None:
             found: AnyPump = served
             return found
@@ -385,11 +384,11 @@ class Ownership:
             created_at_ms=record.spec.created_at_ms,
         )
 
-    # -- going -----------------------------------------------------------------------------------------------
+    # -- release ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def serving(self, record: TopicRecord) -> Iterator[None]:
-        """Context for taking a topic into service: if its metadata does not permit that, it is set aside, with its data."""
+        """Context for taking a topic into service. If its metadata does not permit that, set it aside with its data."""
         key = topic_key(record.topic)
         with self._catalog.aside.reading(key):
             yield
@@ -400,7 +399,7 @@ class Ownership:
             self._hub.detach(record.topic_id)
 
     def release(self, topic: Topic, error: ClusterError) -> None:
-        """Stop serving a topic; its clients, and those that wait for it, get the error. Stored data stays."""
+        """Stop serving a topic. Its clients, and waiting callers, get the error. Stored data stays."""
         keep_cursors(topic)
         name = topic.options.topic
         if self.topics.get(name) is topic:
@@ -455,8 +454,8 @@ async def _nothing(record: TopicRecord) -> Callable[[Topic], None]:
 
 
 def keep_cursors(topic: Topic) -> None:
-    """Keep the acknowledgements of the last moments, too, beyond the end of the pumps."""
+    """Keep the latest acknowledgements, too, beyond the end of the pumps."""
     for pump in topic.subscriptions.values():
-        with contextlib.suppress(ClusterError):  # a full disk must not keep anybody from deleting
+        with contextlib.suppress(ClusterError):  # a full disk must not prevent a deletion
             pump.write_cursor()
         pump.store_snapshot()

@@ -35,7 +35,7 @@ class Policies:
     def layers(self, record: TopicRecord | None, namespace: str) -> list[Mapping[str, Any]]:
         """Return the sources of limits, nearest first: the topic, its namespace, the settings.
 
-        The broker's own topics have none of them: no policy reaches the audit.
+        The broker's own topics have none of them, so that no policy applies to the audit.
         """
         if namespace == SYSTEM_NAMESPACE:
             return []
@@ -47,7 +47,7 @@ class Policies:
         ]
 
     def limits_of(self, record: TopicRecord) -> Limits:
-        """Return the limits in force for a topic now."""
+        """Return the limits in effect for a topic now."""
         limits = Limits.of(*self.layers(record, record.topic.namespace))
         largest = self._settings.topics.max_message_bytes
         return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))

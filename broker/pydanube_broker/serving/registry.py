@@ -1,7 +1,7 @@
 """The topics and subscriptions that this broker serves: the catalog's records, with their state from the journal.
 
-The catalog (metadata) says what exists, the journal says what is in it. Both are read at the start and joined by id: a
-state whose topic the catalog does not know was deleted while the broker died; a topic without a state is empty.
+The catalog (metadata) lists the topics, the journal has their contents. Both are read at the start and joined by id. A
+state without a topic in the catalog was deleted while the broker died. A topic without a state is empty.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ log = logging.getLogger("pydanube.topics")
 
 
 async def _store_nothing() -> None:
-    """A broker in memory stores nothing."""
+    """Do nothing, because a broker in memory stores nothing."""
 
 
 class Registry:
-    """See the module. Look-ups are immediate; changes go through the catalog first."""
+    """See the module. Look-ups are immediate. Changes go through the catalog first."""
 
     def __init__(self, hub: Hub, engine: DeliveryEngine, store: MetadataStore, settings: Settings) -> None:
         self._hub = hub
         self._store = store
         url = settings.metadata.url
-        self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # what errors call it
+        self._metadata = "metadata.sqlite" if url == EMBEDDED else url  # its name in errors
         self.catalog = TopicCatalog(store, wall_ms=now_ms)
         self.schemas = TopicSchemas(
             SchemaRegistry(
@@ -106,11 +106,11 @@ class Registry:
         self.deleted = Deleted(self.catalog, hub, several=self.ownership.several)
         self.unused = UnusedHolds(self.catalog, self.ownership)
         self.accepted = LossAccepted(hub.journal.folder)
-        # Has what a topic stored in the object store needs; raises `StoreUnavailable`, `StoreUnsuitable`
+        # Starts the parts that a topic in the object store needs. Raises `StoreUnavailable`, `StoreUnsuitable`.
         self.begin_storing: Callable[[], Awaitable[None]] = _store_nothing
-        # Which topics an error may propose to whoever calls; None: all
+        # Whether an error may propose a topic to the caller. None: any topic.
         self.seen: Callable[[TopicName], bool] | None = None
-        # Where topics begin whose oldest messages are lost, and that was accepted
+        # Start offsets of topics whose oldest messages are lost, if the loss is accepted.
         self._begins: dict[int, int] = {}
 
     # -- start -----------------------------------------------------------------------------------------------
@@ -122,11 +122,11 @@ class Registry:
         changed: Callable[[str], None] = lambda key: None,
         seen: Seen = lambda topic_id, assignment, revision: None,
     ) -> AsyncIterator[None]:
-        """Register this broker, load the topics and adopt its own; deregister on leaving.
+        """Register this broker, load the topics and adopt its own. Deregister on leaving.
 
         `changed`, `seen`: see `Ownership.opened`.
 
-        Raises `CorruptMetadata`, `CorruptJournal`: they are not of one broker, or not of one moment.
+        Raises `CorruptMetadata`, `CorruptJournal`: they are of different brokers, or of different times.
         """
         await self.schemas.registry.load()
         await self.quotas.records.load()
@@ -147,9 +147,9 @@ class Registry:
             yield
 
     async def check_journal(self) -> None:
-        """Check, before the journal begins, that it has what the topics need.
+        """Check, before the journal begins, that it has everything that the topics need.
 
-        Raises `CorruptJournal`: and the loss is not accepted.
+        Raises `CorruptJournal`: a part is missing, and the loss is not accepted.
         """
         objects = ObjectCatalog(self._store, wall_ms=now_ms)
         heads = await objects.heads()
@@ -159,7 +159,7 @@ class Registry:
                 with self.ownership.serving(record):
                     raise error
         journal = self._hub.journal
-        # A trim may be the last record before a crash: durable, so that segments went, and not proven yet.
+        # A trim may be the last record before a crash: durable, so that segments are gone, and not proven yet.
         trimmed = starts_in([] if journal.recovered is None else journal.recovered.tail)
         self._begins = check_prefixes_there(
             journal.folder,
@@ -189,7 +189,7 @@ class Registry:
                 check_epoch(topic.name, state.epoch, last.epoch, store=self._metadata)
 
     def begin(self) -> None:
-        """Start using the journal: it takes records, and everything recovered, its unproven tail included, is durable."""
+        """Start using the journal. It takes records, and everything recovered, also its unproven tail, is durable."""
         self._hub.fold_replayed()
         for topic in self._topics.values():
             topic.recovered()
@@ -198,7 +198,7 @@ class Registry:
         forget_unfinished(self._hub)
         index = self.catalog.index
         gone = self._hub.forget_unknown(
-            # what another broker owns now goes when it was handed over, not for being missing here
+            # a topic that another broker owns now is dropped by its hand-over, not because it is missing here
             lambda topic_id: (
                 self.catalog.restorable.kept(topic_id)
                 or (self.ownership.several and index.topic_by_id(TopicId(topic_id)) is not None)
@@ -211,7 +211,7 @@ class Registry:
 
     @property
     def list_changes(self) -> ListChanges:
-        """The changes of what lists show of topics and subscriptions."""
+        """Changes of the fields that lists show of topics and subscriptions."""
         return self._hub.changes
 
     @property
@@ -228,11 +228,11 @@ class Registry:
 
     @property
     def count(self) -> int:
-        """Return the number of served topics of users, each partition counted; the broker's own are not."""
+        """Return the number of served topics of users, counting each partition. The broker's own are not counted."""
         return sum(name.namespace != SYSTEM_NAMESPACE for name in self._topics)
 
     def names(self) -> set[TopicName]:
-        """Return the served topics by the names that users know; partitions count as one."""
+        """Return the served topics by their public names. Partitions count as one."""
         return {name if topic.options.parent is None else name.base for name, topic in self._topics.items()}
 
     def find(self, name: TopicName) -> Topic | None:
@@ -240,20 +240,20 @@ class Registry:
         return self._topics.get(name)
 
     def known(self, name: TopicName) -> Topic:
-        """Return the concrete topic of that name. Raises what `not_found` gives."""
+        """Return the concrete topic of that name. Raises the error of `not_found`."""
         if (topic := self._topics.get(name)) is None:
             raise self.not_found(name)
         return topic
 
     def known_parts(self, name: TopicName) -> Sequence[Topic]:
-        """Return the concrete topics of one by index. Raises what `not_found` and `Ownership.check_served` give."""
+        """Return the concrete topics of one by index. Raises the errors of `not_found` and `Ownership.check_served`."""
         self.ownership.check_served(self.catalog.index.partitions(name))
         if not (found := self.parts(name)[1]):
             raise self.not_found(name)
         return found
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Topic]]:
-        """Whether the topic is partitioned, and its concrete topics by index; empty for an unknown one."""
+        """Return whether the topic is partitioned, and its concrete topics by index. Empty for an unknown one."""
         topic = self._topics.get(name)
         if topic is not None:
             return False, [topic]
@@ -262,12 +262,12 @@ class Registry:
         return True, found
 
     def spelled_alike(self, name: TopicName) -> list[str]:
-        """Return topics that `name` may have been meant as, best first. O(log topics)."""
+        """Return topics with a name similar to `name`, best first. O(log topics)."""
         close = self.catalog.index.spelled.close(name)
         return close if self.seen is None else [each for each in close if self.seen(TopicName.parse(each))]
 
     def not_found(self, name: TopicName) -> ClusterError:
-        """Return the error for a topic that is not served here: another broker's, or unknown, with what would help."""
+        """Return the error for a topic that is not served here: with its owner, or with similar names if unknown."""
         if topic_key(name) in self.catalog.aside.found:
             return self.catalog.aside.error(topic_key(name))
         if self.ownership.several:
@@ -292,7 +292,7 @@ class Registry:
     ) -> Sequence[Topic]:
         """Create a topic. An existing one is returned, unless `must_be_new`.
 
-        Returns what of it this broker serves. `here`: this broker is to own it.
+        Returns the parts that this broker serves. `here`: this broker is to own it.
 
         Raises:
             PermissionDenied: it would be a system topic.
@@ -333,7 +333,7 @@ class Registry:
         return index.find_topic(name) is not None or index.partitioned(name) is not None
 
     async def audit_topic(self) -> Topic:
-        """Return this broker's audit topic, created if needed; each of several brokers has its own."""
+        """Return this broker's audit topic, created if needed. Each of several brokers has its own."""
         suffix = f"-{self.ownership.me.broker_id}" if self.ownership.several else ""
         name = TopicName.parse(AUDIT_TOPIC + suffix)
         return self.find(name) or (await self._make(name, TopicSettings(), here=True))[0]
@@ -349,12 +349,13 @@ class Registry:
     ) -> Sequence[Topic]:
         if topic_key(name) in self.catalog.aside.found:
             raise self.catalog.aside.error(topic_key(name))
-        # Shielded: once the catalog has the topic, this broker must own and know it, whoever stopped waiting.
+        # Shielded: once the catalog has the topic, this broker must own it and have it in its index, even if the
+        # caller stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
                 records = await self.catalog.create_topic(name, partitions=partitions, settings=settings)
             except AlreadyExists:
-                # two producers may create the same topic in the same instant; both go on with it
+                # Two producers may create the same topic concurrently. Both continue with it.
                 records = [] if must_be_new else await self.catalog.existing_topic(name)
                 if not records:
                     raise
@@ -371,12 +372,13 @@ class Registry:
     async def delete(
         self, name: TopicName, *, grace: Grace | None = None, held: Sequence[UnusedFacts] = ()
     ) -> None:
-        """Delete a topic with all its partitions, subscriptions and messages; with a grace it can be restored.
+        """Delete a topic with all its partitions, subscriptions and messages. With a grace it can be restored.
 
         Raises:
             TopicNotFound.
             Conflict: it was to be `held` (see `TopicCatalog.delete_topic`), and is not any more.
-            StoreUnavailable: with outcome `unknown` nobody knows yet; the topic takes nothing until `resolve_unknown` does.
+            StoreUnavailable: with outcome `unknown`, the topic accepts no messages until `resolve_unknown` reads the
+                outcome.
         """
         if name.is_audit:
             raise audit_is_kept(str(name))
@@ -388,7 +390,7 @@ class Registry:
         if grace is not None:
             for part in self.parts(name)[1]:
                 keep_cursors(part)
-        # Shielded: what the catalog does not have any more must not be served, whoever stopped waiting.
+        # Shielded: a topic that left the catalog must not be served, even if the caller stopped waiting.
         with anyio.CancelScope(shield=True):
             try:
                 records += await self.catalog.delete_topic(name, grace=grace, held=held)
@@ -422,7 +424,7 @@ class Registry:
                     )
 
     async def resolve_unknown(self) -> None:
-        """Find out how changes with an unknown outcome ended, and serve the topics that exist.
+        """Read the results of changes with an unknown outcome, and serve the topics that exist.
 
         Raises `StoreUnavailable`: the store still does not answer.
         """
@@ -456,20 +458,22 @@ class Registry:
         ]
         if missing:
             for topic in list(self._hub.leaving.values()):
-                await topic.settled()  # what its deletion interrupted counts as committed from here on
+                # Messages that its deletion interrupted count as committed from here on.
+                await topic.settled()
             await self.ownership.acquire(missing)
 
     async def restore(self, call_id: str) -> Sequence[TopicRecord]:
         """Restore a deleted topic with its messages, and its subscriptions with their cursors.
 
-        Of several brokers its owner is who had it, where its messages are; it is served once that broker is there.
+        With several brokers, its owner is the one that had it and still has its messages. It is served when that broker
+        is up.
 
         Raises `TopicNotFound`, `NameReused`, `NamespaceNotFound`.
         """
         with anyio.CancelScope(shield=True):
             try:
                 records = await self.catalog.restore_topics(call_id)
-            finally:  # what came back is served, also where that was not all of it
+            finally:  # restored topics are served, even if some were not restored
                 await self._open_all()
         return records
 
@@ -535,7 +539,7 @@ class Registry:
 
 
 def _choice(kind: Any, text: str, field: str) -> Any:
-    """The member of a `StrEnum` by its value."""
+    """Return the member of a `StrEnum` by its value."""
     try:
         return kind(text)
     except ValueError:

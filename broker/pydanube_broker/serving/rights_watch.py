@@ -1,6 +1,6 @@
 """End streams whose permission was withdrawn after they were opened: a binding, a token, its expiry.
 
-A change of grants is acted on when this broker sees it, an expiry with the next round.
+A change of grants takes effect when this broker reads it, an expiry in the next round.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.topics.topic import Topic
 
 ROUND_S: Final = 2.0  # a consumer whose right has expired stops within 5 s
-AT_ONCE: Final = 256  # streams; then everybody else has a turn
+AT_ONCE: Final = 256  # streams checked in one turn of the loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class Right:
 
 
 class PermittedStream(Protocol):
-    """A stream that stays open for as long as its client likes."""
+    """A stream that stays open as long as its client wants."""
 
     @property
     def right(self) -> Right | None:
-        """The permission; None: the stream has not begun, or has ended."""
+        """The permission. None: the stream has not begun, or has ended."""
 
     def end(self, error: ClusterError) -> None: ...
 
 
 class RightsWatch:
-    """Checks open streams again and again. `streams`: returns them."""
+    """Checks open streams periodically. `streams`: returns them."""
 
     def __init__(
         self, locks: Locks, access: TopicAccess, streams: Callable[[], Iterable[PermittedStream]]
@@ -52,7 +52,7 @@ class RightsWatch:
         self._streams = streams
 
     async def run(self) -> None:
-        """Check open streams again and again, until cancelled."""
+        """Check open streams periodically, until cancelled."""
         changed = self._locks.book.changed
         while True:
             with anyio.move_on_after(ROUND_S):

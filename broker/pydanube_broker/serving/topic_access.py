@@ -1,8 +1,8 @@
 """The single access to topics for producers and consumers: a topic is found, created if allowed, or refused.
 
-Every service of the data plane comes this way when a session begins, with who calls, what he wants to do and the topic's
-name; `TopicAccess.check` alone decides. Sends within a session do not come here: what must hold for each of them is
-looked at where the topic appends.
+Every service of the data plane comes here when a session begins, with its caller, the action and the topic's name.
+`TopicAccess.check` alone decides. Sends within a session do not come here: conditions that apply to each send are
+checked where the topic appends.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pydanube_broker.status.health import Health
 from pydanube_broker.tenants.quotas import Share
 from pydanube_broker.topics.topic import Topic, now_ms
 
-_ASKING: Final = 8  # reads of unknown names at once
-PATIENCE_S: Final = 1.0  # for a topic on its way: then whoever asks tries it again
-_MOST_ASKING: Final = 256  # that wait for one; a flood of unknown names is answered by what is known
+_ASKING: Final = 8  # concurrent reads of unknown names
+PATIENCE_S: Final = 1.0  # seconds to wait for a moving topic, after which the caller retries
+_MOST_ASKING: Final = 256  # waiting reads. Beyond that, a flood of unknown names is answered from the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A concrete topic and where it is. `broker_url` is empty if nobody knows."""
+    """A concrete topic and its owner. `broker_url` is empty if there is none."""
 
     topic: TopicName
     topic_id: int
@@ -58,11 +58,11 @@ class Placed:
 
 
 class Placement:
-    """Where topics are, whichever broker owns them: what clients are told before they connect to an owner.
+    """Where topics are, whichever broker owns them, for clients before they connect to an owner.
 
-    A broker alone knows what it serves. Of several each knows all topics by the catalog's watch, moments after they were
-    made; a name that is unknown is read from the metadata store once, by a few at a time, before it counts as unknown.
-    Single user: the loop.
+    A single broker has the topics that it serves. Each of several brokers has all topics from the catalog's watch,
+    moments after they were created. An unknown name is read from the metadata store once, with few concurrent reads,
+    before it counts as unknown. Single user: the loop.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -70,7 +70,7 @@ class Placement:
         self._asking = anyio.CapacityLimiter(_ASKING)
 
     def names(self) -> Iterable[TopicName]:
-        """Return the cluster's topics by the names that users know; partitions count as one."""
+        """Return the cluster's topics by their public names. Partitions count as one."""
         if not self._registry.ownership.several:
             return self._registry.names()
         index = self._registry.catalog.index
@@ -78,20 +78,20 @@ class Placement:
         return plain | {record.topic for record in index.all_partitioned() if index.partitions(record.topic)}
 
     def parts(self, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Return whether a topic is partitioned, and its concrete topics by index; none if it is unknown."""
+        """Return whether a topic is partitioned, and its concrete topics by index. Empty for an unknown one."""
         partitioned, records = self._records(name)
         return partitioned, [self._placed(record) for record in records]
 
     def count_partitions(self, name: TopicName) -> int:
-        """Return how many partitions a topic has; 0 if it has a log itself, or is unknown."""
+        """Return the number of partitions of a topic. 0 if it has a log itself, or is unknown."""
         partitioned, records = self._records(name)
         return len(records) if partitioned else 0
 
     def _records(self, name: TopicName) -> tuple[bool, Sequence[TopicRecord]]:
         """Return whether a topic is partitioned, and the records of its concrete topics.
 
-        Partitions that are being added are left out until all are there: whoever hashed keys to some of them only would
-        part what belongs together.
+        Partitions that are being added are left out until all exist, because a client that hashed keys to some of them
+        only would separate messages of one key.
         """
         index = self._registry.catalog.index
         if not self._registry.ownership.several:
@@ -123,9 +123,9 @@ class Placement:
         )
 
     async def reach(self, name: TopicName) -> None:
-        """Take in what other brokers have just created or assigned, and serve the topic if this broker owns it.
+        """Read topics that other brokers have just created or assigned, and serve the topic if this broker owns it.
 
-        A topic that is being handed over is waited for, for a moment. Raises `StoreUnavailable`.
+        Waits up to `PATIENCE_S` for a topic that is being handed over. Raises `StoreUnavailable`.
         """
         registry = self._registry
         ownership, index = registry.ownership, registry.catalog.index
@@ -156,10 +156,10 @@ class Placement:
 class Action(StrEnum):
     """An action of a caller on a topic."""
 
-    LOOK_UP = "look_up"  # where it is, which partitions it has
-    PRODUCE = "produce"  # write it; make it where there is none
+    LOOK_UP = "look_up"  # its owner and its partitions
+    PRODUCE = "produce"  # write it, and create it if it is missing
     CONSUME = "consume"  # read it, subscribe to it, acknowledge
-    SET_SCHEMA = "set_schema"  # bind it to a subject, which every producer has to write from then on
+    SET_SCHEMA = "set_schema"  # bind it to a subject, whose schema all producers must write from then on
 
 
 PERMISSIONS: Final = {
@@ -188,13 +188,13 @@ class TopicAccess:
         self._settings = settings
         self._locks = locks
         given, secure = settings.server.connect_url, settings.tls.cert is not None
-        # The one address that clients dial instead of each broker's; None where they dial these.
+        # The one address that clients dial instead of each broker's. None if they dial the brokers'.
         self.connect_url = None if given is None else check_advertised(given, secure=secure)
         if locks is not None:
             registry.seen = locks.sees_topic
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
-        """Raise `PermissionDenied` if the caller may not do it, `Unauthenticated` if the identity is no longer valid."""
+        """Raise `PermissionDenied` if the action is forbidden, `Unauthenticated` if the identity is no longer valid."""
         if name.is_system and action is Action.PRODUCE:
             raise system_is_closed(str(name))
         if self._locks is not None:
@@ -203,12 +203,12 @@ class TopicAccess:
             self._locks.check(called.identity, PERMISSIONS[action], Resource.of(name))
 
     def check_again(self, called: Called, action: Action, topic: Topic) -> None:
-        """Check again what was allowed before and continues: a stream, the messages of a producer."""
+        """Check the permission of a stream or of a producer's messages again."""
         if self._locks is not None:
             self.check(called, action, topic.options.topic)
 
     def may(self, called: Called, action: Action, name: TopicName) -> bool:
-        """Return whether the caller may do it; for cases in which a refusal would reveal that something exists."""
+        """Return whether the action is permitted. For cases in which a refusal would reveal that something exists."""
         locks = self._locks
         if locks is None:
             return True
@@ -226,7 +226,7 @@ class TopicAccess:
         return self._registry.known(name)
 
     def elsewhere(self, name: TopicName) -> ClusterError | None:
-        """Return the error for a topic that another broker owns, or nobody yet; None if it is here or unknown."""
+        """Return the error for a topic with another owner, or none yet. None if it is here or unknown."""
         topic = self._registry.find(name)
         error = self._registry.not_found(name) if topic is None else topic.closed
         return error if isinstance(error, (NotOwner, NoOwner)) else None
@@ -235,24 +235,25 @@ class TopicAccess:
         """As `topic`, for a new session: also topics that another broker has just created or assigned.
 
         Raises:
-            PermissionDenied, TopicNotFound; NotOwner, NoOwner: it is to be looked up.
+            PermissionDenied, TopicNotFound.
+            NotOwner, NoOwner: the client has to look it up.
         """
         self.check(called, action, name)
         await self._placement.reach(name)
         return self.topic(called, action, name)
 
     async def placed(self, called: Called, action: Action, name: TopicName) -> tuple[bool, Sequence[Placed]]:
-        """Return whether the topic is partitioned, and where its concrete topics are, in order; none if it is unknown."""
+        """Return whether the topic is partitioned, and its placed concrete topics in order. Empty for an unknown one."""
         self.check(called, action, name)
         await self._placement.reach(name)
         return self._placement.parts(name)
 
     def count_partitions(self, name: TopicName) -> int:
-        """Return how many partitions a topic has that the caller may look up; 0 if it has a log itself."""
+        """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""
         return self._placement.count_partitions(name)
 
     def names(self) -> Iterable[TopicName]:
-        """Return all topics by the names that users know. Show a caller those for which `may` allows the look-up."""
+        """Return all topics by their public names. Show a caller those for which `may` permits the look-up."""
         return self._placement.names()
 
     async def topic_to_write(
@@ -265,12 +266,12 @@ class TopicAccess:
         check_schema: Callable[[], None],
         schema_subject: str = "",
     ) -> Topic:
-        """Return a producer's topic, created if it is missing, the producer asks for it and the broker allows it.
+        """Return a producer's topic. Create it if it is missing, the producer requests that and the broker allows it.
 
         Args:
-            strategy: reliable or non_reliable; empty takes the topic as it is, and makes a reliable one.
-            check_schema: raises where the schema that the producer names is not there: no topic is made for it then.
-            schema_subject: the subject of a topic that is made.
+            strategy: reliable or non_reliable. Empty takes the topic as it is, and creates a reliable one.
+            check_schema: raises if the producer's schema does not exist. No topic is created then.
+            schema_subject: the subject of a topic that is created.
 
         Returns:
             The topic, or the first partition of one that has partitions.
@@ -317,8 +318,8 @@ class TopicAccess:
     ) -> tuple[bool, Sequence[Placed]]:
         """As `placed`, for a producer: a missing topic is created with that many partitions (0: a plain topic).
 
-        One with `unused_ttl_s` is deleted when nobody has used it for so long. A topic that is made here is bound to
-        `schema_subject` at once.
+        A topic with `unused_ttl_s` is deleted after so long without use. A topic that is created here is bound to
+        `schema_subject` from its creation on.
         """
         found = await self.placed(called, Action.PRODUCE, name)
         if found[1]:
@@ -351,7 +352,7 @@ class TopicAccess:
         return self._registry.quotas.share(topic.options.topic.namespace, called.identity)
 
     async def know_schema(self, subject: str) -> None:
-        """Take in a subject that another broker may just have registered."""
+        """Read a subject that another broker may have just registered."""
         await self._registry.schemas.registry.know(subject)
 
     def check_schema(self, subject: str, version: int) -> None:
@@ -360,16 +361,16 @@ class TopicAccess:
             self._registry.schemas.choose(subject, version=version or None)
 
     def check_set_schema(self, called: Called, topic: Topic) -> None:
-        """Raise `PermissionDenied` if the caller may not set the schema of a topic that exists.
+        """Raise `PermissionDenied` if the caller may not set the schema of an existing topic.
 
-        A producer sets that of the topic which its own call makes.
+        A producer sets the schema of a topic that its own call creates.
         """
         self.check(called, Action.SET_SCHEMA, topic.options.topic.base)
 
     async def producer_schema(
         self, called: Called, topic: Topic, request: pb.OpenProducer
     ) -> tuple[int, int]:
-        """Return (schema id, version) for the producer's messages, bound to the topic; zeros for none."""
+        """Return (schema id, version) for the producer's messages, bound to the topic. Zeros for none."""
         if not request.schema_subject:
             return 0, 0
         record = await self._registry.schemas.bind(
@@ -405,7 +406,7 @@ class TopicAccess:
         after: Mapping[str, Any] | None = None,
         cursor: MovedCursor | None = None,
     ) -> None:
-        """Note for the audit what a client has changed, and the client."""
+        """Record a client's change for the audit, with the client."""
         identity = called.identity
         self._changes.note(
             DataChange(

@@ -1,4 +1,4 @@
-"""The error for a topic that is not there, with what would help."""
+"""The error for a topic that does not exist, with suggestions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydanube_core.names import TopicName
 
 
 def unknown_topic(name: TopicName, close: Sequence[str]) -> ClusterError:
-    """`close`: topics it may have been meant as, best first."""
+    """Return the error. `close`: topics with similar names, best first."""
     hint = f"; did you mean {close[0]}?" if close else ""
     error = TopicNotFound(
         f"topic {name} does not exist{hint}", field="topic", value=str(name), similar=list(close)

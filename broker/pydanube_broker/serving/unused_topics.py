@@ -1,7 +1,7 @@
-"""Topics with a time to live: deleted, with their messages, when nobody has used them for so long.
+"""Topics with a time to live: deleted, with their messages, after so long without use.
 
-Used is a topic with a producer, a consumer or a reader. The time is the broker's own, counted from when it first saw
-nobody there, so a restart begins it anew. What the time is, the topic's record says (`options.unused_ttl_s`).
+A topic is used while it has a producer, a consumer or a reader. The time is the broker's own, counted from its first
+look without a client, so a restart begins it again. The topic's record has the time (`options.unused_ttl_s`).
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ log = logging.getLogger("pydanube.topics")
 
 
 class UnusedTopics:
-    """Looked at every few seconds. O(topics), 0.1 µs each without a time to live."""
+    """Deletes unused topics. Checked every few seconds. O(topics), 0.1 µs each without a time to live."""
 
     def __init__(self, registry: Registry, changes: DataChanges) -> None:
         self._registry = registry
         self._changes = changes
-        self._since: dict[TopicName, float] = {}  # when no client was connected first
+        self._since: dict[TopicName, float] = {}  # time of the first look without a client
         self._passed: dict[TopicName, int] = {}  # messages in and out at the last look
 
     async def delete(self) -> None:
-        """Delete the topics whose time to live is over."""
+        """Delete the topics whose time to live has ended."""
         for name in self._due(time.monotonic()):
             del self._since[name]
             try:
                 parts = self._registry.known_parts(name)
                 if len(parts) < len(self._registry.catalog.index.partitions(name)):
-                    continue  # whether the others are used, their owners know
+                    continue  # only the owners of the other partitions see their use
                 held = self._registry.unused.hold_topic(name, parts, check=check_without_clients)
                 await self._registry.delete(name, held=[held])
             except TopicNotFound:
                 continue  # deleted by another call
-            except Conflict:  # a client came meanwhile
+            except Conflict:  # a client came in between
                 await self._registry.unused.release(name)
                 continue
             self._changes.note(
@@ -53,7 +53,7 @@ class UnusedTopics:
                     operation="topics.delete",
                     at_ms=now_ms(),
                     principal=None,
-                    client=UNUSED_TTL,  # nobody: the time that whoever made it gave it
+                    client=UNUSED_TTL,  # no caller: the time to live set at its creation
                     address="",
                     topic=str(name),
                 )
@@ -74,7 +74,7 @@ class UnusedTopics:
                     check_without_clients(topic)
                 except Conflict:
                     used.add(name)
-        # a client that came and went between two looks has used it too
+        # A client that came and went between two looks has used it too.
         used |= {name for name, count in passed.items() if self._passed.get(name, count) != count}
         self._passed = passed
         self._since = {name: self._since.get(name, now_s) for name in passed.keys() - used}
