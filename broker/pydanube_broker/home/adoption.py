@@ -1,15 +1,16 @@
 """A lone broker becomes the first broker of a cluster: `danube cluster adopt`.
 
-The order makes every interruption harmless; the same call goes on from wherever it was killed:
+The order makes every interruption harmless. The same call continues from wherever it was killed:
 
 1. Objects are copied to the store that the cluster shares, and each is read back and compared.
-2. The prefix on etcd, which is empty, is marked as this directory's (`/cluster/adopting`), and the metadata is written there.
-3. `cluster.json` in the directory names the cluster. From here on it starts neither alone nor on etcd.
+2. The empty prefix on etcd is marked as this directory's (`/cluster/adopting`), and the metadata is written there.
+3. `cluster.json` in the directory names the cluster. From here on the broker starts neither alone nor on etcd.
 4. One transaction makes the prefix that cluster.
-5. The SQLite file of the metadata gets another name: the directory is a broker's of the cluster.
+5. The SQLite file of the metadata is renamed. The directory now belongs to a broker of the cluster.
 
-Up to the third step the broker may go on alone as if nothing had happened. Ids stay as they are, since the journal has them; that
-none is given out again, etcd's revision, from which ids come, is raised above the lone broker's before the fourth.
+Until the third step the broker may continue alone, unaffected. Ids stay as they are, because the journal has them. So
+that no id is assigned twice, etcd's revision, from which ids come, is raised above the lone broker's before the fourth
+step.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ from pydanube_broker.tier.tier import CLUSTER_KEY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """The result of `cluster adopt`, or of its dry run. `objects` and `object_bytes` count those already in the shared store, too.
+    """The result of `cluster adopt`, or of its dry run.
 
-    `cluster_id` is empty where a dry run is the first attempt: the cluster is named when it is made.
+    `objects` and `object_bytes` include objects that were in the shared store before. `cluster_id` is empty for a dry
+    run until an attempt has named the cluster.
     """
 
     broker_id: str
@@ -68,17 +70,19 @@ class Adopted:
 
 
 async def adopt(settings: Settings, *, dry_run: bool = False, say: Say = lambda line: None) -> Adopted:
-    """Move a lone broker that is stopped to etcd and a shared store. Called again it goes on, or finds all done.
+    """Move a stopped lone broker to etcd and a shared store. A repeated call continues, or finds everything done.
 
     Args:
-        settings: `data.dir` of the broker; `metadata` and `tier` of the cluster.
-        dry_run: check everything and count what would be moved; change nothing.
+        settings: `data.dir` of the broker, `metadata` and `tier` of the cluster.
+        dry_run: check everything and count the keys and objects to move. Change nothing.
         say: gets a line at each step, before it begins.
 
     Raises:
         InvalidArgument, TierNotShared, MissingExtra: of the settings.
-        DataDirLocked: the broker runs. ClusterMismatch: it is no lone broker's, or the prefix is not empty.
-        ObjectMissing, CorruptObject: of objects that the broker lists. StoreUnavailable, MetadataUnavailable.
+        DataDirLocked: the broker runs.
+        ClusterMismatch: it is no lone broker's, or the prefix is not empty.
+        ObjectMissing, CorruptObject: of objects that the broker lists.
+        StoreUnavailable, MetadataUnavailable.
     """
     folder = checked_folder(settings)
     with DataDir(folder) as data_dir:
@@ -126,7 +130,7 @@ async def adopt(settings: Settings, *, dry_run: bool = False, say: Say = lambda 
 
 
 def checked_folder(settings: Settings) -> Path:
-    """Check the stopped broker's directory that the settings name, and return it; nothing is opened. Raises as `adopt`."""
+    """Check the stopped broker's directory in the settings, and return it. Nothing is opened. Raises as `adopt`."""
     if settings.metadata.url == EMBEDDED or settings.data.dir is None:
         raise InvalidArgument(
             "say where the cluster's metadata is: --metadata etcd://host:2379/prefix",
@@ -148,7 +152,7 @@ def checked_folder(settings: Settings) -> Path:
 
 
 class _Move:
-    """One attempt to adopt. `home`: names the cluster's id, the same in every attempt."""
+    """One attempt to adopt. `home`: has the cluster's id, the same in every attempt."""
 
     def __init__(self, settings: Settings, data_dir: DataDir, etcd: EtcdStore, home: Home, say: Say) -> None:
         self._folder = data_dir.path
@@ -164,7 +168,10 @@ class _Move:
         ).encode()
 
     async def is_a_cluster(self) -> bool:
-        """Return whether an earlier attempt made the prefix this directory's cluster. Raises `ClusterMismatch`: it is another's."""
+        """Return whether an earlier attempt made the prefix this directory's cluster.
+
+        Raises `ClusterMismatch`: it is another's.
+        """
         identity, mark = await self._etcd.get(IDENTITY), await self._etcd.get(ADOPTING)
         if identity is not None and Identity.of(identity.value).cluster_id == self.cluster_id:
             return True
@@ -185,7 +192,7 @@ class _Move:
     async def run(self, lone: EmbeddedStore, *, dry_run: bool) -> Adopted:
         """Do everything except the last step, which makes the prefix a cluster."""
         objects, size, is_known = await self._copy_objects(lone, dry_run=dry_run)
-        # What was true of that one life of the broker, or is another's on etcd
+        # Keys of this one life of the broker, and keys that have a different value on etcd.
         of_alone = keys.Trees(keys.MEMBERS, keys.only(keys.LEADER), keys.only(OWNER) if is_known else TIER)
         writes, revision = await read_relocated(
             lone, lambda key: key in of_alone, audit_from=None, audit_to=self._broker_id
@@ -210,7 +217,11 @@ class _Move:
         )
 
     async def _copy_objects(self, lone: MetadataStore, *, dry_run: bool) -> tuple[int, int, bool]:
-        """Copy the objects; return how many the shared store has then, their bytes, and whether the metadata named that store before."""
+        """Copy the objects.
+
+        Returns:
+            Their number and their bytes in the shared store, and whether the metadata named that store before.
+        """
         name = await lone.get(CLUSTER_KEY)
         if name is None:
             return 0, 0, False  # it never had a tier
@@ -226,12 +237,12 @@ class _Move:
         return len(there), sum(there.values()), await is_store(lone, store_id)
 
     async def _write_metadata(self, writes: list[Put]) -> None:
-        """Write the metadata and the mark to the prefix, in place of whatever an earlier attempt left."""
+        """Write the metadata and the mark to the prefix. They replace the results of an earlier attempt."""
         with suppress(GuardFailed):  # marked before
             await self._etcd.transact(
                 [Put(ADOPTING, self._mark)], guards=[Absent(IDENTITY), Absent(ADOPTING)]
             )
-        await self.is_a_cluster()  # or by another one, while objects were copied
+        await self.is_a_cluster()  # or by another broker, while objects were copied
         everything = KeyRange.prefix("/")
         only_mark = keys.only(ADOPTING)
         await self._etcd.transact(

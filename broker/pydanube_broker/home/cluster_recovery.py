@@ -1,21 +1,22 @@
 """Let a cluster continue with an etcd that was restored from an older snapshot: `danube cluster recover`.
 
-What happened after the snapshot is in the data directories and in the object store; etcd has to hear of it before a broker
-starts. The command is called once for each data directory, in any order, while no broker runs. Called again, after it was
-killed too, it goes on, or finds all done:
+The changes after the snapshot are in the data directories and in the object store. etcd needs them before a broker
+starts. The command is called once for each data directory, in any order, while no broker runs. A repeated call, also
+after a kill, continues, or finds everything done:
 
-1. `/cluster/recovering` names the brokers whose directories are still to be seen: all that the snapshot or the store knows. No
-   broker starts while it is there.
-2. Topics that the directory's journal has in a later epoch than etcd were given to this broker after the snapshot: they are its
-   own again. The catalog takes in objects that are newer than it. What the journal has of topics that etcd does not know is
-   written to `lost+found` in the store: nobody can say what they were.
-3. etcd's revision is raised above all that the directory and the store have seen, since ids come from it, and this
-   directory's turn is over.
-4. The last one ends it: epochs and incarnations are raised above what may have been given out since the snapshot, the newest
-   mark of the store is known to etcd from now on (`tier.metadata_witness`), and the cluster's identity names this recovery.
+1. `/cluster/recovering` names the brokers whose directories are still to be recovered: all that the snapshot or the
+   store has. No broker starts while the key exists.
+2. Topics that the directory's journal has in a later epoch than etcd were assigned to this broker after the snapshot.
+   They are assigned to it again. The catalog takes in objects that are newer than it. Messages in the journal of topics
+   that are not in etcd are written to `lost+found` in the store, because their names are lost.
+3. etcd's revision is raised above all revisions in the directory and the store, because ids come from it. This
+   directory is done.
+4. The last directory ends the recovery: epochs and incarnations are raised above all values possible since the
+   snapshot, the newest mark of the store is recorded in etcd (`tier.metadata_witness`), and the cluster's identity
+   names this recovery.
 
-A directory that does not name it too was not seen: its broker does not start. Recovered later, it keeps the topics that wait
-for it, and what it has of others goes to `lost+found`.
+A broker does not start if its directory does not name the recovery too, because the directory was left out. If it is
+recovered later, it keeps the topics that wait for it, and its messages of other topics go to `lost+found`.
 """
 
 from __future__ import annotations
@@ -85,17 +86,17 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-_JUMP: Final = 1000  # epochs of a topic, lives of a broker, since a snapshot; `cluster.ids` has room for 2^23
-_MARGIN: Final = 5000  # revisions of the last minute, which no directory had noted yet
+_JUMP: Final = 1000  # assumed maximum of epochs or lives since a snapshot. `cluster.ids` has room for 2^23
+_MARGIN: Final = 5000  # revisions of the last minute, which no directory had recorded yet
 _ID_BYTES: Final = 8
-_DIRECTORIES: Final = 1000  # most that are recovered at the same time
-_ID_MARGIN: Final = 1_000_000  # ids given out since a snapshot, by brokers whose directories are gone
-_RAISED: Final = "/cluster/revision"  # written again and again, so that etcd's revision rises
+_DIRECTORIES: Final = 1000  # maximum recovered concurrently
+_ID_MARGIN: Final = 1_000_000  # ids assigned since a snapshot, by brokers whose directories are gone
+_RAISED: Final = "/cluster/revision"  # written repeatedly, so that etcd's revision rises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The result of `cluster recover` for one directory. `waiting`: brokers still to be recovered; empty: all are done."""
+    """The result of `cluster recover` for one directory. `waiting`: brokers still to be recovered. Empty: all are done."""
 
     broker_id: str
     topics: int
@@ -107,16 +108,17 @@ class Recovered:
 async def recover(
     settings: Settings, *, without: Iterable[str] = (), say: Say = lambda line: None
 ) -> Recovered:
-    """Tell a restored etcd what a data directory knows. Called again it continues, or finds all done.
-
+    """Write the newer state of a data directory to a restored etcd. A repeated call continues, or finds nothing to do.
     Args:
-        settings: `data.dir` of a broker that is stopped; `metadata` and `tier` of the cluster.
-        without: brokers whose directories are gone for good: the cluster goes on without them.
+        settings: `data.dir` of a stopped broker, `metadata` and `tier` of the cluster.
+        without: brokers whose directories are gone for good. The cluster continues without them.
         say: gets a line at each step, before it begins.
 
     Raises:
-        InvalidArgument, TierNotShared, MissingExtra: of the settings. DataDirLocked: the broker runs.
-        ClusterMismatch: the directory is of no cluster, or of another. Conflict: brokers are registered, or etcd is no older.
+        InvalidArgument, TierNotShared, MissingExtra: of the settings.
+        DataDirLocked: the broker runs.
+        ClusterMismatch: the directory is of no cluster, or of another.
+        Conflict: brokers are registered, or etcd is no older.
         StoreUnavailable, MetadataUnavailable, CorruptJournal, DiskFull.
     """
     folder = checked_folder(settings)
@@ -139,7 +141,7 @@ async def recover(
 
 @contextmanager
 def journal_of(settings: Settings, folder: Path) -> Iterator[tuple[Hub, NewestIds]]:
-    """Read a stopped broker's journal, without changing it: the states of its topics, and the highest ids that it knows."""
+    """Read a stopped broker's journal, without changing it: the states of its topics, and the highest ids in it."""
     hub = Hub()
     hub.journal = Journal(
         folder / "journal",
@@ -250,7 +252,7 @@ class _OneDirectory:
                 )
 
     async def _brokers(self) -> set[str]:
-        """Return all brokers that were not removed; the store's marks name those that joined after the snapshot."""
+        """Return all brokers that were not removed. The store's marks name those that joined after the snapshot."""
         residents, _ = await read_all(self._etcd, keys.RESIDENTS)
         removed, _ = await read_all(self._etcd, keys.REMOVED)
         marked = await anyio.to_thread.run_sync(self._marked)
@@ -280,16 +282,16 @@ class _OneDirectory:
         waiting = tuple(sorted(await self._brokers()))
         self._say(f"no broker starts on {self._url} until this is done for {', '.join(waiting)}")
         begun = Recovering(recovery=secrets.token_hex(_ID_BYTES), waiting=waiting)
-        with suppress(GuardFailed):  # another directory was quicker
+        with suppress(GuardFailed):  # another directory began it first
             await self._etcd.transact([Put(RECOVERING, begun.to_json())], guards=[Absent(RECOVERING)])
         return await self._pending()
 
-    # -- what the directory knows ----------------------------------------------------------------------------
+    # -- the state of the directory ---------------------------------------------------------------------------
 
     async def _claim_topics(self, *, late: bool) -> int:
-        """Assign to this broker the topics that came here after the snapshot, unless it is `late`; return how many.
+        """Assign to this broker the topics that came here after the snapshot, unless it is `late`. Return how many.
 
-        Its own ones are in the epoch that its journal has them in.
+        Topics that are the broker's already get the epoch of its journal.
         """
         came = 0
         for state in list(self._hub.states.values()):
@@ -323,11 +325,11 @@ class _OneDirectory:
             change.put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)))
             return place.broker_id != self._me
 
-        # Another directory may have it in an epoch of its own
+        # Another directory may have it in an epoch of its own.
         return (await change(self._etcd, decide, attempts=_DIRECTORIES)).result
 
     async def _take_in_objects(self) -> int:
-        """Add the store's objects of this broker's topics to the catalog; return how many it lacked."""
+        """Add the store's objects of this broker's topics to the catalog. Return how many were missing there."""
         catalog, count = ObjectCatalog(self._etcd, wall_ms=now_ms), 0
         items, _ = await read_all(self._etcd, keys.ASSIGNMENTS)
         for item in items:
@@ -349,7 +351,7 @@ class _OneDirectory:
         return count
 
     async def _keep_the_rest(self, *, late: bool) -> str | None:
-        """Write messages that belong to no topic to `lost+found`; return where that is, None if there are none."""
+        """Write messages that belong to no topic to `lost+found`. Return its address, or None if there are none."""
 
         async def left(state: LogState) -> Left | None:
             if not state.opened:
@@ -370,7 +372,10 @@ class _OneDirectory:
         return where
 
     async def _resident(self) -> Resident:
-        """Return the entry of this directory's last start. Raises `ClusterMismatch`: it is a copy of the directory that etcd names."""
+        """Return the entry of this directory's last start.
+
+        Raises `ClusterMismatch`: it is a copy of the directory in etcd.
+        """
         own = resident_of(self._data_dir, self._home.life)
         item = await self._etcd.get(broker_key(self._me))
         if item is not None:
@@ -379,7 +384,7 @@ class _OneDirectory:
         return own
 
     async def _know_own_life(self, resident: Resident) -> None:
-        """Write this directory's last start to etcd, and the mark that it left in the store, so that its next start follows them."""
+        """Write this directory's last start to etcd, and its mark in the store, so that its next start follows them."""
         await self._etcd.transact([Put(broker_key(self._me), resident.to_json())])
         scope = str(self._me)
         mark, known = await self._newest_mark(scope), await read_known(self._etcd, scope)
@@ -393,7 +398,7 @@ class _OneDirectory:
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def _turn_is_over(self, without: tuple[str, ...]) -> tuple[str, ...]:
-        """Remove this broker, and those without a directory, from the list of brokers to recover; return the rest."""
+        """Remove this broker, and those without a directory, from the list of brokers to recover. Return the rest."""
 
         async def decide(change: Change) -> tuple[str, ...]:
             item = await change.read(RECOVERING)
@@ -407,7 +412,7 @@ class _OneDirectory:
         return (await change(self._etcd, decide, attempts=_DIRECTORIES)).result
 
     async def _end(self, identity: Identity, recovery: str) -> None:
-        """Raise epochs and incarnations above everything given out after the snapshot, then let brokers start."""
+        """Raise epochs and incarnations above all values used after the snapshot, then let brokers start."""
         self._say("epochs and incarnations are raised")
         for tree in (keys.EPOCHS, keys.INCARNATIONS):
             items, _ = await read_all(self._etcd, tree)
@@ -419,7 +424,7 @@ class _OneDirectory:
         following = replace(identity, recovery=recovery)
         pending = await self._etcd.get(RECOVERING)
         if pending is not None:
-            with suppress(GuardFailed):  # the same command ends it for another directory
+            with suppress(GuardFailed):  # the same command ended it for another directory
                 await self._etcd.transact(
                     [Put(IDENTITY, following.to_json()), Delete(RECOVERING), Delete(OLDER)],
                     guards=[ModRevision(RECOVERING, pending.mod_revision)],
@@ -428,7 +433,7 @@ class _OneDirectory:
 
 
 def _raised(item: KeyValue) -> bytes:
-    """Return a counter of epochs or incarnations, raised above any value it may have had after the snapshot."""
+    """Return a counter of epochs or incarnations, raised above any value possible since the snapshot."""
     if item.key in keys.EPOCHS:
         counted = EpochRecord.from_json(item.value, key=item.key).epoch
         return EpochRecord(epoch=counted + _JUMP).to_json()

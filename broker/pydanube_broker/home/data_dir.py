@@ -1,9 +1,10 @@
-"""The data directory: who owns it, in which format, under which broker id.
+"""The data directory: its lock, its format and its broker id.
 
-`format.json` says the format version, `broker-id` the identity that survives restarts, `LOCK` is held with an
-exclusive lock for as long as the broker lives (a lone broker's lease), and names its process.
+`format.json` has the format version, `broker-id` the identity that survives restarts. `LOCK` is held with an exclusive
+lock for as long as the broker lives (a lone broker's lease), and has its process id.
 
-Formats: 1, the first; 2, producer sessions have tokens, and what a journal segment begins with may be in a file of its own.
+Formats: 1, the first. 2, producer sessions have tokens, and the beginning of a journal segment may be in a file of its
+own.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ log = logging.getLogger("pydanube.broker")
 
 
 FORMAT_VERSION: Final = 2
-# What a start that was killed before it wrote format.json may have left, and what a file system puts into an empty volume.
+# Files that may be left by a start that was killed before it wrote format.json, and those of an empty file system.
 _HARMLESS: Final = frozenset({"LOCK", "broker-id", "broker-id.new", "format.json.new", "lost+found"})
 _MEMORY_PREFIX: Final = "danube-memory-"
 
 
 class DataDir:
-    """Open, check and lock a data directory; None makes one in memory that is gone at the end.
+    """Open, check and lock a data directory. None makes one in memory that is gone at the end.
 
     Raises (on entering):
-        DataDirLocked: another process has it; names the pid.
+        DataDirLocked: another process has it. Names the pid.
         DataDirForeign: it holds something else.
-        FormatTooNew: it was written by a newer version; nothing was touched.
+        FormatTooNew: it was written by a newer version. Nothing was touched.
         DiskFull: its volume has no room for the few files of a beginning.
-        InvalidArgument: it cannot be used; or it is of an older format, and `upgrade` is False.
+        InvalidArgument: it is unusable, or it is of an older format, and `upgrade` is False.
     """
 
     def __init__(self, path: Path | None, *, upgrade: bool = True) -> None:
         self.memory = path is None
-        self.format_version = FORMAT_VERSION  # as it was found
+        self.format_version = FORMAT_VERSION  # as found
         self._upgrade = upgrade
         self.path = own_folder(_MEMORY_PREFIX, _memory_root()) if path is None else path.absolute()
         self.broker_id = 0
@@ -100,7 +101,7 @@ class DataDir:
             )
 
     def upgraded(self) -> None:
-        """Record the present format version, once everything of the older format was read."""
+        """Record the present format version, after everything of the older format was read."""
         if self.format_version < FORMAT_VERSION:
             log.info(
                 "data_dir_upgraded",
@@ -135,8 +136,8 @@ class DataDir:
                     pid=int(pid) if pid.isdigit() else None,
                 ) from None
         text = f"{os.getpid()}\n".encode()
-        with contextlib.suppress(OSError):  # a full disk: the lock is what counts, the number is for people
-            os.pwrite(self._lock, text, 0)  # over the old one, whose room is there already
+        with contextlib.suppress(OSError):  # a full disk: the lock counts, the number is for operators
+            os.pwrite(self._lock, text, 0)  # over the old one, which has the room already
             os.ftruncate(self._lock, len(text))
 
     def _read_broker_id(self) -> int:
@@ -166,7 +167,7 @@ def unusable(path: Path, error: OSError) -> InvalidArgument:
 
 
 def read_format(path: Path) -> int | None:
-    """Return the format of a data directory without opening it; None for one that is empty.
+    """Return the format of a data directory without opening it. None for an empty one.
 
     Raises:
         DataDirForeign: it holds something else.
@@ -225,7 +226,7 @@ def _make_synced(folder: Path) -> None:
 
 
 def write_synced(file: Path, text: str) -> None:
-    """Replace a file as a whole; durable on return."""
+    """Replace a file as a whole. Durable on return."""
     temporary = file.with_name(file.name + ".new")
     with open(temporary, "w") as out:
         out.write(text)
@@ -236,5 +237,5 @@ def write_synced(file: Path, text: str) -> None:
 
 
 def _memory_root() -> Path:
-    """A RAM disk where there is one."""
+    """Return the folder of a RAM disk, or else the temporary folder."""
     return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())

@@ -1,19 +1,19 @@
 """Check, before anything changes, that a data directory and its metadata store belong together.
 
-A directory belongs to the embedded store beside its journal, or to one prefix on etcd for good: topics, epochs and
-cursors are two halves of one state, as `topics.agreement` says of the files. On etcd both sides know it:
+A directory belongs to the embedded store beside its journal, or to one prefix on etcd for good. Topics, epochs and
+cursors are two halves of one state, as described in `topics.agreement` for the files. On etcd both sides record it:
 
-| who | where | what |
+| side | place | content |
 |---|---|---|
-| the prefix | `/cluster/identity` | a random id, made with the first broker, that of the last recovery (`cluster_recovery`), and whom it was released to (`release`) |
+| the prefix | `/cluster/identity` | a random id, made with the first broker, that of the last recovery (`cluster_recovery`), and the broker it was released to (`release`) |
 | the prefix | `/cluster/brokers/<id>` | a broker that uses it: its directory, and the life of it |
 | the directory | `cluster.json` | that id, the highest revision seen, its present life and the one it was about to begin |
 
-A life is a random number of one start, by which the directory claims the prefix (`cluster.claim`). A broker whose record
-names another life or another place is a copy of the directory, or another one altogether: it is refused, as both would
-own the same topics.
+A life is a random number of one start, by which the directory claims the prefix (`cluster.claim`). A broker whose
+record has another life or another place is a copy of the directory, or a different directory. It is refused, because
+both would own the same topics.
 
-What a broker that runs does about it is in `metadata_watch`.
+The checks of a running broker are in `metadata_watch`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ from pydanube_broker.topics.agreement import check_ids, check_metadata_there
 
 log = logging.getLogger("pydanube.cluster")
 
-ADOPTING: Final = "/cluster/adopting"  # until then: which directory is being moved there (`adoption`)
-RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd is still to hear of
-OLDER: Final = "/cluster/older"  # a broker has seen more than this etcd knows; until it is recovered
+# Until the end of an adoption: the directory being moved there (`adoption`).
+ADOPTING: Final = "/cluster/adopting"
+RECOVERING: Final = "/cluster/recovering"  # brokers whose directories a restored etcd still needs
+OLDER: Final = "/cluster/older"  # until recovery: a broker has seen a later revision than this etcd's
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
@@ -63,19 +64,19 @@ _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """A directory's knowledge of its prefix on etcd: the content of `cluster.json`."""
+    """A directory's record of its prefix on etcd: the content of `cluster.json`."""
 
     cluster_id: str
-    metadata: str  # the URL, for people
+    metadata: str  # the URL, for operators
     revision: int = 0
     life: str = ""
     next_life: str = ""
-    recovery: str = ""  # the last one that the directory took part in
-    released: bool = False  # the broker is about to go on alone (`release`)
+    recovery: str = ""  # the last recovery that the directory took part in
+    released: bool = False  # the broker is about to continue alone (`release`)
 
     @staticmethod
     def read(folder: Path) -> Home | None:
-        """None for a directory that has never been on etcd."""
+        """Return None for a directory that has never been on etcd."""
         file = folder / CLUSTER_FILE
         try:
             return Home(**known_fields(Home, json.loads(file.read_bytes())))
@@ -91,7 +92,7 @@ class Home:
 
     @property
     def claim(self) -> Claim[str]:
-        """The lives under which the directory may be known to the prefix."""
+        """The lives that the prefix may have for this directory."""
         return Claim(held=self.life or None, begun=self.next_life or None)
 
     def claiming(self, claim: Claim[str]) -> Home:
@@ -121,7 +122,7 @@ class Recovering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A broker of the prefix: the value of `/cluster/brokers/<id>`. Path and host tell a directory from its copy."""
+    """A broker of the prefix: the value of `/cluster/brokers/<id>`. Path and host are not those of a copy."""
 
     broker_id: str
     life: str
@@ -147,11 +148,11 @@ def broker_key(broker_id: int) -> str:
 
 
 def check_settings(settings: Settings) -> None:
-    """Check the settings that a broker on etcd needs; nothing is opened. No demands on the embedded store.
+    """Check the settings that a broker on etcd needs. Nothing is opened. The embedded store needs none.
 
     Raises:
-        InvalidArgument: the URL is none, a pair of settings is incomplete, or data in memory.
-        TierNotShared: the cold tier would lie in the data directory.
+        InvalidArgument: the URL is malformed, a pair of settings is incomplete, or data is in memory.
+        TierNotShared: the cold tier would be in the data directory.
     """
     if settings.metadata.url == EMBEDDED:
         return
@@ -197,16 +198,16 @@ async def opened_metadata(
     pending: Callable[[], AbstractContextManager[None]],
     make_room: Callable[[], bool],
 ) -> AsyncIterator[MetadataStore]:
-    """Open the metadata of this data directory, wherever it is.
+    """Open the metadata of this data directory, embedded or on etcd.
 
     Args:
-        newest: the highest ids that the journal knows.
-        pending, make_room: as `EmbeddedStore` takes them.
+        newest: the highest ids in the journal.
+        pending, make_room: as in `EmbeddedStore`.
 
     Raises:
-        ClusterMismatch: directory and metadata are not of one cluster, or not of one moment; nothing was changed.
+        ClusterMismatch: directory and metadata are of different clusters, or of different times. Nothing was changed.
         CorruptMetadata: the same of the embedded store.
-        MetadataUnavailable and what `EtcdStore` raises: of a directory that is new to etcd; any other waits for it.
+        MetadataUnavailable and the errors of `EtcdStore`: of a directory that is new to etcd. Any other waits for etcd.
     """
     folder = data_dir.path
     home = Home.read(folder)
@@ -231,14 +232,16 @@ async def opened_metadata(
         try:
             yield store
         finally:
-            with suppress(OSError):  # a full disk: the next start asks etcd with what it knew before
+            with suppress(OSError):  # a full disk: the next start uses the revision recorded before
                 replace(home, revision=max(home.revision, store.statistics().revision)).write(folder)
 
 
 async def look_at_metadata(settings: Settings, folder: Path) -> None:
-    """Compare what a data directory knows with the store that the settings name; nothing is changed.
+    """Compare a data directory with the metadata store in the settings. Nothing is changed.
 
-    Raises `ClusterMismatch`: they are not of one cluster. MetadataUnavailable and what `EtcdStore` raises.
+    Raises:
+        ClusterMismatch: they are of different clusters.
+        MetadataUnavailable and the errors of `EtcdStore`.
     """
     home = Home.read(folder)
     if settings.metadata.url == EMBEDDED:
@@ -274,7 +277,7 @@ def _check_not_between(home: Home | None, folder: Path) -> None:
 
 
 async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool) -> EtcdStore:
-    """Connect; with `wait` for as long as it takes, logging why from time to time."""
+    """Connect to etcd. With `wait`, retry without end, and log the reason periodically."""
     while True:
         try:
             return await stack.enter_async_context(EtcdStore(options))
@@ -317,7 +320,7 @@ async def _settle(
         check_resident(Resident.of(resident.value), own, known, url)
     known = replace(known, metadata=url, revision=max(known.revision, revision))
     guard = Absent(key) if resident is None else ModRevision(key, resident.mod_revision)
-    unchanged = ModRevision(IDENTITY, identity.mod_revision)  # not released in this moment
+    unchanged = ModRevision(IDENTITY, identity.mod_revision)  # not released in between
 
     async def note(claim: Claim[str]) -> None:
         known.claiming(claim).write(folder)
@@ -332,16 +335,16 @@ async def _settle(
 
 
 async def mark_as_older(store: MetadataStore, revision: int, seen: int) -> None:
-    """Let no broker start on an etcd restored from an older snapshot, however far it goes without those who have seen more."""
+    """Let no broker start on an etcd restored from an older snapshot, even if its revision passes the earlier ones."""
     with suppress(
         GuardFailed, Retryable
-    ):  # another has done it; etcd is away, and is asked again by the next start
+    ):  # another broker has done it, or etcd is away and is checked again by the next start
         value = json.dumps({"revision": revision, "seen": seen}).encode()
         await store.transact([Put(OLDER, value)], guards=[Absent(OLDER)])
 
 
 async def check_not_older(store: MetadataStore, url: str, folder: Path) -> None:
-    """Raise `ClusterMismatch` of an etcd restored from an older snapshot that was not recovered, or is still to hear of directories."""
+    """Raise `ClusterMismatch` for an etcd restored from an older snapshot whose recovery has not begun or not ended."""
     older = await store.get(OLDER)
     waiting = await store.get(RECOVERING)
     if waiting is not None:
@@ -382,7 +385,7 @@ def check_home(
 
 
 def _seen(home: Home, newest: NewestIds) -> NewestIds:
-    """Return the highest ids and revision that a directory knows."""
+    """Return the highest ids and revision that a directory has."""
     return replace(newest, revision=max(home.revision, newest.revision))
 
 
@@ -429,7 +432,7 @@ def was_put_back(revision: int, seen: int) -> ClusterMismatch:
 def check_resident(resident: Resident, own: Resident, home: Home, url: str) -> None:
     """Check that this directory may run under a broker id that has run on the prefix before. Pure.
 
-    Raises `ClusterMismatch`: that was a directory of which this one is a copy.
+    Raises `ClusterMismatch`: the id belongs to a directory of which this one is a copy.
     """
     same = resident.broker_id == own.broker_id and resident.place == own.place and resident.life in home.claim
     if same:
@@ -450,7 +453,7 @@ def _prefix_of(url: str) -> str:
 
 
 async def _found(store: EtcdStore, url: str, folder: Path) -> KeyValue:
-    """Make an empty prefix a cluster, unless another broker just does; return its identity."""
+    """Make an empty prefix a cluster, unless another broker does so concurrently. Return its identity."""
     page = await store.range(KeyRange.prefix("/"), limit=1)
     if not page.items:
         identity = Identity(cluster_id=secrets.token_hex(8))

@@ -1,9 +1,9 @@
 """Watch a running broker's registration on etcd: whether another directory took its place, and whether etcd answers.
 
-Two keys say that the place is gone: `/removed/<broker>`, and `/cluster/brokers/<broker>` with another life
-(`metadata_home`). Both are watched, and asked after once the process has stood still (`standstill`): what waits in its
-sockets then may be older than the watch's next word. An etcd whose revision has gone back was restored from an older
-snapshot: others may be given by it what this broker has.
+Two keys show that the place is gone: `/removed/<broker>`, and `/cluster/brokers/<broker>` with another life
+(`metadata_home`). Both are watched, and read after the process has stood still (`standstill`), because the requests in
+its sockets may then be older than the watch's next event. An etcd whose revision has gone back was restored from an
+older snapshot, and may assign this broker's topics to others.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from pydanube_broker.status.health import Health, Standstill
 
 log = logging.getLogger("pydanube.cluster")
 
-HISTORY_S: Final = 3600.0  # of etcd, for watches that lose their connection
-_AGAIN_S: Final = 2.0  # between two questions
-_WRITABLE_EVERY: Final = 5  # questions: a refused write costs etcd a record of its log
+HISTORY_S: Final = 3600.0  # of etcd's history kept, for watches that lose their connection
+_AGAIN_S: Final = 2.0  # between two reads
+_WRITABLE_EVERY: Final = 5  # reads per check: a refused write costs etcd a record of its log
 NOTE_S: Final = 60.0
 
 
@@ -66,7 +66,7 @@ async def look_after(store: MetadataStore, data_dir: DataDir, health: Health) ->
 
 
 async def _notice_replacement(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Watch the entry of this broker's id; restore it if it was deleted and no other directory took it."""
+    """Watch the entry of this broker's id. Restore it if it was deleted and no other directory took it."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
     key = broker_key(data_dir.broker_id)
@@ -84,7 +84,7 @@ async def _restore_entry(store: EtcdStore, key: str, own: Resident) -> None:
         try:
             await store.transact([Put(key, own.to_json())], guards=[Absent(key)])
         except GuardFailed:
-            return  # another entry is there, and is seen next
+            return  # another entry exists, and is the next event
         except Retryable:
             await anyio.sleep(_AGAIN_S)
         else:
@@ -92,7 +92,7 @@ async def _restore_entry(store: EtcdStore, key: str, own: Resident) -> None:
 
 
 def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
-    """Return the error if the entry names another directory under this broker's id; None otherwise."""
+    """Return the error if the entry names another directory under this broker's id, else None."""
     resident = None if item is None else Resident.of(item.value)
     if resident is None or resident.life == home.life:
         return None
@@ -107,10 +107,10 @@ def _replacement(item: KeyValue | None, home: Home) -> Fenced | None:
 async def _ask_after_standstills(
     store: EtcdStore, data_dir: DataDir, health: Health, standstill: Standstill
 ) -> None:
-    """After a standstill, let this broker accept again once etcd confirms that it was neither removed nor replaced.
+    """After a standstill, let this broker accept again when etcd confirms that it was neither removed nor replaced.
 
-    A broker that went on without etcd before it stood still knows no less than it did: one question without an answer
-    is enough for it.
+    A broker that ran without etcd before the standstill has lost no information by it, so one read without an answer is
+    enough.
     """
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
@@ -133,7 +133,7 @@ async def _ask_after_standstills(
 
 
 async def _lost_place(store: EtcdStore, data_dir: DataDir, home: Home) -> Fenced | None:
-    """Ask etcd once whether this broker was removed or replaced. Raises `Retryable`."""
+    """Read from etcd once whether this broker was removed or replaced. Raises `Retryable`."""
     broker_id = BrokerId(data_dir.broker_id)
     if await store.get(keys.removed_key(broker_id)) is not None:
         return was_removed(broker_id)
@@ -150,7 +150,7 @@ async def _notice_removal(store: EtcdStore, broker_id: BrokerId, health: Health)
 
 
 async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -> None:
-    """Ask etcd regularly whether it answers, and which etcd it is, so that its absence shows before a change fails."""
+    """Check regularly that etcd answers, and that it is the same etcd, so that its absence shows before a change fails."""
     home = Home.read(data_dir.path)
     assert home is not None, "written when the store was opened"
     for question in itertools.count():
@@ -175,7 +175,7 @@ async def _notice_absence(store: EtcdStore, data_dir: DataDir, health: Health) -
 
 async def _notice_failure(store: MetadataStore, health: Health) -> None:
     """Notice that the embedded store has stopped writing, which lasts until the broker starts again."""
-    while not store.statistics().failed:  # noqa: ASYNC110  (the store tells nobody)
+    while not store.statistics().failed:  # noqa: ASYNC110  (the store has no callback)
         await anyio.sleep(_AGAIN_S)
     health.metadata_away = MetadataUnavailable(
         "a disk error stopped writing to metadata.sqlite, and the log has it: mend the disk, then start the broker again"
@@ -183,18 +183,18 @@ async def _notice_failure(store: MetadataStore, health: Health) -> None:
 
 
 async def _note_revision(store: EtcdStore, data_dir: DataDir) -> None:
-    """Once a minute write the highest revision seen into the directory, so that an older etcd is recognised after a crash."""
+    """Write the highest revision to the directory every `NOTE_S`, so that an older etcd is recognised after a crash."""
     while True:
         await anyio.sleep(NOTE_S)
         home = Home.read(data_dir.path)
         seen = store.statistics().revision
         if home is not None and home.revision < seen:
-            with suppress(OSError):  # a full disk: what was noted before holds
+            with suppress(OSError):  # a full disk: the last recorded revision counts
                 await anyio.to_thread.run_sync(replace(home, revision=seen).write, data_dir.path)
 
 
 async def forget_history(store: EtcdStore, *, every_s: float = HISTORY_S) -> None:
-    """Every `every_s` drop the history before the last run; it would grow without end."""
+    """Every `every_s` drop the history before the last run, which would grow without end."""
     while True:
         seen = store.statistics().revision
         await anyio.sleep(every_s)

@@ -1,14 +1,14 @@
 """Let the last broker of a cluster continue alone, without etcd: `danube cluster release`, the reverse of `adoption`.
 
-It is called for the data directory of the only broker that is left: the others were removed, and so all topics are its own. The
-order makes every interruption harmless; the same call goes on from wherever it was killed:
+It is called for the data directory of the only broker that is left. The others were removed, so all topics are its own.
+The order makes every interruption harmless. The same call continues from wherever it was killed:
 
 1. On demand objects are copied from the shared store to the directory, and each is read back and compared.
-2. The cluster's identity on etcd says that it was released to this broker. From here on no broker starts on that prefix.
-3. The metadata is written to a new SQLite file, whose revision, from which ids come, goes on above etcd's, and compared.
-4. `cluster.json` says that this file is complete; then it gets its name, and `cluster.json` another one.
+2. The cluster's identity on etcd is marked as released to this broker. From here on no broker starts on that prefix.
+3. The metadata is written to a new SQLite file and compared. Its revision, from which ids come, continues above etcd's.
+4. `cluster.json` is marked when this file is complete. Then the file gets its name, and `cluster.json` another one.
 
-Up to the second step the broker may go on in the cluster as if nothing had happened. What is on etcd stays there for people.
+Until the second step the broker may continue in the cluster, unaffected. The keys on etcd stay there for operators.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ from pydanube_broker.topics.hub import Hub
 log = logging.getLogger("pydanube.cluster")
 
 _NEW: Final = f"{SQLITE}.new"
-_SHOWN: Final = 10  # topics that an error names
+_SHOWN: Final = 10  # maximum of topics named in an error
 _OF_SEVERAL: Final = (
     "owner",
     "fragments",
     "states",
-)  # folders of objects that say something to several brokers
+)  # folders of objects that only several brokers need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +98,17 @@ class Released:
 async def release(
     settings: Settings, *, copy: bool = False, dry_run: bool = False, say: Say = lambda line: None
 ) -> Released:
-    """Make the last broker of a cluster, which is stopped, a lone one. Called again it continues.
+    """Make the last broker of a cluster, which is stopped, a lone one. A repeated call continues.
 
     Args:
-        settings: `data.dir` of the broker; `metadata` and `tier` of the cluster.
-        copy: objects go to the data directory; else the broker goes on with the shared store.
-        dry_run: check everything and count what would be moved; change nothing.
+        settings: `data.dir` of the broker, `metadata` and `tier` of the cluster.
+        copy: objects go to the data directory. Otherwise the broker continues with the shared store.
+        dry_run: check everything and count the keys and objects to move. Change nothing.
         say: gets a line at each step, before it begins.
 
     Raises:
-        InvalidArgument, TierNotShared, MissingExtra: of the settings. DataDirLocked: the broker runs.
+        InvalidArgument, TierNotShared, MissingExtra: of the settings.
+        DataDirLocked: the broker runs.
         ClusterMismatch: the directory is no broker's of this cluster, or etcd was put back.
         Conflict: there are other brokers, or topics that are not this broker's.
         ObjectMissing, CorruptObject, CorruptJournal, DiskFull, StoreUnavailable, MetadataUnavailable.
@@ -142,7 +143,7 @@ async def release(
         if dry_run:
             return done
         say(f"{_NEW} becomes {SQLITE}")
-        with suppress(FileNotFoundError):  # killed behind it
+        with suppress(FileNotFoundError):  # killed after it
             (folder / _NEW).rename(folder / SQLITE)
         sync_folder(folder)
         (folder / CLUSTER_FILE).rename(folder / f"{CLUSTER_FILE}.released")
@@ -229,7 +230,7 @@ class _Release:
         return identity, item.mod_revision
 
     async def _check_epochs(self, hub: Hub) -> None:
-        """Raise `ClusterMismatch` if the journal has a topic in an epoch that etcd does not know."""
+        """Raise `ClusterMismatch` if the journal has a topic in a later epoch than etcd."""
         for state in hub.states.values():
             key = keys.assignment_key(TopicId(state.topic_id))
             if state.opened and (item := await self._etcd.get(key)) is not None:

@@ -1,7 +1,7 @@
 """Copy a stopped broker's metadata and objects to another place, and compare them there.
 
-`adoption` copies from a lone broker's place to a cluster's, `release` back. Metadata are copied whole, with tombstones and
-leased ids, except for keys that are true of one of the two places only. Topics, subscriptions and schemas keep their
+`adoption` copies from a lone broker's place to a cluster's, `release` back. Metadata are copied whole, with tombstones
+and leased ids, except for keys that apply to one of the two places only. Topics, subscriptions and schemas keep their
 ids, because the journal and the objects have them.
 """
 
@@ -47,11 +47,11 @@ def relocated(
     audit_from: int | None,
     audit_to: int | None,
 ) -> Iterator[Put]:
-    """Return a broker's metadata for another store: with ids in place of create revisions, and the audit renamed. Pure.
+    """Return a broker's metadata for another store, with ids in place of create revisions, and the audit renamed. Pure.
 
     Args:
-        stays: returns whether a key stays behind, as all with a lease do.
-        audit_from, audit_to: whose the audit is, here and there: the broker's id, None for a lone one.
+        stays: returns whether a key stays behind. All keys with a lease do.
+        audit_from, audit_to: the broker id of the audit, here and there. None for a lone broker.
     """
     before, after = _audit_of(audit_from), _audit_of(audit_to)
     state_before, state_after = _audit_state_of(audit_from), _audit_state_of(audit_to)
@@ -100,7 +100,7 @@ def _audit_state_of(broker_id: int | None) -> str:
 
 
 async def write_compared(store: MetadataStore, writes: list[Put], *, where: str, mark: str = "") -> None:
-    """Write to a store that is empty except for a mark, and read it back. Raises `ClusterMismatch`: it has something else."""
+    """Write to a store that is empty except for a mark, and read it back. Raises `ClusterMismatch` if it differs."""
     for part in parts(writes):
         await store.transact(part)
     found, _ = await read_all(store, KeyRange.prefix("/"))
@@ -127,11 +127,13 @@ async def relocate_objects(
     """Copy the objects, and return the size of each that the target has then, or would have, by its key.
 
     Args:
-        metadata: lists the objects that must be there.
+        metadata: lists the objects that must exist.
         source: None: the target has them already.
         left: folders that are not copied.
 
-    Raises `ObjectMissing`; `CorruptObject`: the target has another object under a key.
+    Raises:
+        ObjectMissing.
+        CorruptObject: the target has another object under a key.
     """
     there: dict[str, int] = {}
     if source is not None and dry_run:
@@ -156,7 +158,7 @@ def _sizes_to_copy(source: ObjectStore, cluster: str, *, left: tuple[str, ...]) 
 
 
 def _copy(source: ObjectStore, target: ObjectStore, cluster: str, say: Say, *, left: tuple[str, ...]) -> None:
-    """Copy what is below `cluster`, and read each object back; existing ones are compared and stay. Blocking."""
+    """Copy the objects below `cluster`, and read each back. Existing ones are compared and stay. Blocking."""
     there = _sizes_below(target, cluster)
     for done, (key, size) in enumerate(_sizes_to_copy(source, cluster, left=left).items(), start=1):
         if key not in there:

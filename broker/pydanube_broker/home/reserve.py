@@ -1,9 +1,9 @@
 """Reserved disk space for a start and for changes: an empty file that is given up when the disk is full.
 
-The guard (`data.min_free_bytes`) stops publishes; the cold tier's objects, the metadata and other programs can still fill
-the disk to the last byte. A broker that dies then needs a segment and a few transactions to start, or nobody could ever
-read what it holds; and one that runs needs a few transactions to delete what fills it. It is given up in steps, so that the
-next start and the next deletion find some of it too, and made whole again, beside the work, once there is room above the guard.
+The guard (`data.min_free_bytes`) stops publishes. The cold tier's objects, the metadata and other programs can still
+fill the disk to the last byte. A broker that dies then needs a segment and a few transactions to start, or its data
+would be unreadable. A running one needs a few transactions to delete data. The file is given up in steps, so that the
+next start and the next deletion find some of it too, and restored, beside the work, when there is room above the guard.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-STEP_BYTES: Final = 512 << 10  # given up at once: the smallest segment of a start and some transactions
-SPARE_BYTES: Final = 128 << 10  # of what is free on a disk that is full otherwise
+STEP_BYTES: Final = 512 << 10  # given up per step: the smallest segment of a start and some transactions
+SPARE_BYTES: Final = 128 << 10  # stays free on a disk that is full otherwise
 METADATA_BYTES: Final = 16 << 20
 SHARE: Final = 20  # at most a 20th of the disk, as the guard
-PLENTY: Final = 4  # times what is kept free: then a stopped broker needs no reserve
+PLENTY: Final = 4  # a stopped broker with this many times the guard and the reserve free needs no reserve
 
 
 class Reserve:
-    """See the module. `release` and `give_back` before and after the loop's work, `keep` in a worker thread."""
+    """See the module. `release` and `give_back` run before and after the loop's work, `keep` in a worker thread."""
 
     def __init__(self, folder: Path, segment_bytes: int) -> None:
         self._file = folder / "reserve"
@@ -32,14 +32,14 @@ class Reserve:
         return stat.f_bavail * stat.f_frsize, min(self._wanted, stat.f_blocks * stat.f_frsize // SHARE)
 
     def release(self) -> bool:
-        """Before a start, give up as much as it needs if the disk has too little room; return whether any was."""
+        """Before a start, give up as much as it needs if the disk has too little room. Return whether any was given up."""
         with contextlib.suppress(OSError):
             free, _ = self._disk()
             return free < STEP_BYTES and self.give_up()
         return False
 
     def give_up(self) -> bool:
-        """Free some of the reserve; return whether there was any. The rest is for the next time."""
+        """Free some of the reserve. Return whether there was any. The rest is for the next time."""
         with contextlib.suppress(OSError):
             left = self._file.stat().st_size - STEP_BYTES
             if left > 0:
@@ -50,10 +50,12 @@ class Reserve:
         return False
 
     def keep(self, guard_bytes: int) -> None:
-        """Make it, or make it whole again, where there is room above the guard. Below, where nothing is published any
-        more, a part of it takes what is free, so that the next start finds it.
+        """Create or restore the reserve if there is room above the guard.
 
-        Raises `OSError`: there is not, after all; it is as it was.
+        Below the guard, where no publishes are accepted any more, it takes a part of the free space, so that the next
+        start has it.
+
+        Raises `OSError`: there is no room after all. The file is unchanged.
         """
         free, size = self._disk()
         have = self._file.stat().st_size if self._file.exists() else 0
