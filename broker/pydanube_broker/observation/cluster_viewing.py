@@ -1,4 +1,4 @@
-"""The other brokers as this one sees them, for the rules of diagnosis."""
+"""This broker's view of the other brokers, for the rules of diagnosis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BalanceResult:
 
 
 class ClusterViewing:
-    """Makes the view of the cluster, and remembers since when each condition holds. Single user: the loop."""
+    """Makes the view of the cluster, and records since when each condition holds. Single user: the loop."""
 
     def __init__(self, registry: Registry, health: Health, tier: Tier, told: BalanceResult) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class ClusterViewing:
         self._since: dict[str, int] = {}
 
     def view(self, now_ms: int) -> ClusterView | None:
-        """Return the view of the cluster; None for a lone broker."""
+        """Return the view of the cluster. None for a lone broker."""
         ownership = self._registry.ownership
         office = ownership.office
         if not ownership.several:
@@ -54,7 +54,7 @@ class ClusterViewing:
             absent={str(broker): topics for broker, topics in office.absent_owners().items()}
             if error is None
             else {},
-            silent={  # one that is not registered any more by now is `absent`
+            silent={  # a broker that is not registered any more is `absent`
                 each: why for each, why in self._told.silent.items() if BrokerId(int(each)) in office.members
             },
             moves=tuple(ownership.moves()),

@@ -1,6 +1,6 @@
 """The window of one topic as a series: published messages, and the lag of each subscription.
 
-A state is seen a moment after its round began, so that of a round is the newest one from before the next round.
+A state is sampled a moment after its round began. So the state of a round is the newest one from before the next round.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Series = list[int | None]
 async def history_of(
     logs: Sequence[Topic], sampler: Sampler, *, subscription: str | None, most: int
 ) -> TopicHistory:
-    """Return the history of a topic with these `logs`; O(logs x subscriptions shown x points), in slices."""
+    """Return the history of a topic with these `logs`. O(logs x subscriptions shown x points), in slices."""
     now = now_ms()
     rounds = sampler.rounds
-    # Half an interval: a rate over less says nothing
+    # Without rounds of the last half interval, which is too short for a rate.
     times = rounds.within(0, now - int(rounds.interval_s * 500))
     ends = [*(time - 1 for time in times[1:]), now][: len(times)]
     slices = Slices()
@@ -51,7 +51,7 @@ async def history_of(
             states.append(pump.cursor_state(now))
             lags.append([None if state is None else state.lag_messages for state in states])
             acknowledged.append([None if state is None else state.acknowledged for state in states])
-        if lags:  # else it was deleted while others had their turn
+        if lags:  # else it was deleted while other tasks had their turn
             cursors[name] = CursorHistory(lag_messages=sum_of(lags), acknowledged=sum_of(acknowledged))
     return TopicHistory(
         times_ms=[*times, now], published=sum_of(published), cursors=cursors, more_cursors=more
@@ -70,7 +70,7 @@ def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int)
 
 
 def sum_of(series: Sequence[Series]) -> Series:
-    """Add series point by point; None where one of them is unknown."""
+    """Add series point by point. None where one of them has no value."""
     summed: Series = []
     for values in zip(*series, strict=True):
         known = [value for value in values if value is not None]

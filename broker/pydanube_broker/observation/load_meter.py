@@ -1,6 +1,6 @@
 """This broker's load and its topics', from rounds of the sampler: rates over the last interval or two.
 
-A topic's processor time is its broker's, shared out by bytes: what a topic costs is not measured one by one.
+A topic's processor time is its share of the broker's, by bytes. It is not measured per topic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydanube_core.observation import BrokerSample, HeadSample, Round
 
 from pydanube_broker.telemetry import usable_cpus
 
-MOST_TOPICS: Final = 500  # told of one broker, those that carry most
+MOST_TOPICS: Final = 500  # reported of one broker, those with the most traffic
 
 
 class TopicRate(NamedTuple):
@@ -30,7 +30,7 @@ class TopicRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The rates of a stretch of time that ended at `taken_at_ms`."""
+    """The rates of a period that ended at `taken_at_ms`."""
 
     taken_at_ms: int
     broker: Mapping[Resource, float]
@@ -48,11 +48,11 @@ class LoadMeter:
     def __init__(self, interval_s: float) -> None:
         self._interval_ms = interval_s * 1000
         self._heads: dict[int, HeadSample] = {}
-        self._marks: list[_Mark] = []  # the older is the one that rates begin at
+        self._marks: list[_Mark] = []  # rates begin at the older one
         self._last: BrokerSample | None = None
 
     def take(self, found: Round) -> None:
-        """Take in a round of the sampler."""
+        """Process a round of the sampler."""
         for topic_id in found.gone_topics:
             self._heads.pop(topic_id, None)
         for head in found.heads:
@@ -64,7 +64,7 @@ class LoadMeter:
         self._marks = [*self._marks[-1:], _Mark(found.broker, topics)]
 
     def rates(self) -> Rates | None:
-        """Return the rates; None before the end of the first interval."""
+        """Return the rates. None before the end of the first interval."""
         if self._last is None or not self._marks:
             return None
         mark, last = self._marks[0], self._last
@@ -81,7 +81,7 @@ class LoadMeter:
         return Rates(last.taken_at_ms, broker, self._topics(mark.topics, span_s, cpu))
 
     def busy(self) -> Mapping[str, float] | None:
-        """Return how busy this broker is: a share of its processors, bytes a second; None before the end of the first interval."""
+        """Return this broker's share of its processors, and bytes per second. None before the first interval's end."""
         rates = self.rates()
         if rates is None:
             return None
@@ -96,7 +96,7 @@ class LoadMeter:
         for topic_id, head in self._heads.items():
             then_in, then_out = before.get(topic_id, (0, 0))
             if then_in > head.bytes_in or then_out > head.bytes_out:
-                then_in = then_out = 0  # it was away: its counters began anew
+                then_in = then_out = 0  # it was away, and its counters restarted
             rises.append((head.bytes_in - then_in, head.bytes_out - then_out, head))
             total += head.bytes_in - then_in + head.bytes_out - then_out
         heaviest = heapq.nlargest(MOST_TOPICS, rises, key=lambda each: each[0] + each[1])

@@ -1,6 +1,6 @@
-"""The longest time for which the event loop did nothing else: one step of a task, a collection, or a machine without time.
+"""The longest stop of the event loop: one step of a task, a garbage collection, or a machine without processor time.
 
-A tick is due every `TICK_S`. It comes late by as much as the loop was held up.
+A tick is due every `TICK_S`. Its delay is the length of the stop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 TICK_S: Final = 0.1  # ten wake-ups per second cost about 0.02 % of a processor
-WINDOW_S: Final = 300.0  # how long a stop is shown; scrapes are more frequent
+WINDOW_S: Final = 300.0  # how long a stop is shown. Scrapes are more frequent
 _PART_S: Final = 30.0  # of the window, by which old stops are dropped
 
 
@@ -37,12 +37,12 @@ class LoopStops:
                 self._timer.cancel()
 
     def longest_s(self) -> float:
-        """Return the longest stop of the last `WINDOW_S` seconds; 0 if there was none."""
+        """Return the longest stop of the last `WINDOW_S` seconds. 0 if there was none."""
         now = time.monotonic()
         return max((longest for begun, longest in self._parts if now - begun < WINDOW_S), default=0.0)
 
     def note(self, now: float, late_s: float) -> None:
-        """Take in how late a tick was."""
+        """Record the delay of a tick."""
         if not self._parts or now - self._parts[-1][0] >= _PART_S:
             self._parts.append((now, late_s))
             if now - self._parts[0][0] > WINDOW_S:

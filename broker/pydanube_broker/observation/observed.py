@@ -29,4 +29,4 @@ class Observed(Protocol):
     started_at: float  # monotonic seconds
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
-        """Return the append time of the message at an offset; None if it is not in memory."""
+        """Return the append time of the message at an offset. None if it is not in memory."""

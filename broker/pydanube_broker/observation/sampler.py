@@ -1,10 +1,10 @@
-"""The sampler of a broker: a round every few seconds, in slices, that notes what changed.
+"""The sampler of a broker: a round every few seconds, in slices, that records changes.
 
-Cost: a topic with a subscription at rest is compared (3 µs), one at work is read and kept (20 µs). A slice gives the
-loop back after `SLICE_S`, so that ten thousand topics do not hold a publish up. Rounds do not pile up: one that took
-longer than the interval is followed at once by the next, and not by those that were missed; their times show it.
+Cost: comparing an idle topic with a subscription takes 3 µs, reading and keeping an active one 20 µs. A slice gives the
+loop back after `SLICE_S`, so that ten thousand topics do not delay a publish. Rounds do not pile up: one that took
+longer than the interval is followed immediately by the next, without the missed ones. Their times show it.
 
-What it knows is kept in `tracks`; whoever wants every round (telemetry) observes it; `Watch` judges.
+The samples are kept in `tracks`. An observer gets every round (telemetry). `Watch` judges.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Seen(NamedTuple):
 
 
 class Pressures:
-    """Pressure on the whole broker over the last rounds: syncs, connections, processor time, who published most."""
+    """Pressure on the whole broker over the last rounds: syncs, connections, processor time, the busiest log."""
 
     def __init__(self) -> None:
         self._seen: deque[_Seen] = deque(maxlen=MOST_ROUNDS)
@@ -76,7 +76,7 @@ class Pressures:
             self._busiest = (size_bytes, name)
 
     def note(self, now_ms: int, syncs: tuple[int, ...], connections: Counter[str], cpu_s: float) -> None:
-        """Note the round that ends."""
+        """Record the round that ends."""
         most, name = self._busiest
         opened = connections["opened"]
         self._open_now = opened - connections["ended"]
@@ -116,7 +116,7 @@ class Pressures:
 
 
 def _within_ms(counts: Sequence[int], share: float) -> float | None:
-    """Return the upper bound of the bucket that holds this share of all; for the last bucket its lower one."""
+    """Return the upper bound of the bucket that holds this share of all. For the last bucket, its lower bound."""
     if not any(counts):
         return None
     place = bisect_left(list(itertools.accumulate(counts)), share * sum(counts))
@@ -190,9 +190,9 @@ def consumer_samples(topic: Topic, pump: AnyPump, now_ms: int) -> list[ConsumerS
 
 
 SLICE_S: Final = 0.002
-HEARTBEAT: Final = 12  # rounds after which observers are told of what did not change: a minute by default
+HEARTBEAT: Final = 12  # rounds after which observers get unchanged samples, too: a minute by default
 DISK_SAMPLES: Final = 24
-DISK_STEP_MS: Final = 400_000  # so many of them are what a day's forecast needs to have seen
+DISK_STEP_MS: Final = 400_000  # DISK_SAMPLES of them are the time that a day's forecast needs
 CHECK_EVERY: Final = 16  # topics between two looks at the clock
 
 Look = Callable[[Topic, LogTrack, int], None]
@@ -209,7 +209,7 @@ class Sampler:
         self.refused = Rises()  # (topic, code): batches
         self.refused_messages = Rises()
         self.violations = Rises()  # (topic, reason): messages
-        # Topic → when a publish to it was refused, or a message counted, last
+        # Topic → time of the last refused publish or counted message.
         self.refusing: dict[str, int] = {}
         self.number = 0
         self.took_s = 0.0  # of the last round, without the turns it gave away
@@ -226,16 +226,17 @@ class Sampler:
         self.gone_subscription: Callable[[int, str], None] = lambda topic_id, name: None
         self._gone: list[tuple[int, int]] = []
         self._topics: dict[int, Topic] = {}  # those of the tracks
-        self._ended: tuple[int, ...] = (0, 0, 0, 0)  # traffic of topics that are no more: totals only rise
+        # Traffic of topics that are gone, so that totals only rise.
+        self._ended: tuple[int, ...] = (0, 0, 0, 0)
         self._observers: list[RoundObserver] = []
         self._process = psutil.Process()
 
     # -- observers -------------------------------------------------------------------------------------------
 
     def observe(self, observer: RoundObserver) -> Callable[[], None]:
-        """Call an observer after every round, in the loop; return what ends that. An observer that raises is logged."""
+        """Call an observer after every round, in the loop. Return a function that ends that. Its errors are logged."""
         self._observers.append(observer)
-        for track in self.tracks.values():  # it is to know everything with its first round
+        for track in self.tracks.values():  # its first round has everything
             track.emitted = -1
             for cursor in track.cursors.values():
                 cursor.emitted = -1
@@ -249,7 +250,7 @@ class Sampler:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def round(self, look: Look) -> None:
-        """Sample everything once. `look` is called for each log afterwards, and may judge it."""
+        """Sample everything once. Then `look` is called for each log, and may judge it."""
         self.number += 1
         begun_ms = now_ms()
         keep = self.rounds.note(self.number, begun_ms)
@@ -259,7 +260,7 @@ class Sampler:
         consumers: list[ConsumerSample] = []
         totals = [0, 0, 0, 0, 0]  # messages and bytes in and out, subscriptions
         refused = self._refused_by_topic() if telling else {}
-        busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns that others had
+        busy, own_from = 0.0, time.thread_time()  # of this thread, without the turns of other tasks
         slice_from = time.perf_counter()
         self._see_refusals(begun_ms)
         now = begun_ms
@@ -305,7 +306,7 @@ class Sampler:
             self._observed.metrics.observation_s["tell"] += time.thread_time() - told_from
 
     def _hand_out(self, found: Round) -> None:
-        """Call every observer; one that fails does not affect the others."""
+        """Call every observer. One that fails does not affect the others."""
         for observer in tuple(self._observers):
             try:
                 observer(found)
@@ -375,7 +376,7 @@ class Sampler:
             consumers += consumer_samples(topic, pump, now)
 
     def oldest_unread_ms(self, topic: Topic, state: CursorState) -> int | None:
-        """Return the append time of the oldest unread message; None if it is not in memory, or nothing is unread."""
+        """Return the append time of the oldest unread message. None if it is not in memory, or nothing is unread."""
         if not state.lag_messages:
             return None
         return self._observed.append_time_ms(topic, state.oldest_unread)
@@ -387,7 +388,7 @@ class Sampler:
         return found
 
     def _sweep(self) -> list[int]:
-        """Forget the logs that this round did not find: they are gone."""
+        """Forget the logs that this round did not find."""
         gone = [topic_id for topic_id, track in self.tracks.items() if track.round != self.number]
         if gone:
             here = {track.name for track in self.tracks.values() if track.round == self.number}

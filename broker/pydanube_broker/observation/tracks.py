@@ -1,8 +1,8 @@
 """Rings of past states of a log and of a subscription, in arrays of 64-bit numbers.
 
-A row is kept when something changed, so that an idle subscription costs one row and no time. Which rounds there were
-is kept once for all (`Rounds`); a window is read by walking the rounds with the newest row that is no younger than
-each. With more rounds in a window than `MOST_ROWS`, only every n-th is kept. Pure.
+A row is kept when a value changed, so that an idle subscription costs one row and no time. The times of the rounds are
+kept once for all (`Rounds`). To read a window, each of its rounds is paired with the newest row that is not later
+than the round. If a window has more rounds than `MOST_ROWS`, only every n-th is kept. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window, to compare its parts
 
 WIDTH: Final = len(CursorState._fields)
-#: place of each counter in a state
+#: Index of each counter in a state.
 COUNTERS: Final = {name: CursorState._fields.index(name) for name in cursor_state.COUNTERS}
 
 
@@ -39,7 +39,7 @@ class Rounds:
         self.times: deque[int] = deque(maxlen=max(4, samples // self.stride + 1))
 
     def note(self, number: int, now_ms: int) -> bool:
-        """Begin a round; return whether its rows are kept."""
+        """Begin a round. Return whether its rows are kept."""
         if number % self.stride:
             return False
         self.times.append(now_ms)
@@ -51,7 +51,7 @@ class Rounds:
         return [time for time in self.times if begin <= time < now_ms]
 
     def enough(self, since_ms: int) -> bool:
-        """Return whether something first seen at a time has been sampled often enough to be judged."""
+        """Return whether an object first seen at a time has been sampled often enough to be judged."""
         half = max(3, int(self.window_s / self.interval_s) // 2)
         return len(self.times) >= half and self.times[-half] >= since_ms
 
@@ -97,18 +97,18 @@ class CursorTrack:
         self.first_ms = now_ms
         self.ring = _Ring(WIDTH)
         self.last: CursorState | None = None
-        self.stamp: object = None  # what is compared before a state is made
-        self.emitted = -1  # number of the round in which it was told last
+        self.stamp: object = None  # compared before a state is made
+        self.emitted = -1  # number of the round in which observers got it last
         self.cursor_moved_ms: int | None = None
         self.unread_since_ms: int | None = None
         self.rewound: tuple[int, int, int] | None = None  # at, from, to: without an event of its own
-        self.risen_ms: dict[str, int] = {}  # when each counter rose last
-        self.look_at_ms = 0  # when it is to be assessed again at the latest
+        self.risen_ms: dict[str, int] = {}  # time of each counter's last rise
+        self.look_at_ms = 0  # deadline of its next assessment
         self.settled: SettledStatus | None = None
-        self.told: object = None  # the settled status and since when, when lists were told of it last
+        self.told: object = None  # the settled status and its begin, at the last note for lists
 
     def see(self, state: CursorState, *, keep: bool) -> None:
-        """Note the present state of the subscription."""
+        """Record the present state of the subscription."""
         last, now_ms = self.last, state.taken_at_ms
         if not state.lag_messages:
             self.unread_since_ms = None
@@ -136,12 +136,12 @@ class CursorTrack:
         return found
 
     def seen_by(self, time_ms: int) -> CursorState | None:
-        """Return the newest state kept by a time; None if it was not seen yet, or is forgotten."""
+        """Return the newest state kept by a time. None if it was not seen yet, or is forgotten."""
         at = bisect_right(self.ring.times(), time_ms) - 1
         return None if at < 0 else CursorState(*self.ring.at(at))
 
     def count(self, counter: str, live: CursorState, window_ms: int) -> Count:
-        """Return a counter's total, its rise in the window that ends with `live`, and when it rose last."""
+        """Return a counter's total, its rise in the window that ends with `live`, and the time of its last rise."""
         place, now_ms = COUNTERS[counter], live.taken_at_ms
         total = live[place]
         risen = now_ms if self.last is not None and total > self.last[place] else self.risen_ms.get(counter)
@@ -149,13 +149,14 @@ class CursorTrack:
         return Count(total=total, in_window=max(0, total - before), last_ms=risen)
 
     def _before(self, place: int, then_ms: int) -> int:
-        """Return a counter's value at a time; 0 before the subscription was first seen."""
+        """Return a counter's value at a time. 0 before the subscription was first seen."""
         at = bisect_right(self.ring.times(), then_ms) - 1
         if at >= 0:
             return self.ring.at(at)[place]
         if len(self.ring) < MOST_ROWS:
-            return 0  # the first row was the first look: counters begin with their subscription
-        return self.ring.at(0)[place]  # older ones are forgotten: rather too few than too many
+            return 0  # the first row was the first look, and counters begin with their subscription
+        # Older ones are forgotten, so the rise is rather too small than too large.
+        return self.ring.at(0)[place]
 
 
 class LogTrack:
@@ -178,18 +179,18 @@ class LogTrack:
         self.steady_from_ms: int | None = None
         self.steady_offset = next_offset
         self.longest_gap_ms = 0
-        self.usual = 0.0  # messages between two looks, as it was lately
-        self.bytes_in = 0  # of the log, when it was seen last
-        self.burst_ms: int | None = None  # when much more came than that
+        self.usual = 0.0  # recent number of messages between two looks
+        self.bytes_in = 0  # of the log, at the last look
+        self.burst_ms: int | None = None  # time of a much larger number than that
         self.round = -1  # in which it was seen last
         self.emitted = -1
         self.stamp: object = None
         self.look_at_ms = 0
-        self.limits: object = None  # the policies in force when its subscriptions were considered last
+        self.limits: object = None  # the policies in effect when its subscriptions were considered last
         self.cursors: dict[str, CursorTrack] = {}
 
     def grew(self, now_ms: int, next_offset: int, start_offset: int, interval_ms: int, *, keep: bool) -> None:
-        """Note that the log's head or start moved."""
+        """Record that the log's head or start moved."""
         self.last_start = start_offset
         if next_offset <= self.last_offset:
             return
@@ -226,7 +227,7 @@ class LogTrack:
         return self.ring.rows[max(0, at) * 2 + 1]
 
     def production(self, now_ms: int, next_offset: int, window_s: float) -> Production:
-        """Return how it grew over the window that ends now."""
+        """Return its growth over the window that ends now."""
         begin = max(self.first_ms, now_ms - int(window_s * 1000))
         span = max(1, now_ms - begin)
         bounds = [begin + span * i // SEGMENTS for i in range(SEGMENTS)]
@@ -248,13 +249,13 @@ class LogTrack:
 
 
 class Rises:
-    """Totals of rarely changing counters, with the times of their rises: by key, bounded for each key."""
+    """Totals of rarely changing counters by key, with the times of their rises, bounded for each key."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[deque[int], deque[int]]] = {}
 
     def see(self, key: tuple[str, str], total: int, now_ms: int) -> bool:
-        """Note a total; return whether it rose."""
+        """Record a total. Return whether it rose."""
         found = self._seen.get(key)
         if found is None:
             found = self._seen[key] = (deque(maxlen=MOST_ROWS), deque(maxlen=MOST_ROWS))
@@ -265,7 +266,7 @@ class Rises:
         return True
 
     def count(self, key: tuple[str, str], total: int, now_ms: int, window_ms: int) -> Count:
-        """Return a total, its rise in the window, and when it rose last."""
+        """Return a total, its rise in the window, and the time of its last rise."""
         found = self._seen.get(key)
         if found is None:
             return Count(total=total, in_window=total, last_ms=now_ms if total else None)
@@ -273,7 +274,7 @@ class Rises:
         at = bisect_left(times, now_ms - window_ms) - 1
         before = totals[at] if at >= 0 else 0
         if at < 0 and len(times) == MOST_ROWS:
-            before = totals[0]  # older rises are forgotten: rather too few than too many
+            before = totals[0]  # older rises are forgotten, so the rise is rather too small than too large
         return Count(
             total=total, in_window=max(0, total - before), last_ms=now_ms if total > totals[-1] else times[-1]
         )

@@ -37,17 +37,17 @@ from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
 SAMPLED_BYTES: Final = 1 << 20
-NOTICED_MS: Final = 60_000  # after which a step back of the cursor is seen at the latest
+NOTICED_MS: Final = 60_000  # a step back of the cursor is sampled within this time
 
 
 def thresholds_of(topic: Topic) -> Thresholds:
-    """Return when unread messages of the topic's subscriptions raise an alert."""
+    """Return the thresholds above which the topic's unread messages raise an alert."""
     limits = topic.gate.limits
     return Thresholds(messages=limits.alert_unread_messages, age_s=limits.alert_unread_age_s)
 
 
 class Viewer:
-    """Makes views. What it reads is in memory; nothing here waits."""
+    """Makes views, from memory and without waiting."""
 
     def __init__(self, observed: Observed, sampler: Sampler) -> None:
         self._observed = observed
@@ -66,7 +66,7 @@ class Viewer:
         *,
         oldest_unread_append_ms: int | None = None,
     ) -> LagJudgement:
-        """Judge the lag of a subscription over its window. `oldest_unread_append_ms`: if the caller knows it."""
+        """Judge the lag of a subscription over its window. `oldest_unread_append_ms`: if the caller has it."""
         sampler = self._sampler
         worst = pump.worst_failure() if state.failed else None
         head_times, heads = track.heads()
@@ -103,7 +103,7 @@ class Viewer:
         if age_s is None and size is None and not hard:
             return None
         if hard and self._observed.tier.missing is not None:
-            # The journal's own limits know no cursor, and without a cold tier what they take is gone.
+            # The journal's own limits ignore cursors, and without a cold tier their deletions are final.
             return Retention(age_s=settings.retention_age, waits_for_cursors=False)
         if age_s is None and size is None:
             return None
@@ -191,13 +191,13 @@ class Viewer:
         return None, None
 
     def keys(self, topic: Topic, pump: AnyPump) -> KeySample | None:
-        """Return how the oldest unread messages are spread over keys; None if they are not in memory."""
+        """Return how the oldest unread messages are spread over keys. None if they are not in memory."""
         cursor = pump.cursor
         acknowledged = cursor.acknowledged
         starts = [start for start, _ in acknowledged]
         at = max(cursor.floor, topic.start_offset)
         counts: Counter[str] = Counter()
-        left, until = SAMPLED_KEYS, time.perf_counter() + 0.02  # a slice, however large the messages are
+        left, until = SAMPLED_KEYS, time.perf_counter() + 0.02  # a slice, for messages of any size
         while left > 0 and at < topic.commit and time.perf_counter() < until:
             batches = topic.read(at, topic.commit, SAMPLED_BYTES)
             if not batches:
@@ -312,7 +312,7 @@ class Viewer:
 
 
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
-    """Return the consumers that left lately; None where none did."""
+    """Return the consumers that left recently, or None."""
     found = [one for one in pump.attendance.departures if state.taken_at_ms - one.at_ms <= span_ms]
     if not found:
         return None
@@ -328,11 +328,11 @@ def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures |
 def settled_status(
     sampler: Sampler, cursor: CursorTrack | None, lag: LagJudgement | None = None
 ) -> tuple[LagStatus, int | None]:
-    """Return the status that is reported, and since when; CAUGHT_UP for a subscription at rest, of which nothing is known.
+    """Return the reported status, and its begin. CAUGHT_UP for a subscription at rest without a record.
 
     Args:
-        lag: of the moment, where it is known: what needs no second look counts at once, and so does the first look at what
-            rounds have not judged yet.
+        lag: of the moment, if available. A status that needs no second look counts immediately, and so does the first
+            look at a subscription that rounds have not judged yet.
     """
     if cursor is None:
         status, since_ms = LagStatus.UNKNOWN, None

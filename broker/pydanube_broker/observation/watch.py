@@ -1,8 +1,8 @@
-"""Judge what the sampler saw: findings kept for answers, alerts with hysteresis, statuses that settle.
+"""Judge the samples: findings kept for answers, alerts with hysteresis, statuses that settle.
 
-What is at rest and read costs nothing: a subscription is looked at again when something changed, when a limit of
-time is reached, or while an alert of it may open or close. Looks are made in slices under a budget; what does not
-fit waits for the next round, and `waiting` says how much that is.
+An idle subscription without unread messages costs nothing. A subscription is judged again when it changed, when a time
+limit is reached, or while an alert of it may open or close. Judgements are made in slices under a budget. The rest
+waits for the next round, and `waiting` is its number.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pydanube_broker.topics.topic import Topic, now_ms
 log = logging.getLogger("pydanube.observation")
 
 SLICE_S: Final = 0.003
-BUDGET_SHARE: Final = 0.01  # of a core, for judging
+BUDGET_SHARE: Final = 0.01  # share of a core for judging
 LEAST_BUDGET_S: Final = 0.005
-LATER_ROUNDS: Final = 12  # what does not change is looked at again after so many
+LATER_ROUNDS: Final = 12  # unchanged subscriptions are judged again after so many
 NEVER_MS: Final = 1 << 62
-STEP_S: Final = 1.0  # by which a clock is set back, and not merely slowed by NTP
+STEP_S: Final = 1.0  # step of a clock that was set back, not merely slowed by NTP
 
 BROKER: Final = "broker"
 _Scope = tuple[str, str]  # (log, subscription or "")
@@ -61,12 +61,12 @@ class Observation:
         self.viewer = Viewer(observed, self.sampler)
         self.alerts = Alerts(self.options)
         self.stops = LoopStops()
-        self.observe = self.sampler.observe  # the subscriber interface: told of every round
+        self.observe = self.sampler.observe  # the subscriber interface, called after every round
         self._observed = observed
         self._findings: dict[_Scope, tuple[Finding, ...]] = {}
         self._unsettled: set[_Scope] = set()  # an alert of it may open or close with the next look
-        self._topics_with_news: set[str] = set()  # logs of which there is a finding, or an alert may turn
-        self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged; ordered, each once
+        self._topics_with_news: set[str] = set()  # logs with a finding, or with an alert that may change
+        self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged, in order, each once
         self._looking = asyncio.Lock()
         self._ahead_s = now_ms() / 1000 - time.monotonic()  # the broker's clock
         self.sampler.gone = self._gone
@@ -75,7 +75,7 @@ class Observation:
     # -- running ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run rounds until cancelled; a round that fails is logged, and the next one is tried."""
+        """Run rounds until cancelled. A round that fails is logged, and the next one is tried."""
         interval = self.options.sample_interval_s
         due = time.monotonic()
         with self.stops.watching():
@@ -97,7 +97,7 @@ class Observation:
             self._judge_broker()
 
     def _time_anew(self) -> None:
-        """Look at everything again if the broker's clock went back: what waits for a time would wait for as long again."""
+        """Judge everything again if the broker's clock went back, because pending times would be delayed by as much."""
         ahead_s = now_ms() / 1000 - time.monotonic()
         if ahead_s < self._ahead_s - STEP_S:
             for track in self.sampler.tracks.values():
@@ -111,7 +111,7 @@ class Observation:
         """Return how many subscriptions and topics wait to be judged."""
         return len(self._queue)
 
-    # -- what to judge ---------------------------------------------------------------------------------------
+    # -- selection -------------------------------------------------------------------------------------------
 
     def _consider(self, topic: Topic, track: LogTrack, now: int) -> None:
         name = topic.name
@@ -135,7 +135,7 @@ class Observation:
             if now < cursor.look_at_ms:
                 continue
             scope = (name, subscription)
-            if scope in self._queue:  # what waits for its turn is not asked again why
+            if scope in self._queue:  # a queued one is not considered again
                 continue
             if scope in self._unsettled or scope in self._findings or self._news(topic, cursor, now):
                 self._queue.setdefault(scope, (topic, track))
@@ -146,17 +146,17 @@ class Observation:
     def _tell_lists(
         self, log_name: str, subscription: str, track: LogTrack, cursor: CursorTrack, now: int
     ) -> None:
-        """Note a change for lists: the settled status is another, or the window saw messages, so that rates change."""
+        """Record a change for lists: another settled status, or messages in the window, so that rates change."""
         settled = settled_status(self.sampler, cursor)
         moved_ms = max(track.last_growth_ms or 0, cursor.cursor_moved_ms or 0)
-        # One round more than the window: in it the rates come to rest.
+        # One round more than the window, in which the rates come to rest.
         lively_ms = (self.options.window_s + 2 * self.options.sample_interval_s) * 1000
         if settled != cursor.told or now - moved_ms <= lively_ms:
             cursor.told = settled
             self._observed.registry.list_changes.note((log_name, subscription))
 
     def _silent(self, track: LogTrack, now: int) -> bool:
-        """Return whether a steady flow has stopped for a while; a rule decides whether that is a fault."""
+        """Return whether a steady flow has stopped for a while. A rule decides whether that is a fault."""
         steady = track.steady_ms()
         return (
             steady >= self.options.window_s * 500
@@ -166,7 +166,7 @@ class Observation:
         )
 
     def _news(self, topic: Topic, cursor: CursorTrack, now: int) -> bool:
-        """Return whether a subscription has to be judged: it is late, or something failed in the window."""
+        """Return whether a subscription has to be judged: it is late, or a counter of failures rose in the window."""
         state = cursor.last
         assert state is not None
         window_ms = int(self.options.window_s * 1000)
@@ -188,7 +188,7 @@ class Observation:
         return min(allowed_s, thresholds.age_s) if thresholds.age_s else allowed_s
 
     def _quiet_until(self, topic: Topic, cursor: CursorTrack, now: int) -> int:
-        """Return when to judge a healthy subscription again; a change brings that forward."""
+        """Return the time of the next judgement of a healthy subscription. A change brings it forward."""
         if cursor.unread_since_ms is None:
             return NEVER_MS
         return now + int(1000 * self._patience_s(thresholds_of(topic)))
@@ -196,7 +196,7 @@ class Observation:
     # -- judging ---------------------------------------------------------------------------------------------
 
     async def _judge_waiting(self) -> None:
-        # Of this thread's own time: on a busy machine a slice of wall clock holds others' work too.
+        # Of this thread's own time, because on a busy machine a slice of wall clock includes others' work.
         budget_s = max(LEAST_BUDGET_S, BUDGET_SHARE * self.options.sample_interval_s)
         spent_s, own_from = 0.0, time.thread_time()
         slice_from = time.perf_counter()
@@ -238,7 +238,7 @@ class Observation:
         view = replace(view, settled=cursor.settled.status)
         self._tell_lists(scope[0], scope[1], track, cursor, view.now_ms)
         findings = self.lasting(view, check_view(view, self.options))
-        # Whoever just came has to begin before it is missed: no alert of a cursor that still stands.
+        # A new consumer has to begin before it is missed, so its standing cursor raises no alert.
         came_s = min((view.now_ms - one.connected_at_ms for one in view.consumers), default=0) / 1000
         new = bool(view.consumers) and came_s < self.options.patience_s
         self._note(scope, findings, view.now_ms, without="cursor_stuck" if new else "")
@@ -248,9 +248,9 @@ class Observation:
             cursor.look_at_ms = self._look_again(view)
 
     def _unread_by_nobody(self, topic: Topic, pump: SubscriptionPump, cursor: CursorTrack) -> int | None:
-        """Return the milliseconds until a subscription that nobody ever read is to be reported; None: judge it now.
+        """Return the milliseconds until a subscription that was never read is to be reported. None: judge it now.
 
-        Ten thousand new subscriptions whose consumers are still to come cost a comparison each, not a judgement.
+        Ten thousand new subscriptions without consumers cost a comparison each, not a judgement.
         """
         state = cursor.last
         if pump.links or pump.marks() is not None or cursor.rewound is not None or state is None:
@@ -266,7 +266,7 @@ class Observation:
         return left_ms if left_ms > 0 else None
 
     def _look_again(self, view: SubscriptionView) -> int:
-        """Return when the passing of time alone may change the findings."""
+        """Return the time at which the passing of time alone may change the findings."""
         now, stuck_ms = view.now_ms, int(self.options.stuck_after_s * 1000)
         step = int(LATER_ROUNDS * self.options.sample_interval_s * 1000)
         soonest = now + step
@@ -280,7 +280,7 @@ class Observation:
         return min([soonest, *(turn for turn in turns if turn > now)])
 
     def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """Return findings worth an alert: that nobody reads counts only once it has lasted."""
+        """Return findings worth an alert. A lack of consumers counts only after it has lasted."""
         found = []
         for one in findings:
             if one.rule == "no_consumers" and view.status not in IN_DANGER:
@@ -318,16 +318,16 @@ class Observation:
             else:
                 self._topics_with_news.discard(scope[0])
 
-    # -- what is known ---------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
     def findings(self, *, broker: bool = True) -> list[Finding]:
-        """Return all present findings; `broker`: with those about the broker itself."""
+        """Return all present findings. `broker`: with those about the broker itself."""
         return [
             one for scope, found in self._findings.items() if broker or scope[0] != BROKER for one in found
         ]
 
     def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
-        """Return the settled status and since when; what is unread and was not judged yet is judged now."""
+        """Return the settled status, and its begin. Unread messages that were not judged yet are judged now."""
         track = self.sampler.tracks.get(topic.topic_id)
         cursor = None if track is None else track.cursors.get(pump.name)
         judged = None
@@ -340,7 +340,7 @@ class Observation:
             judged = self.viewer.judgement(topic, pump, track, cursor, pump.cursor_state(now_ms()))
         return settled_status(self.sampler, cursor, judged)
 
-    # -- what is gone ----------------------------------------------------------------------------------------
+    # -- ends ------------------------------------------------------------------------------------------------
 
     def _gone(self, topic_id: int, track: LogTrack) -> None:
         self._forget((track.name, ""))

@@ -1,7 +1,7 @@
 """Authenticate a caller, by an API token, a JSON web token, a client's certificate, or as the operator on this machine.
 
-In `required` nobody gets further without; in `optional` whoever shows nothing, or what is not good, comes in as before
-and is counted, so that it is known who would be refused before anybody is.
+If authentication is `required`, other callers are refused. If it is `optional`, a caller without a valid credential is
+accepted as anonymous and counted, so that the number of future refusals is visible before the setting changes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pydanube_broker.security.jwt_keys import JwtVerifier
 
 log = logging.getLogger("pydanube.security")
 
-MOST_ADDRESSES: Final = 4096  # that are remembered; the one that was quiet longest is forgotten for another
+MOST_ADDRESSES: Final = 4096  # remembered addresses. The longest quiet one is replaced by a new one
 FORGOTTEN_AFTER_S: Final = 60.0
-FREE: Final = 3  # failures that nobody waits for: a wrong file, an old environment
-STEPS: Final = 3  # doublings, up to the longest wait
+FREE: Final = 3  # failures without a delay: a wrong file, an old environment
+STEPS: Final = 3  # doublings, up to the longest delay
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class _Failures:
 class FailedLogins:
     """Wrong credentials by address: how long the next refusal is delayed, and which are logged.
 
-    Nobody guesses a token of 256 random bits; but who tries should cost the broker little, and should be seen. Whoever
-    shows something good is not slowed, from the same address neither. `longest_s`: the longest wait. Times are those of a
-    clock that does not step.
+    A token of 256 random bits cannot be guessed, but attempts should cost the broker little, and should be visible. A
+    caller with a valid credential is not delayed, even from the same address. `longest_s`: the longest delay. Times are
+    those of a clock that does not step.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -50,7 +50,7 @@ class FailedLogins:
         self._found: RecentDict[str, _Failures] = RecentDict(MOST_ADDRESSES)
 
     def note(self, address: str, now_s: float) -> int | None:
-        """Count one for the address; return the count if it is to be logged (the 1st, 10th, 100th …), else None."""
+        """Count a failure of the address. Return the count if it is to be logged (the 1st, 10th, 100th …), else None."""
         found = self._found.get(address)
         if found is None or now_s - found.last_s > FORGOTTEN_AFTER_S:
             found = _Failures(0, now_s)
@@ -72,8 +72,9 @@ class Authenticator:
     """See the module.
 
     Args:
-        refused: counts who was refused, or would have been, by what was shown.
-        connections: `opened`: counts a connection of whoever is known; what it gives back is called at its end.
+        refused: counts actual refusals, or those that `required` would make, by kind of credential.
+        connections: becomes `opened`, which counts a connection of an authenticated caller. Its result is called at the
+            end.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Authenticator:
     ) -> None:
         self.required = required
         self.refused = refused
-        #: told of failed logins that are worth a record: address, how many came from there
+        #: Called with failed logins that are worth a record: address, number of failures from there.
         self.on_failed: Callable[[str, int], None] = lambda address, count: None
         self.opened = connections
         self._failed = failed
@@ -96,7 +97,7 @@ class Authenticator:
         self._jwt = jwt
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
-        """Return the caller's identity. Raises `Unauthenticated` if one is required and not shown."""
+        """Return the caller's identity. Raises `Unauthenticated` if one is required and missing."""
         try:
             identity = self._identify(authorization, peer)
             self.check(identity)
@@ -111,7 +112,7 @@ class Authenticator:
             return ANONYMOUS
 
     def wait_s(self, peer: Peer) -> float:
-        """Return the seconds by which a refusal to that peer is delayed: more, the more wrong credentials came from its address."""
+        """Return the seconds by which a refusal to that peer is delayed. Wrong credentials of its address add to it."""
         return self._failed.wait_s(peer.host, time.monotonic())
 
     def note_failure(self, what: str, peer: Peer) -> None:
@@ -123,7 +124,7 @@ class Authenticator:
             self.on_failed(peer.host, count)
 
     def check(self, identity: Identity) -> None:
-        """Check that the credential is still valid. Raises `Unauthenticated`. Cheap: done for every call."""
+        """Check that the credential is still valid. Raises `Unauthenticated`. Cheap, because every call does it."""
         if identity.expires_at_s is not None and time.time() >= identity.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token":
@@ -167,9 +168,9 @@ class Authenticator:
 
 
 def certificate_name(certificate: Mapping[str, Any]) -> str:
-    """The principal that a verified certificate names: its first URI or e-mail address, else its common name.
+    """Return the principal of a verified certificate: its first URI or e-mail address, else its common name.
 
-    Raises `Unauthenticated`: it names nobody, or not in one way.
+    Raises `Unauthenticated`: it has no name, or several.
     """
     for kind in ("URI", "email"):
         found = [value for name, value in certificate.get("subjectAltName", ()) if name == kind]

@@ -24,7 +24,7 @@ from pydanube_broker.records import Aside, Records
 
 
 class SecurityBook:
-    """Follows the records. One that cannot be read grants nothing.
+    """Follows the records. An unreadable one grants nothing.
 
     Each change of them writes the version last, so grants are built once for each change.
     """
@@ -32,7 +32,7 @@ class SecurityBook:
     def __init__(self, state: AdminState, aside: Aside | None = None) -> None:
         self.grants = Grants.of((), ())
         self.tokens: dict[str, TokenRecord] = {}
-        self.used: set[str] = set()  # ids of tokens that were shown since it was written down last
+        self.used: set[str] = set()  # ids of tokens used since the last write of their use
         self.revocations = Revocations()
         self.changed = asyncio.Event()  # set after each change, cleared by the task that waits for it
         self._roles = admin_table(ROLES, decode_role)
@@ -43,7 +43,7 @@ class SecurityBook:
         self.records = Records(state.store, tables, changed=self._build, aside=aside)
 
     async def look(self) -> None:
-        """Take in all changes made so far. Raises `StoreUnavailable`: the grants before stay in force."""
+        """Read all changes made so far. Raises `StoreUnavailable`: the grants before stay in effect."""
         await self.records.refresh(SECURITY_VERSION)
 
     def _token(self, key: str, before: TokenRecord | None, after: TokenRecord | None) -> None:
@@ -54,7 +54,7 @@ class SecurityBook:
 
     def _build(self, keys: Sequence[str]) -> None:
         if SECURITY_VERSION not in keys and len(keys) == 1:
-            return  # the version follows, or it is a note of a token's last use
+            return  # the version follows, or it is the record of a token's last use
         self.grants = Grants.of(self._roles, self._bindings)
         self.revocations = Revocations.of(self._revocations)
         self.changed.set()

@@ -1,8 +1,8 @@
 """Authenticate calls of an HTTP port by the bearer token of each request, before the application sees it.
 
-What the application does for a request runs with its identity (`current_identity`). A session of MCP belongs to the
-principal that opened it: its number is no credential, and of no use to another. Who gives tokens out is told as OAuth
-has it: a refusal names a page (RFC 9728), the page names the server (`auth.issuer`), where MCP clients sign in.
+The application handles a request with its identity (`current_identity`). A session of MCP belongs to the principal that
+opened it. Its number is no credential, and useless to another principal. Clients find the issuer of tokens as in OAuth:
+a refusal names a page (RFC 9728), and the page names the server (`auth.issuer`) where MCP clients sign in.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 SESSION: Final = b"mcp-session-id"
 MOST_SESSIONS: Final = 1024
-#: of a body, for the operation in it; of a larger one the operation itself is refused. A port has 512 connections, and what is
-#: held here is of no budget: as little as `pydanube_admin.http` has room for always.
+#: Bytes of a body that are searched for its operation. For a larger one the operation itself is refused. A port has
+#: 512 connections, and these bytes belong to no budget, so they are as few as `pydanube_admin.http` always has room for.
 MOST_LOOKED_AT: Final = 64 << 10
 OAUTH_PAGE: Final = "/.well-known/oauth-protected-resource"
 MCP_PATH: Final = "/mcp"
@@ -41,11 +41,12 @@ class IdentifiedApp:
     """See the module.
 
     Args:
-        needs: path → permission on the cluster, of pages that look at no permission themselves.
-        open: paths for which nobody is asked; whoever shows a token there is known all the same.
-        issuer: the authorization server, by its URL; None: tokens are not had by signing in somewhere.
-        audience: whom its tokens are for; the page calls the server so, where that is a URL.
-        asked: the body of a request → the permission that the operation in it needs; None: none, or it is not known.
+        needs: path → permission on the cluster, of pages that check no permission themselves.
+        open: paths that need no authentication. A token shown there still identifies its caller.
+        issuer: the authorization server, by its URL. None: tokens are not issued by signing in.
+        audience: the audience of its tokens. The page names the server so, if that is a URL.
+        asked: the body of a request → the permission that its operation needs. None: none, or the operation is not
+            found.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class IdentifiedApp:
             current_identity.reset(before)
 
     def _challenge(self, scope: Mapping[str, Any], error: ClusterError, identity: Identity | None) -> str:
-        """Return the `WWW-Authenticate` challenge (RFC 6750, 9728); empty if another token would not help."""
+        """Return the `WWW-Authenticate` challenge (RFC 6750, 9728). Empty if another token would not help."""
         facts: dict[str, str] = {}
         needed = error.details.get("scope")
         if isinstance(error, Unauthenticated):
@@ -120,7 +121,7 @@ class IdentifiedApp:
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def _admit(self, scope: Mapping[str, Any]) -> Identity | None:
-        """Return who sent an HTTP request; None for a path open to everybody. Raises `Unauthenticated`, `PermissionDenied`."""
+        """Return the identity of an HTTP request. None for an open path. Raises `Unauthenticated`, `PermissionDenied`."""
         path, headers = scope["path"], scope["headers"]
         shown = [value for name, value in headers if name == b"authorization"]
         if path in self._open and not shown:
@@ -148,7 +149,10 @@ class IdentifiedApp:
         return noting
 
     def _note_session(self, session: bytes, owner: Principal) -> None:
-        """Remember whose session it is. Beyond the limit the oldest of whoever has most is forgotten, so nobody ends those of others."""
+        """Record the owner of a session. Beyond the limit, forget the oldest session of the principal with the most.
+
+        So no principal can end the sessions of others.
+        """
         self._sessions[session] = owner
         if len(self._sessions) > MOST_SESSIONS:
             of = Counter(self._sessions.values())
@@ -156,7 +160,7 @@ class IdentifiedApp:
 
 
 async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
-    """Read a request's body up to `MOST_LOOKED_AT` and one more piece; return it, and a `receive` that yields it again."""
+    """Read a request's body up to `MOST_LOOKED_AT` and one more piece. Return it, and a `receive` that yields it again."""
     messages: deque[Message] = deque()
     size, more = 0, True
     while more and size <= MOST_LOOKED_AT:
@@ -173,7 +177,7 @@ async def _looked_at(receive: Receive) -> tuple[bytes, Receive]:
 
 
 def _address(scope: Mapping[str, Any]) -> str:
-    """Return the address that the client used, which a proxy may have passed on; without quotes, as it goes into a header."""
+    """Return the address that the client used, perhaps through a proxy. Without quotes, because it goes into a header."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
     return f"{scope['scheme']}://{_NOT_OF_A_HOST.sub('', host)}"
 

@@ -1,8 +1,8 @@
 """Keys of JSON web tokens, and their verification with PyJWT (RFC 7519, 7517, 8725).
 
-Keys come from a file or a URL (`published_keys`) of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in a head are
-refused, `kid` only chooses among the keys that are known. A key has one algorithm, by its own type; the token's head may
-name that and nothing else, so that neither `none` nor a public key used as a secret gets anybody in.
+Keys come from a file or a URL (`published_keys`) of the settings, never from a token: `jku`, `x5u`, `jwk` and `x5c` in
+a head are refused, and `kid` only chooses among the trusted keys. A key has one algorithm, by its own type. The token's
+head must name that one, so that neither `none` nor a public key used as a secret is accepted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ ALGORITHMS: Final = ("HS256", "RS256", "ES256", "EdDSA")
 MOST_KEYS: Final = 64
 MOST_CHARS: Final = 8192  # of a token
 MOST_TIME_S: Final = 1e11  # of a claim: the year 5138
-SECRET_BYTES: Final = 32  # RFC 7518 3.2: a key of the hash's size at least
+SECRET_BYTES: Final = 32  # RFC 7518 3.2: a key of at least the hash's size
 MODULUS_BITS: Final = 2048
-MOST_MODULUS_BITS: Final = 8192  # a signature of 16 384 bits takes a millisecond to look at
+MOST_MODULUS_BITS: Final = 8192  # verifying a signature of 16 384 bits takes a millisecond
 REMEMBERED: Final = 10_000  # verified tokens
 _NOT_BELIEVED: Final = "the token is signed by no key that is believed here"
 _FOREIGN_KEYS: Final = ("jku", "x5u", "jwk", "x5c", "crit", "zip")
@@ -38,7 +38,7 @@ _FOREIGN_KEYS: Final = ("jku", "x5u", "jwk", "x5c", "crit", "zip")
 class Key:
     """One trusted key, with its id and its algorithm."""
 
-    kid: str  # empty: of a set of one
+    kid: str  # empty for the only key of a set
     algorithm: str
     material: Any
 
@@ -68,7 +68,7 @@ def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
     """Parse a JSON web key set, or one public key in PEM.
 
     Raises:
-        InvalidArgument: it is none, a key is too weak or of another kind, or two have one id.
+        InvalidArgument: it is malformed, a key is too weak or of another kind, or two have one id.
         MissingExtra: PyJWT is not installed.
     """
 
@@ -94,11 +94,12 @@ def read_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
 
 
 def read_published_keys(text: bytes, *, where: str) -> tuple[Key, ...]:
-    """The public keys of a JSON web key set that an identity provider publishes, of the kinds that are taken here.
+    """Return the supported public keys of a JSON web key set that an identity provider publishes.
 
-    What is of another kind, or has no id, is passed over: it is for others. A secret is: who publishes it has none.
+    Keys of another kind or without an id are skipped, because they are for other uses. So are secrets, because a
+    published secret is none.
 
-    Raises `InvalidArgument`: it is none, no key in it is of use, or two have one id.
+    Raises `InvalidArgument`: it is malformed, no key in it is usable, or two have one id.
     """
     wrong = _wrong(where)
     keys: dict[str, Key] = {}
@@ -184,10 +185,10 @@ class JwtVerifier:
     """Verifies tokens by the present keys. Verified tokens are remembered until the keys change.
 
     Args:
-        keys: of the file; they go before published ones of the same id.
+        keys: of the file. They take precedence over published ones of the same id.
 
     Attributes:
-        wanted: set when a token names a key that is not here: time to ask for new ones.
+        wanted: set when a token names a missing key, so that the published keys are read again.
     """
 
     def __init__(
@@ -201,11 +202,11 @@ class JwtVerifier:
         self.wanted = asyncio.Event()
 
     def publish(self, keys: tuple[Key, ...]) -> bool:
-        """Trust these keys beside those of the file, and no others; return whether that changed anything."""
+        """Trust these keys beside those of the file, and no others. Return whether that changed anything."""
         there = {key.kid: key for key in (*keys, *self._own)}
         if there == self._keys:
             return False
-        former = self._keys  # what stays is the same object: streams that it let in go on
+        former = self._keys  # an unchanged key stays the same object, so that its streams continue
         self._keys = {kid: former[kid] if former.get(kid) == key else key for kid, key in there.items()}
         self._known.clear()
         return True
@@ -222,7 +223,7 @@ class JwtVerifier:
             raise Unauthenticated(_NOT_BELIEVED)
 
     def verify(self, text: str) -> Identity:
-        """Verify a token. Raises `Unauthenticated`, with the same sentence for every fault of a signature."""
+        """Verify a token. Raises `Unauthenticated`, with the same message for every fault of a signature."""
         digest = hashlib.sha256(text.encode()).digest()
         known = self._known.get(digest)
         if known is None:
@@ -256,7 +257,7 @@ class JwtVerifier:
                 leeway=0,
                 options={
                     "require": ["exp", "sub"],
-                    "verify_aud": True,  # one for somebody else is none of ours, also where we have no name
+                    "verify_aud": True,  # a token for another audience is invalid, even if no audience is set
                     "verify_exp": False,  # by our clock, below
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -276,7 +277,7 @@ class JwtVerifier:
         found = self._keys.get(kid) if isinstance(kid, str) else None
         if found is None:
             self.wanted.set()
-            return self._keys.get("")  # the one of the file, whose owner gave it no id
+            return self._keys.get("")  # the file's only key, which has no id
         return found
 
     def _identity(self, claims: Mapping[str, Any], key: Key) -> Identity:
@@ -288,7 +289,7 @@ class JwtVerifier:
             raise Unauthenticated("the token has expired; get a new one where you got it")
         if now < begin - leeway:
             raise Unauthenticated("the token is not valid yet; look at the clocks of both machines")
-        # As the original's tokens name their owner; `sub` is there in any case.
+        # The original's tokens name their owner so. `sub` is always present.
         name, kind = claims.get("principal_name") or claims["sub"], claims.get("principal_type", "user")
         if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= 256):
             raise Unauthenticated(
@@ -312,5 +313,5 @@ class JwtVerifier:
 
 
 def _is_time(value: Any) -> bool:
-    """Return whether a claim is a usable time: NaN would never expire, and numbers of hundreds of digits are no date."""
+    """Return whether a claim is a usable time. NaN would never expire, and numbers of hundreds of digits are no date."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_TIME_S

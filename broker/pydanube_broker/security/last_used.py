@@ -1,7 +1,7 @@
-"""Record when an API token was last used, with the token: to within ten minutes, and few at a time.
+"""Record when an API token was last used, with the token: to within ten minutes, and a few tokens at a time.
 
-A busy token costs one small write every `WITHIN_S`, however often it is shown. Whether a token is there, and until when it
-is good, is guarded: a note never brings back what was revoked meanwhile.
+A busy token costs one small write every `WITHIN_S`, however often it is shown. The write is guarded by the token's
+record, so that it never restores a token that was revoked in between, or its former expiry.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ log = logging.getLogger("pydanube.security")
 
 ROUND_S: Final = 60.0
 WITHIN_S: Final = 600.0
-AT_ONCE: Final = 100  # writes a round; the others are due in the next
+AT_ONCE: Final = 100  # writes per round. The others are due in the next
 
 
 class LastUsed:
-    """The task that writes when tokens were last used; one for each broker."""
+    """The task that records when tokens were last used. One for each broker."""
 
     def __init__(self, state: AdminState, book: SecurityBook) -> None:
         self._state = state
         self._book = book
 
     async def run(self) -> None:
-        """Write in rounds of `ROUND_S`, until cancelled; a round that fails is logged, and its tokens are due again."""
+        """Write in rounds of `ROUND_S`, until cancelled. A round that fails is logged, and its tokens are due again."""
         while True:
             await asyncio.sleep(ROUND_S)
             try:
                 await self.write()
-            except Exception as error:  # what was noted is due again in the next round
+            except Exception as error:  # its tokens are due again in the next round
                 log.warning("last_use_not_written", extra={"error": str(error)})
 
     async def write(self) -> None:
@@ -48,9 +48,9 @@ class LastUsed:
             self._book.used.discard(token_id)
 
     def _due(self, now_ms: int) -> list[str]:
-        """Return the used tokens whose record is due; those recorded recently are forgotten until they are used again.
+        """Return the used tokens whose record is due. Those recorded recently are forgotten until they are used again.
 
-        A record of the future is due: a clock was wrong when it was made, or is wrong now.
+        A record in the future is due, because a clock was wrong when it was made, or is wrong now.
         """
         known = self._book.tokens
         due = [
@@ -68,5 +68,5 @@ class LastUsed:
             return  # revoked
         record = replace(decode_token(found.value), used_ms=now_ms)
         await self._state.write({key: encode_token(record)}, {key: found.revision})
-        if token_id in self._book.tokens:  # read anew meanwhile, and still there
+        if token_id in self._book.tokens:  # still there after a concurrent change
             self._book.tokens[token_id] = record

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pydanube_broker.settings.security import Auth
 
-MOST_COUNTED: Final = 1000  # permissions that are counted apart
+MOST_COUNTED: Final = 1000  # permissions with counts of their own
 
 
 class Locks:
@@ -34,9 +34,10 @@ class Locks:
 
     Args:
         book: roles, bindings, tokens.
-        authenticator: who calls; it also says whether refusals are meant (`required`) or counted (`optional`).
-        last_used: writes down which tokens are used.
-        published: keys of tokens from a URL; None: there is none.
+        authenticator: authenticates callers. It also decides whether refusals are enforced (`required`) or counted
+            (`optional`).
+        last_used: records the use of tokens.
+        published: keys of tokens from a URL, or None.
     """
 
     def __init__(
@@ -51,18 +52,19 @@ class Locks:
         self.book = book
         self.authenticator = authenticator
         self.required = authenticator.required
-        self.denied = authenticator.refused  # by permission; in `optional` those that would have been
+        # By permission. With `optional`, the refusals that `required` would make.
+        self.denied = authenticator.refused
 
     @property
     def grants(self) -> Grants:
         return self.book.grants
 
     def check(self, identity: Identity | None, permission: str, resource: Resource = CLUSTER) -> None:
-        """Raise if the identity may not do that there; the refusal is the same whether or not the thing exists.
+        """Raise if the identity may not do that there. The refusal is the same whether or not the resource exists.
 
         Raises:
-            Unauthenticated: nobody is known to call, or what he showed proves nothing any more.
-            PermissionDenied: says which permission on what, and whom to ask.
+            Unauthenticated: the caller has no identity, or its credential is no longer valid.
+            PermissionDenied: names the missing permission, the resource, and a remedy.
         """
         try:
             if identity is None:
@@ -81,7 +83,7 @@ class Locks:
             raise denied(identity, permission, resource)
 
     def allows(self, identity: Identity | None, permission: str, resource: Resource) -> bool:
-        """Return whether the identity may see it; nothing is counted."""
+        """Return whether the identity may see it. Nothing is counted."""
         if not self.required:
             return True
         return identity is not None and self._may(identity, permission, resource)
@@ -103,7 +105,7 @@ class Locks:
         return self.allows(current_identity.get(), LOOK_UP, Resource.of(name))
 
     def allows_part(self, identity: Identity | None, permission: str, whole: Resource) -> bool:
-        """Return whether the caller may see some part of `whole`, perhaps all; a list is then cut to it."""
+        """Return whether the caller may see some part of `whole`, perhaps all. A list is then cut to it."""
         if not self.required or identity is None:
             return False
         self.authenticator.check(identity.actor or identity)
@@ -170,7 +172,7 @@ def denied(identity: Identity, permission: str, resource: Resource) -> Permissio
         permission=permission,
         resource="cluster"
         if resource == CLUSTER
-        else str(resource),  # one word: sentences of errors are not for programs
+        else str(resource),  # one word, since texts of errors are not for programs
         principal=str(identity.principal),
     )
 
@@ -182,7 +184,7 @@ async def open_locks(
     connections: Callable[[Identity], Callable[[], None]],
     aside: Aside | None = None,
 ) -> Locks | None:
-    """Open the locks of a broker, from `[auth]` and what the metadata store holds; None where they are off.
+    """Open the locks of a broker, from `[auth]` and the records in the metadata store. None if authentication is off.
 
     Args:
         refused, connections: see `Authenticator`.
@@ -213,7 +215,7 @@ async def open_locks(
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:
-    """None: there are none. Raises `InvalidArgument` where their keys cannot be used."""
+    """Return the verifier of web tokens. None: not configured. Raises `InvalidArgument` if their keys are unusable."""
     if settings.mode == "off" or (settings.jwt_keys is None and settings.jwks_url is None):
         return None
     need_extra()

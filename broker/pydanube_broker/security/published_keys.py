@@ -1,8 +1,7 @@
 """The keys that an identity provider publishes at a URL: https, no redirects, bounded in bytes, keys and time.
 
-They are read again every `refresh_s`, and sooner where a token names a key that is not known: but not before
-`SOONEST_S` have passed, so that made-up tokens do not make this broker ask all the time. Whatever goes wrong, what was
-read last stays in force.
+They are read again every `refresh_s`, and sooner if a token names a missing key, but not before `SOONEST_S` have
+passed, so that made-up tokens do not cause constant requests. If a read fails, the last keys stay in effect.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ WHERE: Final = "auth.jwks_url"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
-    """Where keys are published. `ca`: a file with the authority of that server; None: the system's."""
+    """The source of the keys. `ca`: a file with the authority of that server. None: the system's."""
 
     url: str
     ca: Path | None
@@ -41,16 +40,16 @@ class KeySource:
 
 
 class PublishedKeys:
-    """See the module. `verifier` is given what was read."""
+    """See the module. `verifier` gets the keys."""
 
     def __init__(self, source: KeySource, verifier: JwtVerifier, changed: asyncio.Event) -> None:
         self._source = source
         self._verifier = verifier
-        self._changed = changed  # set where streams may have to end
+        self._changed = changed  # set if streams may have to end
         self._failing = False
 
     async def run(self) -> None:
-        """Read again and again, until cancelled."""
+        """Read the keys periodically, until cancelled."""
         refresh_s = self._source.refresh_s
         soonest_s = min(SOONEST_S, refresh_s)
         while True:
@@ -95,7 +94,7 @@ class _Request:
         self._socket: socket.socket | None = None
 
     def keys(self) -> tuple[Key, ...]:
-        """Return the published keys. Raises `Unavailable`; `InvalidArgument` if the answer is not a key set."""
+        """Return the published keys. Raises `Unavailable`, or `InvalidArgument` if the answer is not a key set."""
         try:
             body = self._body()
         except ssl.SSLCertVerificationError as error:
