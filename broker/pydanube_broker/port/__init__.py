@@ -1,6 +1,6 @@
-"""The broker as the admin core and the status pages see it (`pydanube_core.cluster_port.ClusterPort`).
+"""The broker's implementation of `pydanube_core.cluster_port.ClusterPort`, for the admin core and the status pages.
 
-One module for each area of operations; an operation needs one method here.
+One module for each area of operations. An operation needs one method here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BrokerPort(
     AdministrationPart,
     BalancePart,
 ):
-    """Facts, read at the moment they are asked for, and the changes an operation may make."""
+    """Facts, read at the moment of the call, and the changes that operations may make."""
 
     def __init__(self, broker: BrokerParts) -> None:
         self._broker = broker

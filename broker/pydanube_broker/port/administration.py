@@ -49,16 +49,16 @@ T = TypeVar("T")
 
 
 def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
-    """Return the key of this broker's audit records, made where there is none: a file *beside* the data directory.
+    """Return the key of this broker's audit records, created if there is none: a file *beside* the data directory.
 
-    So no copy of the directory has it. Whoever has the key can write audit records that verify. It is in no metadata, no
+    So no copy of the directory has it. With the key, audit records that verify can be forged. It is in no metadata, no
     export and no bundle (docs/operating.md#the-key-of-the-audit).
 
-    A key that can neither be read nor made never keeps a broker from starting: one that lasts as long as the process
-    takes its place, and the log says what to do. Its records verify as "chain only" afterwards.
+    A key that can neither be read nor created never prevents a start. The broker then uses a key that ends with the
+    process, and logs a remedy. Its records verify as "chain only" afterwards.
 
     Args:
-        named: the key's file, as the settings have it; None for the place beside the data directory.
+        named: the key's file from the settings. None for the place beside the data directory.
     """
     if data_dir.memory and named is None:
         return AuditKey(secrets.token_bytes(KEY_BYTES))
@@ -79,7 +79,7 @@ def load_audit_key(data_dir: DataDir, named: Path | None) -> AuditKey:
 
 
 def _read(file: Path) -> bytes | None:
-    """Read the key; None if there is no such file. Raises `ValueError`: it is no key, or others may read it."""
+    """Read the key. None if there is no such file. Raises `ValueError`: it is no key, or others may read it."""
     try:
         source = file.open("rb")
     except FileNotFoundError:
@@ -101,7 +101,8 @@ def _read(file: Path) -> bytes | None:
 def _made(file: Path) -> bytes:
     """Make a key and write it to stable storage."""
     key = secrets.token_bytes(KEY_BYTES)
-    number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600, and nobody else's
+    # 0600, with this user as its owner.
+    number, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(number, "w") as out:
             out.write(key.hex() + "\n")
@@ -120,7 +121,7 @@ _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
 _AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _AT_ONCE: Final = 500  # records of an export that are read and written together
 _AUDIT_LOOK_S: Final = 60.0  # between two searches for records older than the audit's retention
-_PROBE: Final = "probe"  # a key that is written to see whether writing works
+_PROBE: Final = "probe"  # a key written to test whether writes work
 
 
 class AdministrationPart:
@@ -129,7 +130,7 @@ class AdministrationPart:
     _broker: BrokerParts
     _key: AuditKey | None = None
     _loading_key: anyio.Lock
-    _audit: Topic | None = None  # once it was asked for
+    _audit: Topic | None = None  # set when it is first needed
     _audit_looked_at = -_AUDIT_LOOK_S
 
     @property
@@ -139,7 +140,7 @@ class AdministrationPart:
     def clock_apart_ms(self) -> tuple[int, int]:
         return CLOCK.apart_ms()
 
-    # -- what data calls change ------------------------------------------------------------------------------
+    # -- changes by data calls ------------------------------------------------------------------------------
 
     def watch_data_changes(self, wake: Callable[[], None]) -> None:
         self._broker.data_changes.watch(wake)
@@ -170,7 +171,7 @@ class AdministrationPart:
             )
 
     def _kept_as(self, key: str) -> str:
-        """Return the key under which this broker keeps a value: each of several has an audit, with head and keys, of its own."""
+        """Return the stored key of a value. Each of several brokers has an audit of its own, with head and keys."""
         if key.startswith(_AUDIT) and self._broker.registry.ownership.several:
             return f"{_AUDIT}{self._broker.data_dir.broker_id}/{key.removeprefix(_AUDIT)}"
         return key
@@ -186,7 +187,7 @@ class AdministrationPart:
     # -- audit -----------------------------------------------------------------------------------------------
 
     async def audit_key(self) -> AuditKey:
-        async with self._loading_key:  # two that ask at once are given the same new one
+        async with self._loading_key:  # concurrent callers get the same new one
             if self._key is None:
                 broker = self._broker
                 self._key = await self._in_thread(
@@ -216,10 +217,10 @@ class AdministrationPart:
         return topic.start_offset, await self._read(topic, max(start, topic.start_offset), max_messages)
 
     async def keep_audit_begin(self) -> None:
-        """Move the begin of the audit where its retention says, and only then let older records be deleted.
+        """Move the begin of the audit to where its retention permits, and only then let older records be deleted.
 
-        The limit `retention_offset` of the topic is the begin, so retention of the journal and of the cold tier, which read
-        it, delete nothing else.
+        The limit `retention_offset` of the topic is the begin. Retention of the journal and of the cold tier read it,
+        so they delete nothing else.
         """
         topic = self._audit
         if topic is None or topic.commit <= topic.start_offset:
@@ -230,7 +231,7 @@ class AdministrationPart:
         key, stored = await self.audit_key(), await self.read_state(BEGIN_KEY)
         begin = AuditBegin() if stored is None else AuditBegin.from_json(stored.value, key)
         if begin is None:
-            return  # somebody altered it: audit.verify says so
+            return  # it was altered, and audit.verify reports that
         if wanted > begin.seq:
             [(_, record)] = await self._read(topic, wanted, 1)
             begin = AuditBegin(wanted, str(json.loads(record)["prev_hash"]))
@@ -239,7 +240,7 @@ class AdministrationPart:
         topic.gate.set_limits(replace(topic.gate.limits, retention_offset=begin.seq))
 
     async def _audit_wanted(self, topic: Topic) -> int:
-        """Return the offset below which the settings let audit records go."""
+        """Return the offset below which the settings permit the deletion of audit records."""
         wanted = self._broker.retention.wanted.get(topic.topic_id, 0)
         kept_s, now = self._broker.settings.admin.audit_retention, anyio.current_time()
         if kept_s is not None and now >= self._audit_looked_at + _AUDIT_LOOK_S:
@@ -255,7 +256,7 @@ class AdministrationPart:
         """Copy records to a file of this machine, or into a topic, in order: {path, records, next_seq, end_seq}.
 
         Args:
-            start: the first one's number; None: what the file has not yet, or the oldest.
+            start: the first record's number. None: the first one missing in the file, or the oldest.
         """
         path = None if file is None else export_path(self._broker.data_dir.path, file, any_folder=any_folder)
         target = None
@@ -288,7 +289,7 @@ class AdministrationPart:
 
     @contextmanager
     def _noted(self, code: str) -> Iterator[None]:
-        """Note whether a write succeeded: `/readyz` shows what cannot be written, until it can."""
+        """Record whether a write succeeded. `/readyz` shows the failed kinds of writes until they succeed."""
         refused = self._broker.health.changes_refused
         try:
             yield
@@ -299,7 +300,7 @@ class AdministrationPart:
         refused.pop(code, None)
 
     async def look_whether_changes_are_possible_again(self) -> None:
-        """After a refusal, try regularly whether changes are possible again, so that `/readyz` is right though nobody asks for one."""
+        """After a refusal, test whether changes are possible again, so that `/readyz` is right without a change."""
         refused = self._broker.health.changes_refused
         if not refused:
             return

@@ -1,4 +1,4 @@
-"""This broker's load, and the moves under way, as the load manager needs them (`pydanube_core.cluster_port`)."""
+"""This broker's load, and the moves under way, for the load manager (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BalancePart:
         return [LoadReport(broker=load, topics=tuple(topics))]
 
     def _topic_load(self, rate: TopicRate, own: str) -> TopicLoad | None:
-        """Return a topic's load; None for one that cannot move: a broker's own topics."""
+        """Return a topic's load. None for a broker's own topics, which cannot move."""
         name = TopicName.parse(rate.topic)
         topic = self._broker.registry.find(name)
         if topic is None or name.namespace == SYSTEM_NAMESPACE:

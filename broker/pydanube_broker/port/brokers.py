@@ -52,7 +52,7 @@ class BrokersPart:
         return getattr(self._broker, "tier", None)  # none before the journal has begun
 
     def degraded(self) -> tuple[Reason, ...]:
-        """Return what is wrong although publishing and consuming work."""
+        """Return the problems that do not prevent publishing and consuming."""
         tier = self._tier
         stepped = CLOCK.reason()
         apart = CLOCK.contradiction()
@@ -98,12 +98,12 @@ class BrokersPart:
         return () if error is None else (Reason(code=error.code, message=message),)
 
     def crowded(self) -> tuple[Reason, ...]:
-        """Return the reason that the memory budget for clients is exceeded: the largest holders are closed."""
+        """Return the reason that the memory budget for clients is exceeded. The largest holders are closed."""
         reason = self._broker.peer_memory.reason()
         return () if reason is None else (reason,)
 
     def _set_aside(self) -> tuple[Reason, ...]:
-        """Return reasons about metadata that is set aside, with what mends it."""
+        """Return reasons about metadata that is set aside, with the remedies."""
         aside = self._broker.registry.catalog.restorable.set_aside()
         first = "; ".join(f"{one.key}: {one.why}: {one.mend}" for one in aside[:SHOWN_ASIDE])
         message = f"{len(aside)} pieces of metadata are set aside, so that the rest is served. {first}"
@@ -332,7 +332,7 @@ class BrokersPart:
 
     @property
     def _observation(self) -> Observation | None:
-        """None while the broker starts."""
+        """Return None while the broker starts."""
         found: Observation | None = getattr(self._broker, "observation", None)
         return found
 

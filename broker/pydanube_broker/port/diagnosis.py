@@ -1,4 +1,4 @@
-"""Lag over windows, findings and alerts, as the admin core sees them (`pydanube_core.cluster_port`)."""
+"""Lag over windows, findings and alerts, for the admin core (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class DiagnosisPart(SubscriptionsPart):
         return self._broker.registry.known_parts(TopicName.parse(topic))
 
     def _tracks(self, topic: Topic, name: str, subscription_id: int) -> tuple[LogTrack, CursorTrack]:
-        """Return the tracks of a subscription; empty ones if it is new."""
+        """Return the tracks of a subscription. Empty ones if it is new."""
         track = self.observation.sampler.tracks.get(topic.topic_id)
         if track is None:
             track = LogTrack(topic.name, topic.commit, topic.start_offset, now_ms())
@@ -242,7 +242,7 @@ def _base(topic: Topic) -> str:
 
 
 def _may_have_been(log_name: str) -> list[tuple[str, int | None]]:
-    """Return the (topic, partition) pairs that a deleted log's name may stand for: itself, and a partition of its base."""
+    """Return the (topic, partition) pairs that a deleted log's name may mean: itself, and a partition of its base."""
     name = TopicName.parse(log_name)
     alone: list[tuple[str, int | None]] = [(log_name, None)]
     return alone if name.partition is None else [*alone, (str(name.base), name.partition)]

@@ -9,16 +9,16 @@ from pydanube_core.errors import InvalidArgument
 from pydanube_core.security.identity import relayed_by
 from pydanube_storage.audit_file import check_file_name
 
-EXPORTS: Final = "exports"  # folder of the data directory for what is exported by a bare name
+EXPORTS: Final = "exports"  # folder of the data directory for exports to a bare name
 
 
 def export_path(data_dir: Path, to: str, *, any_folder: bool) -> Path:
     """Return the file for a name: a bare name in the data directory, or with `any_folder` any path.
 
-    A call that another broker relays here names no path: its caller is on another machine.
+    A call that another broker relays must not name a path, because its caller is on another machine.
 
     Raises:
-        InvalidArgument: it is not the name of a file, or a path where none may be given.
+        InvalidArgument: it is not the name of a file, or it is a path where none is allowed.
         InvalidName: the name is too long.
     """
     given = Path(to)

@@ -1,4 +1,4 @@
-"""Stored messages as the admin core reads and publishes them."""
+"""Reading stored messages and publishing messages, for the admin core."""
 
 from __future__ import annotations
 

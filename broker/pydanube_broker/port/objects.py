@@ -1,4 +1,4 @@
-"""The cold tier and the journal, as the admin core sees them (`pydanube_core.cluster_port`)."""
+"""The cold tier and the journal, for the admin core (`pydanube_core.cluster_port`)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ABORT_DEADLINE_S = 5.0
 async def export_range(
     tier: Tier, topic: Topic, *, start: int, end: int, path: Path, file_format: str, work: Work
 ) -> dict[str, Any]:
-    """Write `[start, end)` to `path`; return {messages, bytes}. Cancelled or failed, there is no file.
+    """Write `[start, end)` to `path`. Return {messages, bytes}. If it is cancelled or fails, there is no file.
 
-    What is not in the cold tier yet is tiered first, so that the file holds everything that was acknowledged when the call
-    came. Each object is looked up in the catalog when its turn comes: a compaction in between changes nothing.
+    Messages that are not in the cold tier yet are tiered first, so that the file holds everything acknowledged before
+    the call. Each object is looked up in the catalog when its turn comes, so a compaction in between changes nothing.
     """
     child = tier.child
     token = secrets.token_hex(8)
@@ -94,8 +94,7 @@ class ObjectsPart:
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
     ) -> Mapping[str, tuple[int, int]]:
-        """Return concrete topic → [start, end) between two positions, also for a partitioned topic; None: its begin, its end.
-
+        """Return concrete topic → [start, end) between two positions, also for a partitioned topic. None: begin, end.
         Raises `InvalidArgument`: no position, or one beyond the end.
         """
         found = {}
@@ -152,7 +151,7 @@ class ObjectsPart:
         """Write a range to a file on this machine: {path, messages, bytes}.
 
         Args:
-            any_folder: whether `to` may be a path; else it is a bare name, below `exports/` in the data directory.
+            any_folder: whether `to` may be a path. Otherwise it is a bare name, below `exports/` in the data directory.
         """
         tier, log = self._broker.tier, self._log(topic)
         tier.enabled()
@@ -236,7 +235,7 @@ class ObjectsPart:
 
 
 async def _offset(topic: Topic, text: str, field: str) -> int:
-    """Return the offset of a position; an `until` beyond the end is the end. Raises `InvalidArgument`."""
+    """Return the offset of a position. An `until` beyond the end is the end. Raises `InvalidArgument`."""
     position = Position.parse(text, now_ms=now_ms(), field=field)
     if position.kind is PositionKind.OFFSET and (field == "until" or position.value > topic.commit):
         if field == "until":

@@ -1,4 +1,4 @@
-"""Connected producers and consumers, counters, settings and log of this broker, as the admin core sees them."""
+"""Connected producers and consumers, counters, settings and log of this broker, for the admin core."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class SessionsPart:
         refused = sum(count for (one, _), count in metrics.rejected.items() if topic is None or one in names)
         slices, now = Slices(), now_ms()
         logs, cursors = [(0,) * 6], [(0,) * 6]
-        for one in topics:  # in plain tuples: a console asks for ten thousand topics every two seconds
+        for one in topics:  # in plain tuples: a console requests ten thousand topics every two seconds
             await slices()
-            # What happened is counted of all logs; what is there, of those of users.
+            # Traffic is counted of all logs, the present state only of users' logs.
             there = topic is not None or one.options.topic.namespace != SYSTEM_NAMESPACE
             stored = sum(self._broker.stored_bytes(one)) if there else 0
             clients = (there * one.producers_connected, there * one.readers)

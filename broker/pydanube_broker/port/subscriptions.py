@@ -1,4 +1,4 @@
-"""Subscriptions as the admin core sees and changes them."""
+"""Reading and changing subscriptions, for the admin core."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ class SubscriptionsPart(Administration):
         if floor >= topic.commit:
             lag_bytes, oldest_ms = 0, None
         elif cold is not None and floor < (tiered := topic.state.tiered_offset):
-            # Acks may have come while the tier was asked: what they took is a share of the bytes, and too little to be an age
+            # Acknowledgements may have arrived during the read of the tier. They reduce the bytes in proportion, and
+            # hardly the age.
             in_tier = cold.bytes * (tiered - max(floor, cold.offset)) // max(1, tiered - cold.offset)
             lag_bytes = in_tier + self._lag_bytes(topic, tiered)
             oldest_ms = cold.append_time_ms
         else:
             lag_bytes = self._lag_bytes(topic, floor)
             oldest_ms = self._broker.journal.time_at_offset(topic.topic_id, floor)
-        # Which of the bytes behind the cursor are acknowledged is not kept: their mean size
+        # It is not recorded which bytes behind the cursor are acknowledged, so their mean size counts.
         if state.acked_above:
             lag_bytes = lag_bytes * state.lag_messages // (state.lag_messages + state.acked_above)
         answer = pump.attendance.last_answer()

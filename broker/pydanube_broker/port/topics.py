@@ -1,4 +1,4 @@
-"""Topics and namespaces as the admin core sees and changes them."""
+"""Reading and changing topics and namespaces, for the admin core."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class TopicsPart(Administration):
         slices, found = Slices(), []
         for topic in topics:
             await slices()
-            _, namespace, name = topic.split("/")  # names that the index gave: they need no look
+            _, namespace, name = topic.split("/")  # names from the index need no check
             if facts := self._facts(TopicName(namespace, name)):
                 found.append(facts)
         return found
 
     def _facts(self, name: TopicName) -> list[TopicFacts]:
-        """Return the topic's own facts, then its partitions'; none for an unknown topic."""
+        """Return the topic's own facts, then its partitions'. Empty for an unknown topic."""
         partitioned, parts = self._broker.registry.parts(name)
         facts = [self._topic(part) for part in parts]
         return [self._parent(name, facts), *facts] if partitioned and parts else facts
@@ -171,7 +171,7 @@ class TopicsPart(Administration):
         forecast = tier.enabled().forecast(topic, keep) if self._broker.hub.tiering else None
         start, taken = self._broker.retention.forecast(topic, keep) if forecast is None else await forecast
         end = topic.commit
-        if keep.bytes is None and keep.age_ms is None:  # all that is below an offset, and no more
+        if keep.bytes is None and keep.age_ms is None:  # everything below an offset, and no more
             end = min(end, keep.from_offset or 0)
         later = max(0, end - start)
         oldest_ms = None
@@ -232,7 +232,8 @@ class TopicsPart(Administration):
             topic_id=record.parent_id,
             parent=None,
             partition=None,
-            partitions=len(parts) or record.spec.partitions,  # those of a client's making may leave some out
+            # An official client may create only some of them.
+            partitions=len(parts) or record.spec.partitions,
             dispatch_strategy=settings.dispatch_strategy.value,
             durability=self._durability(settings),
             created_at_ms=record.spec.created_at_ms,
@@ -248,7 +249,7 @@ class TopicsPart(Administration):
 
 
 async def add_partitions(registry: Registry, name: TopicName, partitions: int) -> None:
-    """Add partitions to a topic, up to `partitions`; clients see them once all exist.
+    """Add partitions to a topic, up to `partitions`. Clients see them when all exist.
 
     They have the settings of the others, and their subscriptions from the first message on.
 
@@ -263,7 +264,7 @@ async def add_partitions(registry: Registry, name: TopicName, partitions: int) -
     async with registry.quotas.making(
         "topics", namespace, max(0, partitions - present), lambda: catalog.index.count_topics(namespace)
     ):
-        # Shielded: what the catalog has must be owned and served, whoever stopped waiting.
+        # Shielded: topics in the catalog must be owned and served, even if the caller stopped waiting.
         with anyio.CancelScope(shield=True):
             added = await catalog.make_partitions(name, partitions)
             await registry.ownership.acquire(added)

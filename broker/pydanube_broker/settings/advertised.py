@@ -1,8 +1,8 @@
 """The address that clients connect to, which may differ from the one the broker listens on.
 
-After a look-up every official client dials the address that the broker names, not the one it was given. So it has a
-scheme (Rust, Java) and no path (Go, Python), it is not "every interface of this machine", and its host has no underscore
-(Java finds no host in such a name): docs/research/data-plane.md#41-url-rules.
+After a look-up every official client dials the address in the answer, not the one it was given. So it has a scheme
+(Rust, Java) and no path (Go, Python), it is not "every interface of this machine", and its host has no underscore (Java
+finds no host in such a name): docs/research/data-plane.md#41-url-rules.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
 
-# Documentation networks: nobody is there, and connecting a datagram socket sends nothing. It asks the routing table
-# from which of our addresses a packet would leave.
+# Documentation networks, which have no hosts. Connecting a datagram socket sends nothing. It looks up in the routing
+# table from which of our addresses a packet would leave.
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
 
 def advertised_url(given: str | None, host: str, port: int, *, secure: bool = False) -> str:
-    """Return the address told to clients: the setting, or where the broker listens."""
+    """Return the address for clients: the setting, or the one that the broker listens on."""
     if given is not None:
         return check_advertised(given, secure=secure)
     return f"{_scheme(secure)}://{_bracketed(dialled_host(host))}:{port}"
 
 
 def dialled_host(host: str) -> str:
-    """A host as clients can dial it: for "all interfaces" the address that packets to others would leave from.
+    """Return a host that clients can dial: for "all interfaces" the address from which packets to others would leave.
 
-    Without a route to anywhere only this machine can dial at all: the loopback address.
+    Without a route to another machine only this machine can dial. Then it is the loopback address.
     """
     if not _is_wildcard(host):
         return host.strip("[]")
@@ -46,7 +46,7 @@ def dialled_host(host: str) -> str:
 
 
 def check_advertised(url: str, *, secure: bool = False, field: str = "server.advertised_url") -> str:
-    """Check the URL that clients of a port are told: TLS (`secure`) or plain text has to match the port.
+    """Check the URL for clients of a port: TLS (`secure`) or plain text has to match the port.
 
     Raises `InvalidArgument`: some official client could not dial it.
     """

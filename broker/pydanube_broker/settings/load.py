@@ -1,7 +1,7 @@
-"""Combine settings from file, environment and flags; every problem names its place.
+"""Combine settings from file, environment and flags. Every problem names its place.
 
-The loader reads all three before it complains, so that one run of `config check` shows every mistake. It finds the
-line of a key by its own small scan, because `tomllib` does not keep positions.
+The loader reads all three before it reports problems, so that one run of `config check` shows every mistake. It finds
+the line of a key by its own small scan, because `tomllib` does not keep positions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydanube_broker.settings.sections import (
 )
 from pydanube_broker.settings.values import MEMORY_DIR, SECURITY_FILE, Section
 
-# Flags that are not simply `--<key>` or exist at all; only for naming a source.
+# Flags of settings, only for naming a source. Any other is `--<key>`.
 FLAGS: Final = {
     "server.host": "--host",
     "server.grpc_port": "--grpc-port",
@@ -44,14 +44,14 @@ FLAGS: Final = {
     "mcp.confirm": "--confirm",
 }
 _PREFIX: Final = "DANUBE_"
-# What commands and programs read, not a broker.
+# Variables that commands and programs read, and brokers ignore.
 CLIENT_VARIABLES: Final = frozenset(
     {"DANUBE_ADMIN_ENDPOINT", "DANUBE_BROKER_URL", "DANUBE_CLUSTERS", "DANUBE_DEBUG", "DANUBE_PRINCIPAL"}
 )
 SMALL_SEGMENTS: Final = "DANUBE_TEST_SMALL_SEGMENTS"
-# A batch of the largest message has to fit behind the head; a larger head is in a file of its own.
+# A batch of the largest message has to fit behind the head. A larger head is in a file of its own.
 MIN_SEGMENT_BYTES: Final = 16 << 20
-MAX_SEGMENT_BYTES: Final = 1 << 30  # as `journal.stored` has it
+MAX_SEGMENT_BYTES: Final = 1 << 30  # as in `journal.stored`
 assert MIN_SEGMENT_BYTES >= 3 * MAX_COPY_BYTES
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\-\" ]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\-\" ]+?)\s*=")
@@ -84,7 +84,7 @@ class Problem:
 
 
 def variable_of(section: str, key: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"{_PREFIX}{section}__{key}".upper()
 
 
@@ -99,8 +99,8 @@ def load_settings(
 
     Args:
         file: None for no file.
-        env: the environment; None for an empty one.
-        overrides: `section.key` → value, the flags; None values are not given.
+        env: the environment. None for an empty one.
+        overrides: `section.key` → value, the flags. None values are not given.
 
     Raises:
         InvalidArgument: with every problem in `details["problems"]`: `{key, value, source, line, message, suggestion}`.
@@ -125,7 +125,7 @@ def load_settings(
                 )
             )
         elif value == "" and known[section].model_fields[key].default is None:
-            continue  # the file that `config init` writes shows what is not set as an empty text
+            continue  # the file written by `config init` has unset values as empty texts
         else:
             values.setdefault(section, {})[key] = value
             sources[f"{section}.{key}"] = source
@@ -143,7 +143,7 @@ def load_settings(
 
 
 def _from_data_dir(given: Sequence[tuple[str, str, Any, Source]]) -> Iterator[tuple[str, str, Any, Source]]:
-    """Return what `danube security init` wrote into the data directory; every other source overrides it."""
+    """Yield the settings that `danube security init` wrote into the data directory. Every other source overrides them."""
     named = [value for section, key, value, _ in given if (section, key) == ("data", "dir")]
     folder = named[-1] if named else Settings().data.dir
     if folder in (None, MEMORY_DIR) or not isinstance(folder, str | Path):
@@ -158,7 +158,7 @@ def _segment_size(
 ) -> Iterator[Problem]:
     """Check the size of segments: large enough for the largest batch, small enough to be read at a start.
 
-    What code sets (`overrides`) is its own business; tests of processes set `DANUBE_TEST_SMALL_SEGMENTS`.
+    `overrides` are not checked for the minimum. Tests of processes set `DANUBE_TEST_SMALL_SEGMENTS`.
     """
     source = sources.get("journal.segment_bytes")
     journal = built.get("journal")
@@ -226,7 +226,7 @@ def _from_file(file: Path) -> Iterator[tuple[str, str, Any, Source]]:
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Line (from 1) of each `[section]`, and of each key as (section, key); the text is valid TOML."""
+    """Return the line (from 1) of each `[section]`, and of each key as (section, key). The text is valid TOML."""
     found: dict[tuple[str, ...], int] = {}
     section: tuple[str, ...] = ()
     fence = ""  # inside a multi-line string nothing looks like a key
@@ -255,16 +255,16 @@ def _path(dotted: str) -> tuple[str, ...]:
 def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, str, Any, Source]]:
     for variable, value in sorted(env.items()):
         section, separator, key = variable.removeprefix(_PREFIX).partition("__")
-        # Without the double underscore it is a client's variable (DANUBE_BROKER_URL) or somebody else's. An empty
-        # one counts as not given: that is what compose files make of a variable which is not set.
+        # Without the double underscore it is a client's variable (DANUBE_BROKER_URL), or another program's. An empty
+        # one counts as not given, because compose files set variables without a value so.
         if variable.startswith(_PREFIX) and separator and value:
             yield section.lower(), key.lower(), value, Source(kind=SourceKind.ENV, where=variable)
 
 
 def _misspelled(env: Mapping[str, str]) -> Iterator[Problem]:
-    """Variables that would be a setting's but for the double underscore: `DANUBE_LOG_LEVEL`, `DANUBE_LOGLEVEL`.
+    """Yield variables that lack only the double underscore of a setting: `DANUBE_LOG_LEVEL`, `DANUBE_LOGLEVEL`.
 
-    Others are let be: Kubernetes sets `DANUBE_SERVICE_HOST` and the like for a service called danube.
+    Others are ignored. Kubernetes sets `DANUBE_SERVICE_HOST` and the like for a service called danube.
     """
     plain = {
         f"{section}{key}".replace("_", ""): variable_of(section, key)
@@ -275,7 +275,7 @@ def _misspelled(env: Mapping[str, str]) -> Iterator[Problem]:
         word = variable.removeprefix(_PREFIX)
         if not variable.startswith(_PREFIX) or "__" in word or not value:
             continue
-        # A slip of a letter counts as well; the cutoff is far from what other programs call their own.
+        # A misspelt letter counts as well. The cutoff is far from other programs' names.
         meant = _nearest(word.replace("_", "").lower(), list(plain), cutoff=0.9)
         if meant is not None and variable not in CLIENT_VARIABLES:
             yield Problem(
@@ -298,7 +298,7 @@ def _from_flags(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, S
 def _unknown(
     known: Mapping[str, type[Section]], section: str, key: str, value: Any, source: Source
 ) -> Problem | None:
-    """Return the problem of an unknown setting, None for a known one; a suggestion is in the form of its source."""
+    """Return the problem of an unknown setting, or None. A suggestion is in the form of its source."""
     model = known.get(section)
     if model is not None and key in model.model_fields:
         return None
@@ -337,7 +337,7 @@ def _unknown(
 
 
 def _home(known: Mapping[str, type[Section]], key: str) -> str | None:
-    """`section.key` of a key that exists in exactly one section."""
+    """Return `section.key` of a key that exists in exactly one section."""
     homes = [f"{section}.{key}" for section, model in known.items() if key in model.model_fields]
     return homes[0] if len(homes) == 1 else None
 
@@ -350,11 +350,11 @@ def _nearest(word: str, words: Sequence[str], *, cutoff: float = 0.6) -> str | N
 def _invalid(
     error: ValidationError, section: str, values: Mapping[str, Any], sources: Mapping[str, Source]
 ) -> Iterator[Problem]:
-    """Return our parsers' own sentences from pydantic's error."""
+    """Return the messages of our parsers from pydantic's error."""
     seen: set[str] = set()
     for fault in error.errors(include_url=False):
         key = str(fault["loc"][0])
-        if key in seen:  # both members of `X | None` complain
+        if key in seen:  # both members of `X | None` report it
             continue
         seen.add(key)
         cause = fault.get("ctx", {}).get("error")

@@ -1,10 +1,10 @@
-"""The settings of a broker: names, defaults, and where each value came from (docs/interface.md#11-configuration).
+"""The settings of a broker: names, defaults, and the source of each value (docs/interface.md#11-configuration).
 
-Three places, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
-error, since a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
-sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen; `load` makes them.
+Of three sources, later ones win: a TOML file, the environment (`DANUBE_<SECTION>__<KEY>`), flags. An unknown key is an
+error, because a misspelt limit that is silently ignored is found out in production. Durations are seconds (float),
+sizes are bytes (int), both written as `90s` or `64MiB`. Models are frozen, and made by `load`.
 
-They are plain pydantic models: the sources of pydantic-settings do not keep file lines and variable names, and the
+They are plain pydantic models. The sources of pydantic-settings do not keep file lines and variable names, and the
 environment is an argument here, so that tests and `config show` need not touch the process's own.
 """
 
@@ -111,8 +111,8 @@ OWN_PORTS: Final = (
     "grpc_port",
     "admin_port",
     "metrics_port",
-)  # of every broker; http_port is that of `danube up`
-# What would stand in a file, a log or the list of processes where everybody reads it
+)  # of every broker. http_port belongs to `danube up`
+# Secrets that must not be in a file, a log or the list of processes.
 ENVIRONMENT_ONLY: Final = frozenset({"metadata.user", "metadata.password"})
 
 
@@ -339,7 +339,7 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a value came from; `where` is `danube.toml:12`, the variable or the flag."""
+    """The source of a value. `where` is `danube.toml:12`, the variable or the flag."""
 
     kind: SourceKind
     where: str = ""
@@ -408,11 +408,11 @@ class Settings(BaseModel):
         return self._sources
 
     def source(self, name: str) -> Source:
-        """Where the value of `section.key` came from."""
+        """Return the source of the value of `section.key`."""
         return self._sources.get(name, DEFAULT_SOURCE)
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody chose the value of `section.key`, be it the default's own."""
+        """Return whether the value of `section.key` was set, even to its default."""
         return name in self._sources
 
     def with_sources(self, sources: Mapping[str, Source]) -> Self:
@@ -421,7 +421,7 @@ class Settings(BaseModel):
         return copy
 
     def entries(self) -> Iterator[Entry]:
-        """Every setting in the order of the documentation."""
+        """Yield every setting in the order of the documentation."""
         defaults = Settings()
         for section, model in sections().items():
             for key, field in model.model_fields.items():
@@ -442,16 +442,17 @@ class Settings(BaseModel):
                 )
 
     def check_startable(self) -> None:
-        """Refuse what a broker must not, or cannot yet, be started with.
+        """Check that a broker can be started with these settings.
 
         Raises:
             InsecureBind: a public address, no TLS with authentication, and no `insecure_bind`.
-            InvalidArgument: half of what TLS needs; two ports that are one; an advertised address that some client could not dial.
+            InvalidArgument: incomplete settings of TLS, two equal ports, or an advertised address that some client
+                could not dial.
         """
         tls = self.tls
         if (tls.cert is None) != (tls.key is None) or (tls.client_ca is not None and tls.cert is None):
             missing = "tls.key" if tls.cert is not None else "tls.cert"
-            # Starting in the clear although certificates were configured would be the worst answer.
+            # Configured certificates must never result in plain text.
             raise InvalidArgument(
                 f"{missing} is missing: tls.cert and tls.key go together, and tls.client_ca goes with both",
                 field=missing,
@@ -481,7 +482,7 @@ class Settings(BaseModel):
 
 
 def sections() -> dict[str, type[Section]]:
-    """Section name → model, in the order of the documentation."""
+    """Return section name → model, in the order of the documentation."""
     found: dict[str, type[Section]] = {}
     for name, field in Settings.model_fields.items():
         assert isinstance(field.annotation, type)
@@ -491,7 +492,7 @@ def sections() -> dict[str, type[Section]]:
 
 
 def field_kind(metadata: list[Any], annotation: Any) -> tuple[ValueKind, tuple[str, ...]]:
-    """Kind and words of a field; for `X | None` they sit one level down, in the union's member."""
+    """Return the kind and the words of a field. For `X | None` they are in the union's member."""
     facts = [*metadata]
     for member in getattr(annotation, "__args__", ()):
         facts += getattr(member, "__metadata__", ())

@@ -1,4 +1,4 @@
-"""Settings of the locks: `[tls]` and `[auth]`."""
+"""Settings of TLS and authentication: `[tls]` and `[auth]`."""
 
 from __future__ import annotations
 

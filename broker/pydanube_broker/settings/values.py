@@ -1,8 +1,8 @@
-"""How one setting is written and read: durations, sizes, counts, switches and choices as typed text.
+"""The text form of a setting: durations, sizes, counts, switches and choices.
 
-The same text form serves TOML, environment variables and flags, so every parser takes a native value or a string.
-A value which does not fit raises `ValueError` with a sentence that names what would; the loader adds which setting
-and where it stood. `ValueKind` says how a value is shown again (`90s`, `64MiB`).
+The same text form serves TOML, environment variables and flags, so every parser takes a native value or a string. A
+value that does not fit raises `ValueError` with a sentence that names valid ones. The loader adds the setting and its
+source. `ValueKind` gives the form in which a value is shown again (`90s`, `64MiB`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pydanube_core.quotas import parse_quota
 from pydanube_core.units import parse_bytes, parse_duration_s
 
 MEMORY_DIR: Final = ":memory:"
-SECURITY_FILE: Final = "security.toml"  # of the data directory: what `danube security init` turns on
-MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait; below that a timer is a busy loop
+SECURITY_FILE: Final = "security.toml"  # in the data directory, written by `danube security init`
+MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait. Below that a timer is a busy loop
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -30,7 +30,7 @@ _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 class ValueKind(StrEnum):
-    """How a value is shown; carried in the field's metadata."""
+    """How a value is shown. Carried in the field's metadata."""
 
     TEXT = "text"
     SECRET = "secret"  # never shown
@@ -44,7 +44,7 @@ class ValueKind(StrEnum):
 
 
 def _plain(error: InvalidArgument) -> ValueError:
-    """Return the sentence of a units error without its field, which the loader knows better."""
+    """Return the sentence of a units error without its field, which the loader adds."""
     return ValueError(error.message.removeprefix("value: "))
 
 
@@ -144,7 +144,7 @@ def _data_dir(value: Any) -> Path | None:
 
 
 class Choice:
-    """Metadata of a field with a fixed set of words; also its parser."""
+    """Metadata of a field with a fixed set of words, and its parser."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -186,7 +186,7 @@ class Section(BaseModel):
 
 
 def format_value(value: Any, kind: ValueKind) -> str | int | bool | None:
-    """The value as it would be written in the file: text for times and sizes, TOML's own types otherwise."""
+    """Return the value as written in the file: text for times and sizes, TOML's own types otherwise."""
     if value is None:
         return None
     match kind:

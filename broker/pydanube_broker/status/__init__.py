@@ -1,1 +1,1 @@
-"""What a running broker shows of itself beside its services: health, metrics, log, HTTP status."""
+"""The status of a running broker: health, metrics, log, HTTP pages."""

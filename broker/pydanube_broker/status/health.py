@@ -1,7 +1,7 @@
 """Whether this broker accepts publishes and consumers, and why not.
 
-One place for what stands in the way: recovery, draining, a journal that failed, too little disk. `/readyz`, refusals
-and the status all read it.
+One place for all obstacles: recovery, draining, a journal that failed, too little disk. `/readyz`, refusals and the
+status all read it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from pydanube_core.facts import Reason
 
 log = logging.getLogger("pydanube.broker")
 
-# Half a lease: who stood still for less was registered all the time, and nobody that is registered is removed.
+# Half a lease. After a shorter standstill the broker is still registered, and no registered broker is removed.
 LONGEST_STANDSTILL_MS: Final = 5_000
 
 
 class Standstill:
     """Whether this process stood still for so long that it may have been removed from the cluster, or replaced.
 
-    Whoever was stopped (SIGSTOP, a suspended machine, a loop that hung) finds its sockets full of requests when it goes on,
-    and may have been removed meanwhile, its topics given to others. So nothing is accepted until the metadata have said that
-    the place is still its own. The gap is noticed by the first publish behind it, or by a timer, whichever runs first.
+    A process that was stopped (SIGSTOP, a suspended machine, a loop that hung) finds its sockets full of requests when
+    it continues. By then it may have been removed, and its topics assigned to others. So it accepts nothing until the
+    metadata confirm that its place is still its own. The gap is noticed by the first publish after it, or by a timer,
+    whichever runs first.
 
     Args:
         now_ms: a clock that counts suspension too.
-        without_metadata: whether the broker goes on without its metadata, as far as it knows.
+        without_metadata: whether the broker currently runs without its metadata.
     """
 
     __slots__ = (
@@ -60,10 +61,10 @@ class Standstill:
         self._error: Unavailable | None = None
         self.number = 0  # of the last one
         self.was_without_metadata = False  # when that began
-        self.noticed = anyio.Event()  # set while one is to be asked after
+        self.noticed = anyio.Event()  # set while one is to be checked
 
     def look(self) -> Unavailable | None:
-        """Return the error with which everything is refused now; None if nothing is. To be called at least once a second."""
+        """Return the error for all calls during a standstill, or None. Call it at least once a second."""
         now_ms = self.now_ms()
         gap_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
         if gap_ms > LONGEST_STANDSTILL_MS:
@@ -79,7 +80,7 @@ class Standstill:
         return self._error
 
     def settled(self, number: int) -> None:
-        """End the standstill of that number: etcd confirmed the broker's registration. There may be a later one."""
+        """End the standstill of that number, unless there is a later one: etcd confirmed the broker's registration."""
         self.look()
         if self.number == number:
             self._error, self.noticed = None, anyio.Event()
@@ -104,21 +105,21 @@ class Health:
         self._timer: asyncio.TimerHandle | None = None
         self.recovering = True
         self.draining = False
-        #: another broker has this one's place, or its metadata are older than it: nothing is taken, for good
+        #: Another broker has this one's place, or its metadata are older than it. Nothing is accepted, for good.
         self.fenced: Fenced | ClusterMismatch | None = None
-        self.standstill: Standstill | None = None  # None: nobody can take this broker's place
+        self.standstill: Standstill | None = None  # None: no other broker can take its place
         self.metadata_away: ClusterError | None = None  # messages flow on without it
         self.on_fenced: Callable[[Fenced | ClusterMismatch], None] = lambda _error: None
         self.journal_error: JournalReadOnly | None = None
-        # What else keeps it from taking records
+        # Another reason why the journal takes no records.
         self.journal_trouble: Callable[[], Reason | None] = lambda: None
-        # what keeps changes from being made while messages may still flow: "AUDIT_UNWRITABLE", "METADATA_UNWRITABLE"
+        # Failed kinds of changes, while messages may still flow: "AUDIT_UNWRITABLE", "METADATA_UNWRITABLE".
         self.changes_refused: dict[str, ClusterError] = {}
         self.disk: dict[str, Any] = {}
         self._disk_error: DiskFull | Unavailable | None = None
 
     def fence(self, error: Fenced | ClusterMismatch) -> None:
-        """Accept nothing more, for good, and tell the servers."""
+        """Accept nothing more, for good, and notify the servers."""
         self.fenced = error
         log.error("broker_fenced", extra={"why": error.message})
         self.on_fenced(error)
@@ -140,7 +141,8 @@ class Health:
         try:
             stat = os.statvfs(self._folder)
         except OSError as error:
-            # Nothing could be stored now: the folder was removed or its disk taken away. It is looked for again.
+            # Nothing can be stored now, because the folder was removed or its disk taken away. The next sample looks
+            # again.
             self.disk = {"free_bytes": None, "total_bytes": None, "guard_bytes": None}
             self._disk_error = Unavailable(
                 f"the data folder {self._folder} cannot be looked at ({error.strerror}): nothing is stored until it "
@@ -166,7 +168,7 @@ class Health:
             )
 
     def room(self) -> tuple[int | None, int]:
-        """Return (free bytes, None if unknown; bytes that the guard keeps free)."""
+        """Return the free bytes, or None, and the bytes that the guard keeps free."""
         self._look()
         return self.disk["free_bytes"], self.disk["guard_bytes"] or 0
 
@@ -185,22 +187,22 @@ class Health:
 
     @property
     def disk_error(self) -> ClusterError | None:
-        """Return the error of a full disk; None while it has room."""
+        """Return the error of a full disk. None while it has room."""
         return self._disk_error
 
     @property
     def storing_error(self) -> ClusterError | None:
-        """Return what keeps anything from being stored for longer than a moment."""
+        """Return the error that prevents storing for longer than a moment, or None."""
         return self.journal_error or self._disk_error
 
     def check_publish(self) -> None:
-        """Raise what refuses every publish now."""
+        """Raise the error that refuses every publish now."""
         error = self._publish_error()
         if error is not None:
             raise error
 
     def check_consume(self) -> None:
-        """Raise what refuses every consumer now. A failed journal can still be read."""
+        """Raise the error that refuses every consumer now. A failed journal can still be read."""
         if self.fenced is not None:
             raise self.fenced
         if self.draining:
@@ -221,9 +223,9 @@ class Health:
         return None if self.standstill is None else self.standstill.look()
 
     def reasons(self) -> tuple[Reason, ...]:
-        """Why this broker is not ready; empty when it is.
+        """Return why this broker is not ready. Empty if it is.
 
-        The disk is looked at now: what a publish meets within this second is not to be denied.
+        The disk is checked now, so that the result agrees with publishes of this second.
         """
         found: list[Reason] = []
         self._look()

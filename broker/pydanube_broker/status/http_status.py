@@ -23,7 +23,7 @@ class Shown(Protocol):
     def not_ready(self) -> tuple[Reason, ...]: ...
 
     def crowded(self) -> tuple[Reason, ...]:
-        """Return the resources that run short, although the broker serves everybody."""
+        """Return the resources that run short, although the broker serves all clients."""
 
     async def status(self) -> BrokerFacts: ...
 
@@ -35,7 +35,7 @@ class _PrettyJson(JSONResponse):
         return json.dumps(content, ensure_ascii=False, indent=2, default=str).encode() + b"\n"
 
 
-#: pages for which nobody is asked who he is, and what the others need
+#: Pages without authentication, and the permissions for the others.
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 PAGES: Final = {"/status": "brokers:read", "/metrics": "brokers:read"}
 
@@ -43,11 +43,11 @@ PAGES: Final = {"/status": "brokers:read", "/metrics": "brokers:read"}
 def status_app(
     shown: Shown, *, reasons_to: Callable[[], Identity | None] | None = None, only_here: bool = False
 ) -> Starlette:
-    """The pages.
+    """Return the application with the pages.
 
     Args:
-        reasons_to: who asks; whoever is not known sees whether the broker is ready, and not why.
-        only_here: refuse requests whose Host is not this machine: a page in a browser asks by another name.
+        reasons_to: returns the caller. An unauthenticated one sees whether the broker is ready, and not why.
+        only_here: refuse requests whose Host is not this machine, because a page in a browser uses another name.
     """
 
     async def healthz(request: Request) -> Response:
@@ -62,7 +62,7 @@ def status_app(
 
     async def status(request: Request) -> Response:
         facts = dataclasses.asdict(await shown.status())
-        # As `brokers.status` says it: a reason stands there only beside an unknown.
+        # As in `brokers.status`: a reason is only present beside an absent value.
         if facts["data_dir_reason"] is None:
             del facts["data_dir_reason"]
         return _PrettyJson(facts)
@@ -81,7 +81,7 @@ def status_app(
         for path, page in pages.items()
     ]
     application = Starlette(routes=routes)
-    application.router.redirect_slashes = False  # to whatever host the caller names
+    application.router.redirect_slashes = False  # it would redirect to any host that the caller names
     return application
 
 

@@ -1,12 +1,12 @@
 """Logs: one event a line on stderr, `time level event key=value …` or the same as JSON.
 
 The broker's modules log with the standard library: `logging.getLogger("pydanube.<area>")`, and
-`log.info("journal_recovered", extra={"records": 12})`: the message is the event's name, which is fixed, and every field is
-a record attribute of its own. Where the message is a sentence, `event` among the fields names the event. A record of neither
-kind is somebody else's library: its event is `log`, its text `message`.
+`log.info("journal_recovered", extra={"records": 12})`. The message is the event's fixed name, and every field is a
+record attribute of its own. If the message is a sentence, the field `event` names the event. A record of neither kind
+comes from another library. Its event is `log`, its text `message`.
 
-Values written by others (topic names, reasons) may hold line ends: the text form quotes what is not plain, so that
-no value can forge a line.
+Values written by others (topic names, reasons) may hold line ends. The text form quotes values that are not plain, so
+that no value can forge a line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydanube_core.secrets import known_secrets, without_secrets
 from pydanube_core.units import format_time
 
 _EVENT: Final = re.compile("[a-z][a-z0-9_.]*")
-# What every record has; everything else came from `extra`.
+# Attributes of every record. All others came from `extra`.
 _STANDARD: Final = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "message",
     "asctime",
@@ -38,12 +38,12 @@ _LEVELS: Final = {
 }
 
 
-# Values of this process's environment that are secrets by their names; fixed when it starts.
+# Values of this process's environment that are secrets by their names. Fixed when it starts.
 _known: Final = known_secrets(os.environ)
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """`time`, `level`, `event`, then the record's own fields, `message` where it says more than the event."""
+    """Return `time`, `level`, `event`, then the record's own fields, and `message` if it differs from the event."""
     extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
     message = record.getMessage()
     event = extra.pop("event", None)
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def configure_logging(*, level: str, format: str, stream: TextIO | None = None) -> None:
-    """Send every record of the process to stderr in our form; libraries only from `warning` up.
+    """Send every record of the process to stderr in our form. Libraries only from `warning` up.
 
     Args:
         level: of our own loggers: debug, info, warning, error.
@@ -127,7 +127,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class LogRing(logging.Handler):
-    """Keeps the last events for `brokers.logs`, bounded in number and length: no file and no shell is needed to read them."""
+    """Keeps the last events for `brokers.logs`, bounded in number and length. Reading them needs no file and no shell."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class LogRing(logging.Handler):
         )
 
     def last(self, *, lines: int, level: str | None, since_ms: int | None) -> list[LogLine]:
-        """The last lines of a level or above, the oldest first."""
+        """Return the last lines of a level or above, the oldest first."""
         wanted = LEVELS[LEVELS.index(level) :] if level in LEVELS else None
         found = [
             line

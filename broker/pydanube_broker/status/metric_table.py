@@ -1,7 +1,7 @@
 """Every metric that a broker shows at `/metrics`, declared once.
 
-`metrics.py` fills them in; the page docs/reference.md#metrics and the dashboards under deploy/grafana are made from this table.
-The original's names are kept where the meaning is the same.
+`metrics.py` fills them in. The page docs/reference.md#metrics and the dashboards under deploy/grafana are made from
+this table. The original's names are kept if the meaning is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MetricKind(StrEnum):
 
 
 class MetricArea(StrEnum):
-    """The subject of a metric; each has a dashboard of its own."""
+    """The subject of a metric. Each has a dashboard of its own."""
 
     BROKER = "broker"
     TOPIC = "topic"
@@ -31,18 +31,18 @@ class MetricArea(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDeclaration:
-    """`name` is without the ending that its kind adds (`_total`, `_info`, `_bucket` …)."""
+    """A metric. `name` is without the ending that its kind adds (`_total`, `_info`, `_bucket` …)."""
 
     name: str
     kind: MetricKind
     area: MetricArea
     text: str
     labels: tuple[str, ...] = ()
-    unit: str = ""  # bytes, s; else a count
+    unit: str = ""  # bytes or s. Otherwise a count
 
     @property
     def shown_name(self) -> str:
-        """As it stands in the text of `/metrics` and in queries; a histogram's has further endings."""
+        """The name in the text of `/metrics` and in queries. A histogram's has further endings."""
         return self.name + {MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}.get(self.kind, "")
 
 

@@ -1,7 +1,7 @@
-"""Prometheus metrics, computed when they are asked for; `metric_table.py` declares them.
+"""Prometheus metrics, computed on request. `metric_table.py` declares them.
 
-Beyond `topic_series_limit` topics the quietest are
-summed under `topic="_other"`, so that a broker of ten thousand topics does not drown its monitor.
+Beyond `topic_series_limit` topics the quietest are summed under `topic="_other"`, so that a broker of ten thousand
+topics does not overload its monitor.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Gathered:
     journal_read_only: bool
     tier_backlog_bytes: int
     tier_errors: int
-    tier_objects: Mapping[str, int]  # what was done with objects → how many
+    tier_objects: Mapping[str, int]  # work on objects → count
     peer_memory: HeldForPeers
     longest_stop_s: float
-    open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → how many
+    open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → count
     topics: Sequence[TopicSample]
     subscriptions: Sequence[SubscriptionSample]
 
 
 class BrokerMetrics:
-    """Counters kept here, and metrics read from the broker on demand."""
+    """Counters kept here, and metrics read from the broker on request."""
 
     def __init__(self, *, topic_series_limit: int) -> None:
         # (topic, code): batches, or calls of official clients
@@ -96,7 +96,7 @@ class BrokerMetrics:
         self._fsync_buckets[-1] += 1
 
     def forget(self, topics: Collection[str]) -> None:
-        """Drop the counters of topics that are gone; a topic of the same name begins at 0."""
+        """Drop the counters of topics that are gone. A topic of the same name begins at 0."""
         for counter in (
             self.rejected,
             self.rejected_messages,
@@ -112,7 +112,7 @@ class BrokerMetrics:
         return tuple(self._fsync_buckets)
 
     async def render(self, gathered: Gathered) -> bytes:
-        """Return the text of `/metrics`. Families are made in the loop, in slices; the text is made beside it."""
+        """Return the text of `/metrics`. Families are made in the loop, in slices, the text in a thread."""
         slices, families = Slices(), []
         for family in self._families(gathered):
             families.append(family)
@@ -232,7 +232,7 @@ _OF_SAMPLE: Final = ("oldest_unread_age_s", "messages_out")
 
 
 def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
-    """An empty family of a gauge or counter, as it is declared."""
+    """Return an empty family of a declared gauge or counter."""
     declared = METRICS[name]
     kind = CounterMetricFamily if declared.kind is MetricKind.COUNTER else GaugeMetricFamily
     return kind(declared.name, declared.text, labels=declared.labels)

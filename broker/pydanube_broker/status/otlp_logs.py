@@ -1,7 +1,7 @@
 """Send the broker's log to a collector by OTLP over HTTP, beside stderr: the same events and fields.
 
-Records are handed to OpenTelemetry's batch processor, which sends from a thread of its own, holds 2 048 of them at the most,
-and drops what does not fit: a collector that is away costs log records there, never the broker's time.
+Records go to OpenTelemetry's batch processor, which sends from a thread of its own, holds at most 2 048 of them, and
+drops the rest. A collector that is away costs log records there, never the broker's time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pydanube_broker.status.log import record_fields
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
 
-ANSWER_S: Final = 2.0  # of the collector; a stop waits for it once
-# Whoever sends must not be sent what it says of its own sending.
+ANSWER_S: Final = 2.0  # seconds for the collector's answer. A stop waits for it once
+# The log of the libraries that send is not sent, to prevent a loop.
 _SENDERS: Final = ("opentelemetry", "urllib3", "requests")
 
 
@@ -56,7 +56,7 @@ def _plain(value: Any) -> str | int | float | bool:
 
 @contextmanager
 def otlp_logs(url: str | None, *, version: str) -> Iterator[None]:
-    """Send the root logger's records to the collector at `url` for the block; None: nothing is sent.
+    """Send the root logger's records to the collector at `url` for the block. None: nothing is sent.
 
     Raises:
         InvalidArgument: `url` is no address of HTTP.
@@ -83,7 +83,7 @@ def otlp_logs(url: str | None, *, version: str) -> Iterator[None]:
             extra="otlp",
             module="opentelemetry",
         ) from None
-    # OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS hold as everywhere.
+    # OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS apply as usual.
     resource = Resource.create({"service.name": "danube", "service.version": version})
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPLogExporter(endpoint=url.rstrip("/") + "/v1/logs", timeout=ANSWER_S)
