@@ -70,7 +70,7 @@ class AdminState:
         """Return whether that start of a broker is over: a later one has begun, or the broker is unknown."""
         broker_id, _, incarnation = life.partition("/")
         if not broker_id.isdecimal() or not incarnation.isdecimal():
-            return True  # kept by a version that did not say whose it was
+            return True  # kept by a version that did not record its owner
         key = incarnation_key(BrokerId(int(broker_id)))
         found = await self.store.get(key)
         return found is None or IncarnationRecord.from_json(found.value, key=key).incarnation > int(

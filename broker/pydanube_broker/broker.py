@@ -2,7 +2,7 @@
 
 `async with Broker(settings, ops=…)` starts it and stops it. Start: lock the directory, read the journal (nothing is
 changed before all of it is understood), open the metadata store, take the topics, bind the ports, then serve. Stop:
-unready, refuse new publishes as retryable, finish what was taken, make cursors durable, close.
+unready, refuse new publishes as retryable, finish accepted ones, make cursors durable, close.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
-GRACE_SLACK_MS: Final = 60_000  # a grace that ends later than it may was begun by a clock that ran ahead
+GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 
 
@@ -88,9 +88,9 @@ class Broker(BrokerParts):
     """See the module.
 
     Args:
-        settings: as `load_settings` gives them.
+        settings: the result of `load_settings`.
         ops: serves `danube.ops/Call`: request bytes to response bytes.
-        administration: more methods of the admin port, path → the same; they win over the broker's own.
+        administration: more methods of the admin port, path → handler as `ops`. They win over the broker's own.
         upgrade: False refuses a data directory of an older format.
 
     Raises (on entering): any `ClusterError` of the start: `DATA_DIR_LOCKED`, `PORT_IN_USE`, `CORRUPT_JOURNAL` …
@@ -127,7 +127,7 @@ class Broker(BrokerParts):
         return self
 
     async def _start(self) -> None:
-        """Start the parts in order; each puts its own end on the stack."""
+        """Start the parts in order. Each puts its own end on the stack."""
         settings, stack = self.settings, self._stack
         settings.check_startable()
         root = logging.getLogger()
@@ -227,11 +227,12 @@ class Broker(BrokerParts):
         await self.journal.begin(self._make_room)
         self.spawn(self.chain.run())
         if self.chain.is_needed:
-            # What was found may be more than the store has: it is shown, or answered as a duplicate, once it is there.
+            # The journal may have more than the store. Such records are shown, or answered as duplicates, when they
+            # are stored.
             await self.chain.until_stored(self.journal.durable_lsn)
 
     def _read_journal(self) -> Recovered:
-        """Open the journal and read what is in it; nothing is changed yet."""
+        """Open the journal and read its contents. Nothing is changed yet."""
         self.hub = Hub()
         self.hub.on_failure = self._journal_failed
         self.journal = self._open_journal()
@@ -241,7 +242,7 @@ class Broker(BrokerParts):
         return self.journal.recover(self.hub.begins)
 
     async def _make_services(self, store: MetadataStore) -> None:
-        """Make the services and bind the ports; calls are answered once the servers start."""
+        """Make the services and bind the ports. Calls are answered when the servers have started."""
         settings, stack = self.settings, self._stack
         self.registry = Registry(self.hub, self.engine, store, settings)
         self.registry.catalog.raises_format = self._upgrade
@@ -291,7 +292,7 @@ class Broker(BrokerParts):
         stack.push_async_callback(self._stop_tasks)
         await self._begin_journal()
         with contextlib.suppress(OSError):  # tried again every few seconds
-            await self._keep_reserve()  # a disk may be filled up in these
+            await self._keep_reserve()  # a disk may be filled up between two attempts
         self.registry.begin()
         self.registry.accepted.used()
 
@@ -353,7 +354,7 @@ class Broker(BrokerParts):
             state=lambda: self.ownership.office.membership.state.value,
         )
         self.observation.observe(self.telemetry.take)
-        # A process that is started to write the last minute down would hold the stop up: only one that runs is asked.
+        # A new process for the rows of the last minute would delay the stop, so only a running one is used.
         stack.push_async_callback(self._close_telemetry)
         self.spawn(self.telemetry.run())
 
@@ -389,7 +390,7 @@ class Broker(BrokerParts):
         health = HealthService(lambda: not self.health.reasons())
         schemas = SchemaRegistryService(self.registry.schemas, self.locks)
         probes = frozenset(health.hot)
-        # Changes of the registry are planned, recorded and undone like those of the admin port
+        # Changes of the registry are planned, recorded and undone like those of the admin port.
         registry = {path: self._administration.get(path, own) for path, own in schemas.cold.items()}
         grpc = grpc_port(
             self,
@@ -469,7 +470,7 @@ class Broker(BrokerParts):
                 stream.end(error)
             self.official.end(error)
             await asyncio.gather(*(server.stop(min(1.0, grace_s / 2)) for server in self.servers))
-            # what consumers acknowledged while their streams ended
+            # acknowledgements of consumers while their streams ended
             self.engine.cursors.flush()
             await self._settled()
 
@@ -491,7 +492,7 @@ class Broker(BrokerParts):
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _maintain(self) -> None:
-        """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes in the metadata; errors are logged."""
+        """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes. Errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
             self._keep_list_changes_within, self._time_delays_anew, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
@@ -504,7 +505,7 @@ class Broker(BrokerParts):
                 try:
                     await step()
                 except Exception as error:
-                    # said once, until it goes well again: the next round is seconds away
+                    # logged once, until it succeeds again, because the next round is seconds away
                     if number not in failing:
                         log.exception("maintenance_failed", extra={"error": str(error)})
                     failing.add(number)
@@ -515,7 +516,7 @@ class Broker(BrokerParts):
         self.hub.changes.keep_within()
 
     async def _time_delays_anew(self) -> None:
-        """After a step of the wall clock that is followed, let no delayed message wait longer than it says."""
+        """After an adopted step of the wall clock, let no delayed message wait longer than its delay."""
         now, adopted = CLOCK.now_ms(), CLOCK.adopted
         if adopted == self._timed_at:
             return
@@ -536,7 +537,7 @@ class Broker(BrokerParts):
                 await anyio.to_thread.run_sync(self._reserve.keep, guard)
 
     def _make_room(self) -> bool:
-        """On a full disk give up the reserve for a start and for metadata: a deletion that frees space has to be recorded."""
+        """On a full disk give up some of the reserve, because a deletion that frees space has to be recorded."""
         released = not self.data_dir.memory and self._reserve.give_up()
         if released:
             log.warning("reserve_released", extra={"path": str(self.data_dir.path)})
@@ -554,19 +555,19 @@ class Broker(BrokerParts):
             self.hub.collect()
 
     async def forget_deleted(self) -> None:
-        """Delete topics for good when their grace is over, or at once if the disk is full."""
+        """Delete topics for good when their grace is over, or immediately if the disk is full."""
         if self.journal.read_only is not None:
             return
         if isinstance(self.health.disk_error, DiskFull):
             await self.registry.deleted.give_up()
-        elif self.ownership.office.leads():  # of several, one clock decides
+        elif self.ownership.office.leads():  # of several brokers, one clock decides
             longest_ms = int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
             await self.registry.deleted.forget(
                 CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
             )
             await self.registry.catalog.wholes.sweep(self.ownership.office.leadership.guard)
         else:
-            self.registry.catalog.index.dropped.clear()  # a new leader looks at everything
+            self.registry.catalog.index.dropped.clear()  # a new leader checks everything
 
     def _journal_trouble(self) -> Reason | None:
         return Reason(code=trouble[0], message=trouble[1]) if (trouble := self.journal.trouble()) else None

@@ -1,10 +1,10 @@
 """A leaving broker hands its topics over first (`danube up --drain`), and sends its clients after them.
 
-While topics leave, clients notice nothing: their calls are carried. Then they are sent away, in the way that all official
-clients understand (docs/research/data-plane.md#105-recipes): health checks of consumers are answered with CLOSE, and
-their streams end with UNAVAILABLE when each has had time to ask; sends and subscriptions are refused as retryable, upon
-which clients look the topic up. Look-ups are answered to the end, and acknowledgements are carried on, since most clients
-hand a refused one to their application.
+While topics leave, clients notice nothing, because their calls are carried. Then they are sent away, in the way that
+all official clients understand (docs/research/data-plane.md#105-recipes): health checks of consumers are answered with
+CLOSE, and their streams end with UNAVAILABLE when each has had time for a check. Sends and subscriptions are refused as
+retryable, upon which clients look the topic up. Look-ups are answered to the end, and acknowledgements are carried on,
+because most clients report a refused one to their application.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Patience:
     """Times in seconds.
 
     Attributes:
-        topics: for all of them to leave; those that have not stay, and come back with the broker.
-        health_checks: until consumers have asked, which they do every 5 s.
-        look_ups: clients look a topic up after five refused sends, 1.5 to 3 s; some after more.
+        topics: for all of them to leave. The others stay, and come back with the broker.
+        health_checks: until consumers have sent a health check, which they do every 5 s.
+        look_ups: clients look a topic up after five refused sends, 1.5 to 3 s. Some need more.
     """
 
     topics: float = 300.0
@@ -44,7 +44,7 @@ class Patience:
 
 
 async def depart(broker: Broker, patience: Patience) -> None:
-    """Hand all topics over and send the clients after them; stop the broker afterwards."""
+    """Hand all topics over and send the clients after them. Stop the broker afterwards."""
     try:
         await broker.moves.drain()
     except ClusterError as error:

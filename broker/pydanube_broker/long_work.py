@@ -1,7 +1,7 @@
-"""Long-running work: what runs now, and its progress.
+"""Long-running work under way, and its progress.
 
-Whoever starts some says what it counts; `brokers.status` shows it, so that a command can show progress and a person can
-see why a call has not come back. Single user: the loop.
+The caller that begins the work names the unit that it counts. `brokers.status` shows it, so that a command can show
+progress and an operator can see why a call has not returned. Single user: the loop.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class Work:
-    """One piece of work under way; `total` is None if it is not known."""
+    """One piece of work under way. `total` is None if it is not available."""
 
     operation: str
     topic: str
-    unit: str  # what `done` counts: objects, messages
+    unit: str  # of `done`: objects, messages
     started_ms: int
     total: int | None = None
     done: int = 0
@@ -43,7 +43,7 @@ class LongWork:
             del self._running[number]
 
     def status(self, now_ms: int) -> list[dict[str, Any]]:
-        """{operation, topic, unit, done, total, running_s}, the oldest first."""
+        """Return {operation, topic, unit, done, total, running_s} of each, the oldest first."""
         return [
             {
                 "operation": work.operation,

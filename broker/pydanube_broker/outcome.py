@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 from pydanube_core.errors import ClusterError
 
-#: called with None when it is done, with the error when it never will be or nobody knows
+#: Called with None on success, or with the error if it failed or its result is unknown.
 OutcomeCallback = Callable[[ClusterError | None], None]
 
 
 def outcome_of(start: Callable[[OutcomeCallback], None]) -> asyncio.Future[None]:
-    """Call `start` with a callback; return a future that ends with the outcome given to the callback."""
+    """Call `start` with a callback. Return a future that ends with the outcome given to the callback."""
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def told(error: ClusterError | None) -> None:
         if outcome.done():
-            return  # whoever waited was cancelled
+            return  # the waiting task was cancelled
         if error is None:
             outcome.set_result(None)
         else:

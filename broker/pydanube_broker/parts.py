@@ -44,7 +44,7 @@ log = logging.getLogger("pydanube.broker")
 
 
 class BrokerParts:
-    """See the module. `Broker` makes the parts in the order of its start; `tier` is None until the journal has begun."""
+    """See the module. `Broker` makes the parts in the order of its start. `tier` is None until the journal has begun."""
 
     chain: JournalChain
     data_dir: DataDir
@@ -59,11 +59,11 @@ class BrokerParts:
     retention: JournalRetention
     tier: Tier
     moves: Moves
-    relay: Relay | None  # None of a broker alone
+    relay: Relay | None  # None for a lone broker
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.telemetry: TelemetryWriter | None = None  # None: switched off, or nowhere to write to
+        self.telemetry: TelemetryWriter | None = None  # None: switched off, or no store for it
         self.locks: Locks | None = None  # None: off
         self.tls: PortCertificates | None = None  # None: plain text
         self.durability = "memory" if settings.data.memory else "fsynced"
@@ -74,7 +74,7 @@ class BrokerParts:
         self.broker_url = ""
         self.admin_url = ""
         self.metrics_url = ""
-        self.http_url: str | None = None  # of the HTTP face, which the command starts beside this broker
+        self.http_url: str | None = None  # of the HTTP port, which the command starts beside this broker
         self.log_ring = LogRing()
         self.data_changes = DataChanges()
         self.load_meter = LoadMeter(settings.balance.interval)
@@ -82,7 +82,7 @@ class BrokerParts:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def address(self) -> BrokerAddress:
-        """Return who this broker is and where it is reached, once its ports are bound."""
+        """Return this broker's id and addresses, after its ports are bound."""
         return BrokerAddress(
             broker_id=str(self.data_dir.broker_id),
             broker_url=self.broker_url,
@@ -92,7 +92,7 @@ class BrokerParts:
 
     @property
     def life(self) -> str:
-        """Name this start of the broker: `<broker_id>/<incarnation>`."""
+        """The name of this start of the broker: `<broker_id>/<incarnation>`."""
         return f"{self.data_dir.broker_id}/{self.registry.ownership.incarnation}"
 
     @property
@@ -100,7 +100,7 @@ class BrokerParts:
         return self.registry.ownership
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task that ends with the broker; a failure is logged."""
+        """Run a task that ends with the broker. A failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._finished)
@@ -111,7 +111,7 @@ class BrokerParts:
             log.error("task_failed", exc_info=task.exception())
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
-        """Append time of the message at an offset, as far as it is in memory: of the cold tier what was looked up."""
+        """Return the append time of the message at an offset, if it is in memory. Of the cold tier: times read before."""
         if offset < topic.state.tiered_offset:
             tier: Tier | None = getattr(self, "tier", None)  # the tier may still be opening
             known = None if tier is None else tier.lag.known_time_ms(topic.topic_id, offset)

@@ -1,4 +1,4 @@
-"""The ports of a broker, and what they share: connection limits, counters, memory, certificates, authentication."""
+"""The ports of a broker, and their common parts: connection limits, counters, memory, certificates, authentication."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def status_port(broker: BrokerParts, shown: Shown, room: Places) -> HttpPort:
     """Make the server for metrics and probes."""
     server, locks, tls = broker.settings.server, broker.locks, broker.tls
     locked = locks is not None and locks.required
-    # With tokens or at a public address, who asks comes by any name.
+    # With tokens or at a public address, callers may use any name of this host.
     only_here = is_loopback(server.host) and not locked
     pages = status_app(shown, reasons_to=current_identity.get if locked else None, only_here=only_here)
     return HttpPort(

@@ -1,4 +1,4 @@
-"""Give the loop back now and then in work over every topic."""
+"""Yield to the loop regularly in work over all topics."""
 
 from __future__ import annotations
 

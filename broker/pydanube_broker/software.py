@@ -8,7 +8,7 @@ from functools import cache
 
 @cache
 def version() -> str:
-    """Return the installed version; `0+source` if the package is not installed."""
+    """Return the installed version, or `0+source` if the package is not installed."""
     try:
         return importlib.metadata.version("pydanube")
     except importlib.metadata.PackageNotFoundError:

@@ -1,9 +1,9 @@
-"""Worker threads of one broker, and the turns that they need: a loop that never sleeps keeps the interpreter lock.
+"""Worker threads of one broker, and the release of the interpreter lock for them.
 
-While any thread has work, one callback releases the lock in each iteration of the loop. It is armed once, however
-many are waiting: armed once a request instead it brought everything to a halt (docs/design.md#4-the-journal). A loop with
-nothing else to do sleeps between, which releases the lock as well: kept awake, it took a processor for as long as a
-thread waited for the disk.
+A loop that never sleeps keeps the interpreter lock. So while any thread has work, one callback releases it in each
+iteration of the loop. There is one callback for all threads, because one per request stopped all progress
+(docs/design.md#4-the-journal). A loop with nothing else to do sleeps in between, which also releases the lock. Kept
+awake, it would use a processor for as long as a thread waits for the disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turn rounds of the sampler into rows of the telemetry tables. Pure.
 
-Cursors and the broker are told in every round; heads, consumers and loads of topics less often, so what was told of
-them last is kept: as much as the sampler itself keeps of them.
+Each round has rows of the changed cursors and of the broker. Rows of heads, consumers and loads of topics are less
+frequent, so their last samples are kept, as many as the sampler itself keeps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = tuple[Any, ...]
 
 
 def _columns(table: Table) -> Callable[[Any], Row]:
-    """Return what reads a table's columns behind `taken_at` and `broker_id` from a sample, whose times end in `_ms`."""
+    """Return a reader of a table's columns after `taken_at` and `broker_id` from a sample, whose times end in `_ms`."""
     return attrgetter(
         *(f"{each.name}_ms" if each.kind is Kind.TIME else each.name for each in table.columns[2:])
     )
@@ -42,7 +42,7 @@ _consumer: Final = _columns(CONSUMERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts that stay while the broker runs. Capacities that nobody declared are None."""
+    """Facts that stay while the broker runs. Undeclared capacities are None."""
 
     broker_id: str
     incarnation: int  # of this start of the broker
@@ -52,14 +52,14 @@ class Machine:
     network_out_bytes_per_s: float | None = None
 
 
-LEAVING: Final = ("draining", "drained")  # states of a broker that is given no topics, as rows tell them
+LEAVING: Final = ("draining", "drained")  # states in rows of a broker that gets no topics
 
 
 class RoundRows:
-    """Keeps the last samples; single user.
+    """Keeps the last samples. Single user.
 
     Args:
-        state: asks for the state that this broker is registered with.
+        state: returns the state in this broker's registration.
     """
 
     def __init__(self, machine: Machine, state: Callable[[], str]) -> None:
@@ -68,14 +68,14 @@ class RoundRows:
         self._heads: dict[int, HeadSample] = {}
         self._cursors: dict[tuple[int, int], CursorSample] = {}
         self._consumers: dict[tuple[int, int], dict[int, ConsumerSample]] = {}
-        self._changed: dict[tuple[int, int], CursorSample] = {}  # since rows were made last
+        self._changed: dict[tuple[int, int], CursorSample] = {}  # since the last rows
         self._rounds = 0
         self._broker_told: Row | None = None
 
     def take(self, found: Round, *, due: bool = True) -> Mapping[str, Sequence[Row]]:
-        """Return the rows of a round, by table; none if they are not due yet: changes are then part of the next ones.
+        """Return the rows of a round, by table. Empty if they are not due yet. Then the next rows have the changes.
 
-        All have the round's time: rows of a subject differ by whole intervals then, and cost less.
+        All have the round's time. So rows of a subject differ by whole intervals, and cost less.
         """
         for topic_id in found.gone_topics:
             self._heads.pop(topic_id, None)
@@ -94,7 +94,7 @@ class RoundRows:
             told.setdefault((consumer.topic_id, consumer.subscription_id), {})[consumer.consumer_id] = (
                 consumer
             )
-        self._consumers |= told  # a subscription is told with all of its consumers
+        self._consumers |= told  # a subscription's sample comes with those of all its consumers
         if not due:
             return {}
         taken, broker_id = found.taken_at_ms, self._machine.broker_id
@@ -118,7 +118,7 @@ class RoundRows:
         return rows
 
     def last_word(self, taken_ms: int) -> Row | None:
-        """Return the broker's last row, which says that it stopped. None if no round was written."""
+        """Return the broker's last row, with state `stopped`. None if no round was written."""
         if self._broker_told is None:
             return None
         facts = dict(zip(BROKERS.names, self._broker_told, strict=True))
@@ -169,7 +169,7 @@ class RoundRows:
 
 
 def removed_row(broker_id: str, taken_ms: int) -> Row:
-    """Return the row that says of another broker that it was removed. Its other columns say nothing."""
+    """Return the row with state `removed` for another broker. Its other columns are empty."""
     nothing = {Kind.INT: 0, Kind.FLOAT: 0.0, Kind.TEXT: "", Kind.TIME: taken_ms, Kind.FLAG: False}
     facts = {each.name: None if each.nullable else nothing[each.kind] for each in BROKERS.columns}
     facts |= {"broker_id": broker_id, "state": "removed"}

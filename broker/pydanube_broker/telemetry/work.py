@@ -1,4 +1,4 @@
-"""Telemetry in the tier's process: write rows to files, merge and delete files. Blocking; only this module uses pyarrow."""
+"""Telemetry in the tier's process: write, merge and delete files. Blocking. Only this module uses pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TelemetryWork:
         return {"telemetry_write": self.write, "telemetry_tend": self.tend}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        """Write files. `files`: [{table, key, sizes}]; `blob` has the rows of each, in order."""
+        """Write files. `files`: [{table, key, sizes}]. `blob` has the rows of each, in order."""
         at = written = 0
         for file in arguments["files"]:
             table = table_named(file["table"])

@@ -1,7 +1,7 @@
 """Write telemetry: take rounds in the loop, give them to the tier's process every `flush_age`.
 
-In the loop a row costs a microsecond: it is packed where it is taken, by `marshal`, and decoded in the process that has
-pyarrow. What waits is bounded by bytes: beyond it rounds are dropped and counted, and the telemetry has a gap, which
+In the loop a row costs a microsecond: `marshal` packs it there, and the process that has pyarrow decodes it. The
+waiting rows are bounded by bytes. Beyond that, rounds are dropped and counted, and the telemetry has a gap, which
 reports show as one. A store that is away costs telemetry, never messages.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the tier's process has this package, and would load pydanti
 log = logging.getLogger("pydanube.telemetry")
 
 WAITING_BYTES: Final = 16 << 20  # about ten minutes of a thousand busy subscriptions
-_SLICE_ROWS: Final = 500  # packed at once: half a millisecond
+_SLICE_ROWS: Final = 500  # packed together: half a millisecond
 _TEND_EVERY: Final = 10  # flushes between two rounds of upkeep
 _STEPS: Final = 20  # of one round of upkeep
 _CLOSE_S: Final = 5.0
@@ -68,12 +68,12 @@ class _Packed:
 
 
 class TelemetryWriter:
-    """Gathers rounds, given to `take`, and writes them; `run` is its task. Single user: the loop.
+    """Gathers rounds, given to `take`, and writes them. `run` is its task. Single user: the loop.
 
     Args:
-        call: asks the tier's process.
+        call: calls the tier's process.
         cluster: first part of every key.
-        state: asks for the state that this broker is registered with.
+        state: returns the state in this broker's registration.
     """
 
     def __init__(
@@ -112,11 +112,12 @@ class TelemetryWriter:
         )
 
     def take(self, found: Round) -> None:
-        """Take a round. Never waits, never raises; without room for it, it is dropped and counted."""
-        # The sampler may look more often than is written down, and its rounds are never quite an interval apart.
+        """Take a round. Never waits, never raises. Without room for it, it is dropped and counted."""
+        # The sampler may sample more often than this interval, and its rounds are never quite an interval apart.
         due_ms = self._taken_ms + self._settings.sample_interval * 1000 - found.interval_s * 500
-        # A clock that was set back repeats times that are told: nothing is due until it has caught up. One that was
-        # ahead for a moment, by a year perhaps, would mean nothing for a year: that is not waited for.
+        # A clock that was set back repeats written times, so nothing is due until it has caught up. After a clock
+        # that was ahead for a moment, perhaps by a year, that would be nothing for a year, so a larger step back is
+        # not waited for.
         set_back = found.taken_at_ms < self._taken_ms - _SET_BACK_MS
         due = self._taken_ms == 0 or found.taken_at_ms >= due_ms or set_back
         rows = self._rows.take(found, due=due)
@@ -147,7 +148,7 @@ class TelemetryWriter:
                 await self._tend()
 
     async def aclose(self) -> None:
-        """Write what was taken, and that the broker stopped, if that is quick."""
+        """Write the waiting rows, and that the broker stopped, if that is quick."""
         word = self._rows.last_word(self._now_ms())
         if word is not None:
             self._pack(BROKERS.name, word[0], [word])
@@ -161,7 +162,7 @@ class TelemetryWriter:
         self._pack(BROKERS.name, now_ms, [removed_row(broker_id, now_ms)])
 
     async def flush(self) -> None:
-        """Write everything that waits, one file for each table and day; what fails is tried again next time."""
+        """Write all waiting rows, one file for each table and day. Rows that failed are tried again next time."""
         async with self._flushing:
             taken = list(self._waiting)
             if not taken:
@@ -185,8 +186,8 @@ class TelemetryWriter:
                 )
             blob = b"".join(each.data for packed in parts.values() for each in packed)
             try:
-                # Not among what gives way to all else: a tenth of a second a minute, and a busy hour is what one wants
-                # to read about.
+                # Not with low priority: it takes a tenth of a second a minute, and the telemetry of a busy hour is
+                # the most useful.
                 said, _ = await self._call("telemetry_write", {"files": files, "urgent": True}, blob)
             except ClusterError as error:
                 self._failed(error)
@@ -219,7 +220,7 @@ class TelemetryWriter:
 
     def _failed(self, error: ClusterError) -> None:
         self._errors += 1
-        if self._error is None:  # once for an outage
+        if self._error is None:  # once per outage
             log.warning("telemetry_failed", extra={"error": error.message})
         self._error = error.message
 
@@ -230,6 +231,6 @@ def usable_cpus() -> int | None:
 
 
 def machine_of(broker_id: str, incarnation: int) -> Machine:
-    """Return processors and memory. The network's capacity cannot be asked, nor is it declared yet."""
+    """Return processors and memory. The network's capacity can neither be read nor declared yet."""
     memory = psutil.virtual_memory().total
     return Machine(broker_id=broker_id, incarnation=incarnation, cpus=usable_cpus(), memory_bytes=memory)

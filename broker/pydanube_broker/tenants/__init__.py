@@ -1,1 +1,1 @@
-"""Quotas of namespaces and principals at this broker: what they use, and how much they may."""
+"""Quotas of namespaces and principals at this broker: their use, and their limits."""

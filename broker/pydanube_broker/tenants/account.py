@@ -1,8 +1,8 @@
-"""The use of one namespace or one principal at this broker, compared with its quota. Pure: time comes in.
+"""The use of one namespace or one principal at this broker, compared with its quota. Pure: time is an argument.
 
-Rates are taken afterwards: a batch is stored, or sent, whole, and who brought it waits until the debt is paid. So nothing
-is refused for coming at once, order is kept, and who shares the account waits by turns; the rate holds on the average.
-Only where the debt is beyond `LONGEST_DEBT_MS`, since many came at once, the next is refused.
+Rates are charged afterwards. A batch is stored, or sent, as a whole, and its session waits until the debt is paid. So
+no batch is refused because of a burst, the order is kept, and sessions of one account wait in turn. The rate applies to
+the average. Only if the debt exceeds `LONGEST_DEBT_MS`, because many came together, the next batch is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_DEBT_MS: Final = 10_000
 
 @dataclass(slots=True)
 class QuotaTally:
-    """How often one quota took effect, and when last (monotonic milliseconds)."""
+    """How often one quota took effect, and the last time (monotonic milliseconds)."""
 
     times: int = 0
     waited_ms: int = 0
@@ -29,7 +29,7 @@ class QuotaTally:
 
 
 class Account:
-    """See the module. Changes of its quota count from the next call."""
+    """See the module. A change of its quota takes effect with the next call."""
 
     __slots__ = (
         "__weakref__", "_hard", "_soft", "counts", "kind", "name", "quota", "refused", "slowed", "warned",
@@ -39,7 +39,7 @@ class Account:
         self.kind: Kind = kind
         self.name = name
         self.quota = Quota(kind=kind, name=name)
-        self.counts: Counter[str] = Counter()  # connections, producers, stored_bytes: as they are now
+        self.counts: Counter[str] = Counter()  # connections, producers, stored_bytes: the present numbers
         self.slowed: dict[str, QuotaTally] = {}  # by quota
         self.refused: dict[str, QuotaTally] = {}
         self.warned: dict[str, QuotaTally] = {}
@@ -51,7 +51,7 @@ class Account:
         return f"{self.kind} {self.name}"
 
     def idle(self, now_ms: int) -> bool:
-        """Whether the account holds nothing that would be lost if it were forgotten."""
+        """Return whether the account has no state that would be lost if it were forgotten."""
         return not any(self.counts.values()) and not any(
             bucket.wait_ms(0, now_ms) for bucket in self._hard.values()
         )
@@ -68,7 +68,7 @@ class Account:
         )
 
     def set_quota(self, quota: Quota, now_ms: int) -> None:
-        """Set another quota; debts stay."""
+        """Set another quota. Debts stay."""
         self.quota = quota
         for buckets, wanted in ((self._hard, quota.limits), (self._soft, quota.warnings)):
             rates = {key: rate for key, rate in wanted.items() if rate and key in RATES}
@@ -83,7 +83,7 @@ class Account:
     # -- rates ---------------------------------------------------------------------------------------------------
 
     def take(self, key: str, count: int, now_ms: int) -> int:
-        """Count messages and bytes that came or left; return how many ms their sender has to wait."""
+        """Count messages and bytes that came or left. Return how many ms their sender has to wait."""
         self._watch(key, count, now_ms)
         bucket = self._hard.get(key)
         if bucket is None:
@@ -102,7 +102,7 @@ class Account:
             raise self._exceeded(key, debt_ms - LONGEST_DEBT_MS, now_ms)
 
     def take_one(self, key: str, now_ms: int) -> None:
-        """Count one of a quota whose excess is an error. Raises `QuotaExceeded`; then nothing was counted."""
+        """Count one of a quota whose excess is an error. Raises `QuotaExceeded`, and then nothing was counted."""
         self._watch(key, 1, now_ms)
         bucket = self._hard.get(key)
         if bucket is not None:
@@ -111,7 +111,7 @@ class Account:
             bucket.take(1, now_ms)
 
     def _watch(self, key: str, count: int, now_ms: int) -> None:
-        """Count for a warning, which is due when the rate is exceeded; nobody waits for it."""
+        """Count for a warning, which is due when the rate is exceeded. It causes no wait."""
         soft = self._soft.get(key)
         if soft is not None:
             soft.take(count, now_ms)

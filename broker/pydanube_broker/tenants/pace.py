@@ -12,16 +12,16 @@ class Pace:
     """See the module.
 
     Args:
-        share: what the session takes from; None: nothing, it has no topic yet.
-        topic: by whose name diagnosis knows it.
-        go_on: called when what was waited for is paid.
+        share: the accounts that the session counts against. None: none, because it has no topic yet.
+        topic: its name in diagnosis.
+        go_on: called when the debt is paid.
     """
 
     __slots__ = ("_go_on", "_share", "_topic", "slowed", "untold")
 
     def __init__(self, share: Share | None = None, topic: str = "", go_on: Callable[[], None] = lambda: None):
         self.slowed = False
-        self.untold: Waited | None = None  # the last wait, until its client is told
+        self.untold: Waited | None = None  # the last wait, until it is reported to the client
         self._share = share
         self._topic = topic
         self._go_on = go_on
@@ -32,12 +32,12 @@ class Pace:
             self._share.check_publish()
 
     def count_published(self, messages: int, size: int) -> None:
-        """Count published messages and their bytes; pause the producer if its quota is used up."""
+        """Count published messages and their bytes. Pause the producer if its quota is used up."""
         if self._share is not None and self._share.on:
             self._wait(self._share.count_published(self._topic, messages, size))
 
     def count_delivered(self, messages: int, size: int) -> None:
-        """Count delivered messages and their bytes; pause delivery if the quota is used up."""
+        """Count delivered messages and their bytes. Pause delivery if the quota is used up."""
         if self._share is not None and self._share.on:
             self._wait(self._share.count_delivered(self._topic, messages, size))
 

@@ -1,9 +1,9 @@
 """Processor time that calls of one principal may take from the loop, over all its calls.
 
-A single call has bounds of its own. Many calls below those bounds would still hold up everybody else, so each principal, or
-each address where authorization is off, has a budget. Only steps that hold the loop for `LONG_STEP_S` or more count:
-short steps alternate with the work of others anyway. A principal in debt waits before its next call begins, and nothing
-is refused. The operator at the broker's own socket has no budget.
+A single call has bounds of its own. Many calls below those bounds would still delay all other callers, so each
+principal, or each address if authorization is off, has a budget. Only steps that hold the loop for `LONG_STEP_S` or
+more count, because short steps alternate with others' work anyway. A principal in debt waits before its next call
+begins, and nothing is refused. The operator at the broker's own socket has no budget.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 Handler = Callable[[bytes], Awaitable[bytes]]
 
 LONG_STEP_S: Final = 0.01
-#: microseconds per second that long steps of one principal may take, which is also its burst: the other half is for others
+#: Microseconds per second that long steps of one principal may take, and its burst. The other half is for others.
 BUDGET_US: Final = 500_000
-MOST_ACCOUNTS: Final = 10_000  # beyond it those without debt are forgotten
+MOST_ACCOUNTS: Final = 10_000  # beyond this number, those without debt are forgotten
 
 log = logging.getLogger("pydanube.rpc")
 
@@ -47,7 +47,7 @@ class ProcessorAccount:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the debt is paid; 0 without one."""
+        """Seconds until the debt is paid. 0 without one."""
         return self._bucket.wait_ms(1, monotonic_ms()) / 1000
 
     async def room(self) -> None:
@@ -59,7 +59,7 @@ class ProcessorAccount:
             await asyncio.sleep(wait_s)
 
 
-#: the account that the task under way charges, for work that it hands to threads
+#: The account charged by the running task, for work that it hands to threads.
 charged: ContextVar[ProcessorAccount | None] = ContextVar("charged", default=None)
 
 
@@ -76,7 +76,7 @@ class ProcessorBudget:
         self._accounts: dict[str, ProcessorAccount] = {}
 
     def account(self, called: Called = COLD_CALL) -> ProcessorAccount | None:
-        """Return the account of a caller; None for the operator and for other brokers on their own behalf."""
+        """Return the account of a caller. None for the operator and for other brokers on their own behalf."""
         identity = called.identity
         if identity is not None and identity.actor is not None:
             identity = identity.actor
@@ -102,7 +102,7 @@ class ProcessorBudget:
         return {path: self.bound(handler) for path, handler in handlers.items()}
 
     async def within(self, work: Awaitable[T], account: ProcessorAccount | None) -> T:
-        """Run work on an account: it begins once there is no debt, and its long steps are charged."""
+        """Run work on an account. It begins when there is no debt, and its long steps are charged."""
         if account is None:
             return await work
         try:

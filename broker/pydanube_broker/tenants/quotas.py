@@ -1,7 +1,8 @@
 """The cluster's quotas, applied to this broker's sessions.
 
-They follow the metadata store like roles and bindings. A rate holds at each broker; topics, subscriptions and stored bytes are those of the cluster as this broker knows them.
-While there is no quota at all a batch costs one comparison.
+They follow the metadata store like roles and bindings. A rate applies per broker. Topics, subscriptions and stored
+bytes are counted for the cluster, from this broker's copy of its state. If no quota is set, a batch costs one
+comparison.
 """
 
 from __future__ import annotations
@@ -20,39 +21,39 @@ from pydanube_broker.records import Aside, Records
 from pydanube_broker.tenants.account import Account
 from pydanube_broker.topics.gate import monotonic_ms
 
-MOST_ACCOUNTS: Final = 10_000  # held; beyond it those go of which nothing counts
-MOST_SLOWED: Final = 1_000  # topics of which it is remembered what slowed them down
+MOST_ACCOUNTS: Final = 10_000  # accounts. Beyond it, idle ones are removed
+MOST_SLOWED: Final = 1_000  # topics with a record of the quotas that slowed them
 
 
 class Quotas:
     """See the module. Single user: the loop.
 
     Args:
-        defaults: `[quota]`: kind → what holds for whoever has no quota of his own.
+        defaults: `[quota]`: kind → the limits of holders without a quota of their own.
     """
 
     def __init__(self, state: AdminState, defaults: Mapping[Kind, str], aside: Aside | None = None) -> None:
-        self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → when last
+        self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → last time
         self._defaults: dict[Kind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
-        self.on = any(each.limits for each in self._defaults.values())  # there is a quota
+        self.on = any(each.limits for each in self._defaults.values())  # any quota is set
         self._own: dict[tuple[Kind, str], Quota] = {}
         self._stored = admin_table(QUOTAS, Quota.from_bytes)
         self.records = Records(state.store, [self._stored, version_table()], changed=self._apply, aside=aside)
-        # Sessions hold theirs; that a debt is not forgotten with its session, the last ones are held here.
+        # Sessions hold theirs. The last ones are also held here, so that a debt outlives its session.
         self._accounts: WeakValueDictionary[tuple[Kind, str], Account] = WeakValueDictionary()
         self._held: dict[tuple[Kind, str], Account] = {}
         self._shares: WeakValueDictionary[tuple[str, str], Share] = WeakValueDictionary()
 
-    # -- which there are -----------------------------------------------------------------------------------------
+    # -- the quotas in effect -----------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Take in all changes made up to now. Raises `StoreUnavailable`: what is known stays in force."""
+        """Read all changes made up to now. Raises `StoreUnavailable`: the quotas before stay in effect."""
         await self.records.refresh(SECURITY_VERSION)
 
     def _apply(self, keys: Sequence[str]) -> None:
-        """Apply the quotas as they are now to all accounts."""
+        """Apply the present quotas to all accounts."""
         self._own = {(quota.kind, quota.name): quota for quota in self._stored}
         self.on = bool(self._own) or any(each.limits for each in self._defaults.values())
         now_ms = monotonic_ms()
@@ -60,7 +61,7 @@ class Quotas:
             account.set_quota(self.of(account.kind, account.name), now_ms)
 
     def of(self, kind: Kind, name: str) -> Quota:
-        """Return the quota in effect: the holder's own, else the one for everybody, else that of the settings."""
+        """Return the quota in effect: the holder's own, else the general one, else that of the settings."""
         own = self._own.get((kind, name)) or self._own.get((kind, ""))
         return own or self._defaults.get(kind) or Quota(kind=kind, name=name)
 
@@ -84,15 +85,15 @@ class Quotas:
         return list(self._accounts.values())
 
     def of_principal(self, identity: Identity | None) -> Account | None:
-        """Return a principal's account; None for an unknown caller, and for the operator on this machine."""
+        """Return a principal's account. None for an unauthenticated caller, and for the operator on this machine."""
         if identity is None or identity.method == "none" or identity.everything:
             return None
         return self.account("principal", str(identity.principal))
 
-    # -- what is taken -------------------------------------------------------------------------------------------
+    # -- the use of quotas ---------------------------------------------------------------------------------------
 
     def share(self, namespace: str, identity: Identity | None) -> Share:
-        """Return the accounts that a session on a topic of the namespace counts against; the same object for the same principal."""
+        """Return the accounts for a session on a topic of the namespace. The same object for the same principal."""
         principal = self.of_principal(identity)
         key = (namespace, "" if principal is None else principal.name)
         found = self._shares.get(key)
@@ -103,7 +104,7 @@ class Quotas:
         return found
 
     def connection(self, identity: Identity) -> Callable[[], None]:
-        """Count a connection of an authenticated principal; call the result when it closes.
+        """Count a connection of an authenticated principal. Call the result when it closes.
 
         Raises `QuotaExceeded`: it is one too many.
         """
@@ -127,9 +128,9 @@ class Quotas:
     async def making(
         self, key: str, namespace: str, number: int, present: Callable[[], int]
     ) -> AsyncIterator[None]:
-        """Context in which topics or subscriptions are created; creations under way count, too.
+        """Context in which topics or subscriptions are created. Creations under way count, too.
 
-        Raises `QuotaExceeded`: they would be too many; nothing has begun.
+        Raises `QuotaExceeded`: they would be too many. Nothing has begun.
         """
         if not self.on or namespace == SYSTEM_NAMESPACE:
             yield
@@ -151,7 +152,7 @@ class Quotas:
                 account.counts["stored_bytes"] = await stored(account.name)
 
     def note_slowed(self, topic: str, quota: str) -> None:
-        """Note, for diagnosis, the quota that a topic's traffic waits for."""
+        """Record, for diagnosis, the quota that a topic's traffic waits for."""
         if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
             del self.slowed[next(iter(self.slowed))]
         self.slowed.setdefault(topic, {})[quota] = monotonic_ms()
@@ -162,7 +163,7 @@ class Quotas:
         return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
 
     def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
-        """Return ((holder, quota, slowed | refused | warned), how often), for metrics."""
+        """Return ((holder, quota, slowed | refused | warned), count), for metrics."""
         for use in self.uses()[:MOST_SLOWED]:
             for what, found in (("slowed", use.slowed), ("refused", use.refused), ("warned", use.warned)):
                 for quota, (times, _) in found.items():
@@ -187,7 +188,7 @@ class Share:
 
     @property
     def on(self) -> bool:
-        """Whether any quota is set; if not, nothing else is asked."""
+        """Whether any quota is set. If not, nothing else is checked."""
         return self._quotas.on
 
     def check_publish(self) -> None:
@@ -199,14 +200,14 @@ class Share:
             account.check_room("stored_bytes", account.counts["stored_bytes"], now_ms, more=0)
 
     def count_published(self, topic: str, messages: int, size: int) -> Waited | None:
-        """Count published messages; return how long their producer has to wait."""
+        """Count published messages. Return how long their producer has to wait."""
         for account in self.accounts:
-            if "stored_bytes" in account.quota.limits:  # until it is measured again
+            if "stored_bytes" in account.quota.limits:  # until the next measurement
                 account.counts["stored_bytes"] += size
         return self._took(topic, "messages_in_per_s", messages, "bytes_in_per_s", size)
 
     def count_delivered(self, topic: str, messages: int, size: int) -> Waited | None:
-        """Count delivered messages; return how long their consumer has to wait."""
+        """Count delivered messages. Return how long their consumer has to wait."""
         return self._took(topic, "messages_out_per_s", messages, "bytes_out_per_s", size)
 
     def _took(self, topic: str, by_number: str, messages: int, by_size: str, size: int) -> Waited | None:
