@@ -1,15 +1,15 @@
 """The port between admin core and brokers: facts that operations read, and the changes that they make.
 
-Broker and admin core do not import each other. The broker implements `ClusterPort` structurally; the command that
-starts both hands it over. It is made of three parts, by who can answer:
+Broker and admin core do not import each other. The broker implements `ClusterPort` structurally, and the command that
+starts both passes it on. It has three parts, which differ in the brokers that can answer:
 
-- `MetadataPort`: what stands in the metadata store. Any broker answers, and all answer the same.
-- `TopicPort`: what only the owner of a topic knows or may change. The topic is the first argument of every method, so
-  that a call finds its broker by it; a partitioned topic has an owner for each partition.
-- `EachBrokerPort`: what each broker knows of itself and of the topics it owns. Asked of one it is this broker's answer;
-  the cluster's is that of all together.
+- `MetadataPort`: the content of the metadata store. Any broker answers, and all answers are the same.
+- `TopicPort`: facts and changes of a topic that only its owner has. The topic is the first argument of every method,
+  by which a call finds its broker. A partitioned topic has an owner for each partition.
+- `EachBrokerPort`: each broker's facts about itself and the topics it owns. The answer of the cluster joins those of
+  all brokers.
 
-Topics and subscriptions are given as whole names (`/namespace/topic`); every method may raise a `ClusterError`.
+Topics and subscriptions are given as whole names (`/namespace/topic`). Every method may raise a `ClusterError`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LagFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorHistory:
-    """One subscription of a topic; one element for each point of its `TopicHistory`, None if it was not observed then."""
+    """One subscription of a topic: an element for each point of its `TopicHistory`, None if it was not observed."""
 
     lag_messages: Sequence[int | None]
     acknowledged: Sequence[int | None]  # counted since the broker started
@@ -90,27 +90,27 @@ class TopicHistory:
 
 
 class MetadataPort(Protocol):
-    """The content of the metadata store: catalog, policies, schemas, and what the admin core keeps there.
+    """The content of the metadata store: catalog, policies, schemas, and the admin core's own records.
 
-    Keys of the admin core are relative, as `plans/…`; values are at most 200 KiB.
+    Keys of the admin core are relative, as `plans/…`. Values are at most 200 KiB.
     """
 
     async def topic_index(self) -> Sequence[TopicKey]:
-        """Return every topic, in no order; cheap, also for ten thousand."""
+        """Return every topic, in no order. Cheap also for ten thousand."""
 
     async def log_count(self) -> int:
         """Return the number of users' topics, each partition counted."""
 
     async def lag_index(self, topic: str | None, subscription: str | None) -> Sequence[LagKey]:
-        """Return every subscription of each log, in the order of `LagKey.place`; cheap, also for ten thousand.
+        """Return every subscription of each log, in the order of `LagKey.place`. Cheap also for ten thousand.
 
-        Nothing is found where nothing matches.
+        Empty if nothing matches.
 
         Raises `TopicNotFound`.
         """
 
     async def topics_alike(self, topic: str) -> Sequence[str]:
-        """Return topics that an unknown name may have been meant as, best first; cheap among ten thousand, too."""
+        """Return topics similar to an unknown name, best first. Cheap also among ten thousand."""
 
     async def create_topic(
         self,
@@ -121,18 +121,18 @@ class MetadataPort(Protocol):
         durability: str,
         options: Mapping[str, Any],
     ) -> CreatedTopicFacts:
-        """Create a topic; its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
+        """Create a topic. Its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
-        """Add partitions up to a number; clients see the new ones when all exist.
+        """Add partitions up to a number. Clients see the new ones when all exist.
 
-        Raises `TopicNotFound`, `InvalidArgument` for too many, `Conflict` where it has as many by now.
+        Raises `TopicNotFound`, `InvalidArgument` for too many, `Conflict` if it already has as many.
         """
 
     async def restore_topic(self, call_id: str) -> str:
-        """Restore what a change deleted, with messages and cursors; return the topic's name. Idempotent.
+        """Restore the topic that a change deleted, with messages and cursors, and return its name. Idempotent.
 
-        Raises `TopicNotFound` where nothing is kept any more, `NameReused`, `NamespaceNotFound`.
+        Raises `TopicNotFound` if nothing is kept any more, `NameReused`, `NamespaceNotFound`.
         """
 
     async def topic_policies(self, topic: str) -> PolicyFacts: ...
@@ -142,7 +142,7 @@ class MetadataPort(Protocol):
     async def create_namespace(
         self, namespace: str, policies: Mapping[str, int | None], *, created_at_ms: int | None = None
     ) -> None:
-        """Create a namespace. Raises `AlreadyExists`. `created_at_ms`: that of a deleted one which is restored."""
+        """Create a namespace. Raises `AlreadyExists`. `created_at_ms`: of a deleted one that is restored."""
 
     async def delete_namespace(self, namespace: str) -> None:
         """Delete a namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`, `InvalidArgument` for a built-in one."""
@@ -155,7 +155,7 @@ class MetadataPort(Protocol):
     async def restore_subscription(self, call_id: str) -> None:
         """Restore a subscription that a change deleted, with its cursors. Idempotent.
 
-        Raises `SubscriptionNotFound` where nothing is kept any more, `NameReused`, `TopicNotFound`.
+        Raises `SubscriptionNotFound` if nothing is kept any more, `NameReused`, `TopicNotFound`.
         """
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
@@ -171,24 +171,24 @@ class MetadataPort(Protocol):
     async def is_over(self, life: str) -> bool:
         """Return whether that start of a broker is over: a later one has begun, or the broker was removed.
 
-        A broker that is merely not heard of lives: it may be at work.
+        A broker that only does not answer is not over, because it may be at work.
         """
 
     async def write_state(
         self, changes: Mapping[str, bytes | None], *, expected: Mapping[str, int | None] | None = None
     ) -> int:
-        """Put values, delete those that are None, in one transaction; return its revision.
+        """Put values and delete those that are None, in one transaction, and return its revision.
 
         Args:
-            expected: key → the revision it must have, None where it must not be there.
+            expected: key → the revision it must have, None if it must not exist.
 
         Raises:
-            Conflict: one has another revision; nothing was changed.
+            Conflict: one has another revision. Nothing was changed.
         """
 
     @property
     def locks(self) -> LocksPort | None:
-        """The broker's permission checks; None if authorization is off."""
+        """The broker's permission checks, None if authorization is off."""
 
     @property
     def quotas(self) -> QuotasPort:
@@ -218,22 +218,22 @@ class MetadataPort(Protocol):
         """Return the number of topics that wait for each owner that is not registered now."""
 
     async def reported_at_ms(self, broker_id: str) -> int | None:
-        """Return when a broker last reported how far its topics go; None if it never did."""
+        """Return when a broker last reported the ends of its topics, None if it never did."""
 
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
-        """Return the owner of a topic, or of each partition; None: nobody yet. Empty for an unknown topic."""
+        """Return the owner of a topic, or of each partition, None without one yet. Empty for an unknown topic."""
 
     async def removal(self, broker_id: str) -> RemovalFacts:
-        """Return what a removal would affect. Raises `LastBroker`, `InvalidArgument` (never existed), `Conflict` (is registered)."""
+        """Return the effects. Raises `LastBroker`, `InvalidArgument` (never existed), `Conflict` (is registered)."""
 
     async def remove_broker(self, broker_id: str) -> None:
         """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
 
     async def journals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return {id, term, state, copies} of the journal of each broker that ever registered; none if this one is alone."""
+        """Return {id, term, state, copies} of each journal of a broker ever registered. Empty if this one is alone."""
 
     async def take_over_facts(self, topic: str) -> Sequence[TakeOverFacts]:
-        """Return what others would take over of a topic whose owner is lost, for each partition that has a lost owner.
+        """Return the facts of a take-over by other brokers, for each partition of the topic that has a lost owner.
 
         Raises `TopicNotFound`, `Conflict` (its owner is registered, or copied nothing), `StoreUnavailable`.
         """
@@ -242,7 +242,7 @@ class MetadataPort(Protocol):
         """Have others take the topic over: the leader does within seconds. Idempotent. Raises as `take_over_facts`."""
 
     async def leader(self) -> BrokerAddress | None:
-        """Return the broker that assigns topics; None while none is in office."""
+        """Return the broker that assigns topics, None while there is none."""
 
 
 class TopicPort(Protocol):
@@ -254,9 +254,9 @@ class TopicPort(Protocol):
     async def delete_topic(
         self, topic: str, *, grace: Grace | None = None, held: Sequence[UnusedFacts] | None = None
     ) -> None:
-        """Delete a topic. With a grace it can be restored; without, its messages are deleted at once.
+        """Delete a topic. With a grace it can be restored. Without, its messages are deleted immediately.
 
-        Raises `Conflict`: an owner no longer holds it as `hold_unused` returned.
+        Raises `Conflict` if an owner no longer holds it as `hold_unused` returned.
         """
 
     async def hold_unused(
@@ -270,27 +270,27 @@ class TopicPort(Protocol):
         """Close a topic, or a subscription, to clients if it is unused, until it is deleted or released.
 
         Args:
-            starts: concrete topic → the cursor that counts as unused; None: the cursors do not matter.
+            starts: concrete topic → the cursor that counts as unused. None: the cursors do not matter.
             from_partition: close only partitions from this index on. Those without producers that never had a message
                 count as unused.
 
-        Raises `Conflict`, `ConsumerBusy`: it is in use.
+        Raises `Conflict`, `ConsumerBusy` if it is in use.
         """
 
     async def release_unused(self, topic: str, subscription: str | None = None) -> None:
-        """Open again what `hold_unused` closed. Idempotent."""
+        """Reopen a topic or subscription that `hold_unused` closed. Idempotent."""
 
     async def drop_partitions(self, topic: str, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
         """Delete the partitions of a topic from an index on, all or none.
 
-        Raises `Conflict`: an owner no longer holds them as `hold_unused` returned.
+        Raises `Conflict` if an owner no longer holds them as `hold_unused` returned.
         """
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Delete what is below an offset of each concrete topic; durable on return."""
+        """Delete the messages below an offset of each concrete topic. Durable on return."""
 
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
-        """Set some policies, None removes one; takes effect at once. Raises `InvalidArgument` for a partition."""
+        """Set some policies, None removes one. Takes effect immediately. Raises `InvalidArgument` for a partition."""
 
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
         """Create a subscription on every partition. Raises `AlreadyExists`, `LimitReached`."""
@@ -299,10 +299,10 @@ class TopicPort(Protocol):
         """Return concrete topic → the offset of a position in it."""
 
     async def seek_subscription(self, topic: str, subscription: str, position: str) -> None:
-        """Move the cursor on every partition; durable on return."""
+        """Move the cursor on every partition. Durable on return."""
 
     async def skip_messages(self, topic: str, subscription: str, count: int) -> int:
-        """Acknowledge the first `count` open messages of a concrete topic; return how many were."""
+        """Acknowledge the first `count` open messages of a concrete topic, and return how many were acknowledged."""
 
     async def unacknowledged(self, topic: str, subscription: str, offsets: Sequence[int]) -> Sequence[int]:
         """Return which of some offsets of a concrete topic are not acknowledged, ascending."""
@@ -310,20 +310,20 @@ class TopicPort(Protocol):
     async def redeliver(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
         """Deliver acknowledged messages of a concrete topic again, each at its own offset, to this subscription only.
 
-        What is not acknowledged is left out, and what its window has no room for. Sessions and other deliveries go on.
-        Durable on return; returns the offsets. Raises `Conflict`, `DispatchMismatch`.
+        Messages that are not acknowledged, or have no room in its window, are left out. Sessions and other deliveries
+        go on. Returns the offsets. Durable on return. Raises `Conflict`, `DispatchMismatch`.
         """
 
     async def end_of_oldest(self, topic: str, subscription: str, count: int) -> int:
-        """Return one past the `count`-th unacknowledged message of a concrete topic, or past the last; 0 or the floor if none."""
+        """Return one past the `count`-th or last unacknowledged message of a concrete topic, 0 or the floor if none."""
 
     async def acknowledge(
         self, topic: str, subscription: str, ranges: Sequence[tuple[int, int]], operation: str
     ) -> None:
-        """Acknowledge ranges of a concrete topic, unread ones too; durable on return. `operation`: told by diagnosis."""
+        """Acknowledge ranges of a concrete topic, also unread ones. Durable on return. Diagnosis names `operation`."""
 
     async def withdraw(self, topic: str, subscription: str, messages: Sequence[Redelivery]) -> Sequence[int]:
-        """Acknowledge those redelivered messages that were not sent since; durable on return; returns the offsets."""
+        """Acknowledge redelivered messages that were not sent since, and return their offsets. Durable on return."""
 
     async def purge_subscription(self, topic: str, subscription: str) -> None:
         """Acknowledge everything published so far."""
@@ -333,14 +333,14 @@ class TopicPort(Protocol):
     ) -> None:
         """Delete a subscription. With a grace it can be restored.
 
-        Raises `Conflict`: it was to be `held` (`hold_unused`), and is not any more.
+        Raises `Conflict` if it was to be `held` (`hold_unused`), and is no longer.
         """
 
     async def cursors(self, topic: str, subscription: str) -> Mapping[str, bytes]:
         """Return concrete topic → an image of the cursor, for `place_cursors`."""
 
     async def place_cursors(self, topic: str, subscription: str, images: Mapping[str, bytes]) -> None:
-        """Put the cursors back where they stood; durable on return."""
+        """Restore the cursors to their images. Durable on return."""
 
     async def compare_cursors(
         self, topic: str, subscription: str, images: Mapping[str, bytes], starts: Mapping[str, int]
@@ -350,19 +350,19 @@ class TopicPort(Protocol):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields; takes effect at once. An empty `dead_letter_topic` is the default one.
+        """Set some of the seven fields. Takes effect immediately. An empty `dead_letter_topic` is the default one.
 
-        With `keep` they are kept for a subscription that is not there yet, instead of those kept before; none: forget
-        them.
+        With `keep` they are kept for a subscription that does not exist yet, instead of those kept before. Without
+        fields, those are dropped.
         """
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
-        """Return how many messages `set_failure_policy` would drop or dead-letter at once."""
+        """Return how many messages `set_failure_policy` would drop or dead-letter immediately."""
 
     async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
         """Return lag and throughput over the window, of one subscription or of the `most` with the most lag.
 
-        Raises `TopicNotFound`; of an unknown subscription there is no cursor.
+        Raises `TopicNotFound`. For an unknown subscription there is no cursor.
         """
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
@@ -372,12 +372,12 @@ class TopicPort(Protocol):
         """Return the findings about one subscription. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
     async def diagnose_producer(self, topic: str, producer: str | None) -> Diagnosis:
-        """Return findings about what keeps messages from coming in. Raises `TopicNotFound`, `InvalidArgument` (unknown producer)."""
+        """Return causes that keep messages out. Raises `TopicNotFound`, `InvalidArgument` (unknown producer)."""
 
     async def topic_ranges(
         self, topic: str, *, start: str | None, until: str | None
     ) -> Mapping[str, tuple[int, int]]:
-        """Return concrete topic → [start, end) between two positions, also for a partitioned topic; None: its begin, its end."""
+        """Return concrete topic → [start, end) between two positions, also of a partitioned topic. None: begin, end."""
 
     async def objects(self, topic: str, *, start: int, end: int | None) -> Sequence[Mapping[str, Any]]:
         """Return the committed objects, as `ObjectItem`, with times in milliseconds since 1970."""
@@ -385,12 +385,12 @@ class TopicPort(Protocol):
     async def verify_objects(self, topic: str, *, start: int, end: int | None) -> Mapping[str, Any]: ...
 
     async def flush_objects(self, topic: str) -> int:
-        """Tier everything that is committed now; return how many offsets that were."""
+        """Tier everything that is committed now, and return the number of offsets."""
 
     async def compact_objects(self, topic: str) -> int: ...
 
     async def orphans(self, topic: str) -> Sequence[Mapping[str, Any]]:
-        """Return {path, bytes} of what `collect_objects` would delete."""
+        """Return {path, bytes} of the objects that `collect_objects` would delete."""
 
     async def collect_objects(self, topic: str) -> Sequence[Mapping[str, Any]]: ...
 
@@ -407,7 +407,7 @@ class TopicPort(Protocol):
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int
     ) -> Sequence[MessageFacts]:
-        """Return messages of `[start, end)`, ascending; at least one if there is one, however large."""
+        """Return messages of `[start, end)`, ascending. At least one if there is one, however large."""
 
     async def publish_message(
         self, topic: str, *, payload: bytes, key: str | None, attributes: Mapping[str, str]
@@ -416,22 +416,22 @@ class TopicPort(Protocol):
 
 
 class EachBrokerPort(Protocol):
-    """The facts of one broker and the topics that it owns; its lists have only those."""
+    """The facts of one broker and the topics that it owns. Its lists have only those."""
 
     async def topic_facts(self, topics: Sequence[str]) -> Sequence[Sequence[TopicFacts]]:
-        """Return the facts of the named topics, in their order; those deleted meanwhile are left out."""
+        """Return the facts of the named topics, in their order. Deleted ones are left out."""
 
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
-        """Return what retention would delete of these topics together, if these policies were in effect."""
+        """Return the messages that retention would delete from these topics together with these policies in effect."""
 
     async def subscriptions(
         self, topic: str | None, subscription: str | None
     ) -> Sequence[SubscriptionFacts]: ...
 
     async def list_changes(self, since: Mapping[str, int] | None) -> Sequence[ListChanges]:
-        """Return the changes of this broker's lists since its mark, by its start; None: only the present mark.
+        """Return the changes of this broker's lists since its mark, by its start. None: only the present mark.
 
-        Cheap also with ten thousand topics: it costs what changed. What changed may be no more.
+        The cost depends on the number of changes, not of topics. A changed item may no longer exist.
         """
 
     async def lag_of_status(
@@ -440,12 +440,12 @@ class EachBrokerPort(Protocol):
         """Return the subscriptions of each log with this settled status. Raises `TopicNotFound`."""
 
     async def lag_facts(self, keys: Sequence[LagKey]) -> Sequence[LagFacts]:
-        """Return the lag of the keys, in their order; those gone meanwhile are left out."""
+        """Return the lag of the keys, in their order. Deleted ones are left out."""
 
     async def diagnose_cluster(self) -> Diagnosis: ...
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
-        """Return (open alerts, worst first; the last closed ones, newest first)."""
+        """Return the open alerts, worst first, and the last closed ones, newest first."""
 
     @property
     def life(self) -> str:
@@ -454,11 +454,11 @@ class EachBrokerPort(Protocol):
     def clock_apart_ms(self) -> tuple[int, int]:
         """Return by how much the broker's clock is ahead of its slowest witness, and behind its fastest.
 
-        What deletes by age takes the first off its time; what finds a time in the future adds the second.
+        Deletion by age subtracts the first from its time. A check for times in the future adds the second.
         """
 
     def clock_differs(self, broker_id: str, sealed: bytes, details: Mapping[str, Any]) -> bool:
-        """Return whether another broker refused a sealed call because its clock differs; the next is for its clock.
+        """Return whether another broker refused a sealed call because its clock differs. The next call uses its clock.
 
         Args:
             details: of the error that it answered.
@@ -469,11 +469,11 @@ class EachBrokerPort(Protocol):
     async def unload(self) -> None:
         """Hand over every topic that can leave, and take no new ones, until `activate`.
 
-        Raises `LastBroker`: there is no other broker that takes topics.
+        Raises `LastBroker` if no other broker takes topics.
         """
 
     async def activate(self) -> str:
-        """Take topics again; return the state: `active`."""
+        """Take topics again, and return the state: `active`."""
 
     async def settings(self) -> Sequence[SettingFacts]: ...
 
@@ -494,7 +494,7 @@ class EachBrokerPort(Protocol):
     async def consumers(self) -> Sequence[SessionFacts]: ...
 
     async def disconnect(self, session_id: str) -> bool:
-        """Close a producer's or consumer's connection; return whether there was one. The client may reconnect."""
+        """Close a producer's or consumer's connection, and return whether there was one. The client may reconnect."""
 
     async def journal(self) -> Mapping[str, Any]: ...
 
@@ -505,16 +505,16 @@ class EachBrokerPort(Protocol):
         """Return the key of this broker's audit records, made if there is none."""
 
     async def open_audit(self) -> tuple[int, bytes | None]:
-        """Create the audit topic if needed; return its next offset, and the payload of its last message, both stored."""
+        """Create the audit topic if needed. Return its next offset and the payload of its last message, both stored."""
 
     async def append_audit(self, payloads: Sequence[bytes], *, at: int) -> None:
-        """Append messages in one batch; on stable storage on return, also on a full disk.
+        """Append messages in one batch. On stable storage on return, also with a full disk.
 
         Args:
             at: the offset that the first one gets.
 
         Raises:
-            Conflict: the topic ends elsewhere, since somebody else has appended; nothing was written.
+            Conflict: the topic ends elsewhere, because another broker has appended. Nothing was written.
         """
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
@@ -525,13 +525,13 @@ class EachBrokerPort(Protocol):
     ) -> Mapping[str, Any]:
         """Copy at most so many records to a file of the broker's machine, or a topic: {path, records, next_seq, end_seq}.
 
-        `start`: the first one's number; None: what the file has not yet, or the oldest. `any_folder`: `file` may be a
-        path; else it is a bare name, below `exports/` in the data directory.
+        `start`: the first one's number. None: the first that the file does not have, or the oldest. `any_folder`:
+        `file` may be a path. Otherwise it is a bare name, below `exports/` in the data directory.
         """
 
 
 class ClusterPort(MetadataPort, TopicPort, EachBrokerPort, BalancePort, Protocol):
-    """Everything the admin core asks of the brokers."""
+    """All calls from the admin core to the brokers."""
 
     @property
     def this(self) -> ClusterPort:

@@ -1,11 +1,12 @@
-"""The one error tree: what every face shows and every client catches.
+"""The one error tree, shown by every face and caught by every client.
 
-A code decides everything else: its class, whether a retry may help, the gRPC status it travels as and the exit
-code of a command. A class that gives a status and an exit code is a row of that table, `CODES`
-(docs/interface.md#5-errors-and-exit-codes), and its code is its name. Errors carry facts in `details` (`field` and `value` for bad input) and, in `next`, the calls that would help.
+A code decides everything else: its class, whether a retry may help, the gRPC status it travels as and the exit code of
+a command. A class with a status and an exit code is a row of that table, `CODES`
+(docs/interface.md#5-errors-and-exit-codes), and its code is its name. Errors carry facts in `details` (`field` and
+`value` for bad input) and, in `next`, the calls that would help.
 
-On the wire between our own processes an error travels whole, as JSON (`to_json`, `from_json`); to foreign gRPC
-clients as status and `CODE: message`.
+On the wire between our own processes an error travels whole, as JSON (`to_json`, `from_json`), to foreign gRPC clients
+as status and `CODE: message`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Final, Self
 
 
 class GrpcStatus(IntEnum):
-    """gRPC's status codes, all of them; kept here because core does not import grpc."""
+    """All status codes of gRPC, defined here because core does not import grpc."""
 
     OK = 0
     CANCELLED = 1
@@ -54,7 +55,7 @@ CODES: Final[dict[str, Code]] = {}
 _CLASSES: Final[dict[str, type[ClusterError]]] = {}
 
 
-MAX_TEXT: Final = 8_192  # of a message or a detail: what it quotes may be of any size
+MAX_TEXT: Final = 8_192  # of a message or a detail, because quoted values may be of any size
 
 
 def _cut(text: str) -> str:
@@ -65,10 +66,10 @@ class ClusterError(Exception):
     """Base of everything this project raises on purpose.
 
     Args:
-        message: what failed, where, and what to do next; shown to people as it is.
+        message: what failed, where, and what to do next. Shown to people unchanged.
         next: calls that would help: objects with `operation`, `tool`, `command`, `arguments`, `why`.
         retry_after_ms: for retryable errors, the earliest sensible time to try again.
-        retryable: False where this one stays as it is though its code may pass (an undo after a later change).
+        retryable: False if this error does not pass although its code may (an undo after a later change).
         details: facts, JSON values only: `field`, `value`, `topic`, `offset`, `outcome` …
     """
 
@@ -77,7 +78,7 @@ class ClusterError(Exception):
     def __init_subclass__(
         cls, *, grpc: GrpcStatus | None = None, exit: int = 1, code: str | None = None
     ) -> None:
-        """Enter a class into the table; one without a status is a kind of the one that it derives from."""
+        """Enter a class into the table. One without a status has the code of its base class."""
         if grpc is not None:
             cls.code = code or re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
             assert cls.code not in CODES, "two classes share a code"
@@ -164,7 +165,7 @@ class ClusterError(Exception):
 
     @staticmethod
     def from_dict(body: Mapping[str, Any]) -> ClusterError:
-        """Rebuild an error that came over the wire; an unknown code becomes INTERNAL and keeps its name."""
+        """Rebuild an error that came over the wire. An unknown code becomes INTERNAL and keeps its name."""
         details, steps, wait_ms = body.get("details"), body.get("next"), body.get("retry_after_ms")
         return error_for(
             str(body.get("code", "INTERNAL")),
@@ -177,7 +178,7 @@ class ClusterError(Exception):
 
     @staticmethod
     def from_json(text: str) -> ClusterError:
-        """Rebuild an error; text that holds none becomes `Internal` and says so: an error path must not fail."""
+        """Rebuild an error. Other text becomes an `Internal` that quotes it, because an error path must not fail."""
         try:
             body = json.loads(text)
         except (ValueError, RecursionError):
@@ -188,7 +189,7 @@ class ClusterError(Exception):
 
 
 class Retryable(ClusterError):
-    """The same call may succeed later; wait `retry_after_ms` if it is given."""
+    """The same call may succeed later. Wait `retry_after_ms` if it is given."""
 
 
 class Fatal(ClusterError):
@@ -207,7 +208,7 @@ def error_for(
     retry_after_ms: int | None = None,
     retryable: bool = True,
 ) -> ClusterError:
-    """Return an error of the class that belongs to `code`; an unknown code becomes `Internal`."""
+    """Return an error of the class that belongs to `code`. An unknown code becomes `Internal`."""
     own = ("next", "retry_after_ms", "retryable")
     facts = {str(k): v for k, v in (details or {}).items() if k not in own}
     cls = _CLASSES.get(code)
@@ -217,7 +218,7 @@ def error_for(
     return cls(message, next=next, retry_after_ms=retry_after_ms, retryable=retryable, **facts)
 
 
-# ClosedResource and WindowFull never leave the SDK; ConditionNotMet is a command's own.
+# ClosedResource and WindowFull never leave the SDK. ConditionNotMet is a command's own.
 
 
 class TopicNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
@@ -285,7 +286,7 @@ class ProducerFenced(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
 
 
 class ProducerUnknown(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
-    """The broker does not know this producer id."""
+    """The broker has no such producer id."""
 
 
 class OutOfSequence(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=1):
@@ -321,7 +322,7 @@ class TierNotShared(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
 
 
 class StoreUnsuitable(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
-    """The object store replaces objects that may only be made, so that topics cannot be stored there."""
+    """The object store overwrites objects that must only be created, so that topics cannot be stored there."""
 
 
 class FormatTooNew(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
@@ -381,7 +382,7 @@ class PayloadInvalid(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
 
 
 class NotDelivered(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
-    """An acknowledgement of what was never delivered."""
+    """An acknowledgement of a message that was never delivered."""
 
 
 class PageInvalid(Misuse, grpc=GrpcStatus.INVALID_ARGUMENT, exit=2):
@@ -421,7 +422,7 @@ class MetadataUnavailable(StoreUnavailable, grpc=GrpcStatus.UNAVAILABLE, exit=3)
 
 
 class Overloaded(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
-    """Too much is waiting already; the call was not begun."""
+    """Too much is waiting already. The call was not begun."""
 
 
 class RateLimited(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
@@ -437,7 +438,7 @@ class QuotaExceeded(Retryable, grpc=GrpcStatus.RESOURCE_EXHAUSTED, exit=3):
 
 
 class DiskFull(Retryable, grpc=GrpcStatus.INTERNAL, exit=3):
-    """The disk has no room; nothing was stored."""
+    """The disk has no room. Nothing was stored."""
 
 
 class DeadlineExceeded(Retryable, grpc=GrpcStatus.DEADLINE_EXCEEDED, exit=3):
@@ -445,7 +446,7 @@ class DeadlineExceeded(Retryable, grpc=GrpcStatus.DEADLINE_EXCEEDED, exit=3):
 
 
 class Conflict(Retryable, grpc=GrpcStatus.ABORTED, exit=3):
-    """Somebody else changed it first."""
+    """Another change came first."""
 
 
 class PlanRequired(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):

@@ -24,7 +24,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Metadata that could not be read or applied, and what mends it."""
+    """Metadata that could not be read or applied, and the remedy."""
 
     key: str
     why: str
@@ -64,7 +64,7 @@ class SessionFacts:
     session_id: str  # decimal
     topic: str
     name: str
-    exclusive: bool = False  # a producer that holds the topic alone; the active consumer of a failover one
+    exclusive: bool = False  # an exclusive producer, or the active consumer of a failover subscription
     subscription: str | None = None  # of a consumer
     in_flight: int | None = None
     connected_at_ms: int | None = None
@@ -87,8 +87,8 @@ class DataChange:
 
     operation: str  # that does the same: subscriptions.seek …
     at_ms: int
-    principal: str | None  # who was proven; None: nobody asks
-    client: str  # what it calls itself, or nothing
+    principal: str | None  # the authenticated one. None: authentication is off
+    client: str  # its name for itself, or empty
     address: str
     topic: str
     partition: int | None = None
@@ -104,7 +104,7 @@ class DataChangesTaken:
     """The changes gathered since the last request for them."""
 
     changes: tuple[DataChange, ...]
-    left_out: int  # more than were kept
+    left_out: int  # beyond those kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class TrafficFacts:
     redelivered: int
     publish_rejected: int
     dropped: int
-    # What is there now; of all topics without those of the system namespace
+    # Present numbers. Of all topics, without those of the system namespace
     logs: int
     subscriptions: int
     producers: int
@@ -149,7 +149,7 @@ class SettingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateItem:
-    """A value that the admin core keeps in the metadata store; `revision` guards its next change."""
+    """A value that the admin core keeps in the metadata store. `revision` guards its next change."""
 
     key: str
     value: bytes
@@ -164,14 +164,14 @@ class ConsumerFacts:
     credit_messages: int
     in_flight: int
     connected_at_ms: int
-    # What follows has defaults for what an older broker answers.
+    # The following fields have defaults for answers of older brokers.
     delivered: int = 0
     oldest_in_flight_s: float | None = None
-    # when its client said anything last; None: not kept for this kind of client
+    # when its client last sent anything. None: not recorded for this kind of client
     heard_at_ms: int | None = None
-    answered_at_ms: int | None = None  # when it acknowledged or gave back anything last
+    answered_at_ms: int | None = None  # when it last acknowledged or gave back a message
     standing: str = "answering"  # or set_aside, on_trial
-    standing_s: float | None = None  # since when; None while it answers
+    standing_s: float | None = None  # since when. None while it answers
     expired: int = 0  # deliveries since it answered last
     dropped: int = 0  # non-reliable topics: messages it was too slow for
 
@@ -187,12 +187,12 @@ class SubscriptionFacts:
     type: str
     state: CursorState
     lag_bytes: int | None
-    # Append time of the oldest unread message; None at lag 0 or if unknown
+    # Append time of the oldest unread message. None at lag 0 or if unknown
     oldest_unread_append_ms: int | None
     consumers: tuple[ConsumerFacts, ...] = ()
     blocked_reason: str | None = None
     created_at_ms: int | None = None
-    # When a consumer answered for messages last; None: not since the broker's start
+    # When a consumer last answered for messages. None: not since the broker's start
     last_consumed_ms: int | None = None
     last_consumer: str | None = None  # which one
 
@@ -203,7 +203,7 @@ class TopicFacts:
     topic_id: int
     parent: str | None  # the partitioned topic it is a part of
     partition: int | None
-    partitions: int  # of a partitioned parent; 0 for a concrete topic
+    partitions: int  # of a partitioned parent, 0 for a concrete topic
     dispatch_strategy: str
     durability: str
     created_at_ms: int
@@ -239,7 +239,7 @@ class CreatedTopicFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedFacts:
-    """What guards the deletion of logs that one owner holds closed because they are unused there."""
+    """The guards of the deletion of logs that one owner holds closed because they are unused there."""
 
     broker_id: str
     incarnation: int
@@ -248,7 +248,7 @@ class UnusedFacts:
 
 
 def sums_of_parts(parts: Sequence[TopicFacts]) -> dict[str, Any]:
-    """Return the fields of a whole topic's facts that are made of its parts': counts, bytes, names, the newest publish."""
+    """Return the fields of a whole topic's facts that sum up its parts: counts, bytes, names, the newest publish."""
     return {
         **{name: sum(getattr(part, name) for part in parts) for name in _SUMMED},
         "subscriptions": tuple(sorted({name for part in parts for name in part.subscriptions})),
@@ -272,7 +272,7 @@ class PolicyFacts:
     """Policies of a topic or namespace."""
 
     own: Mapping[str, Any]  # set here
-    # What holds: from here, the namespace or the broker's settings; 0 is no limit
+    # Values in effect: from here, the namespace or the broker's settings. 0 is no limit
     effective: Mapping[str, int]
 
 
@@ -280,10 +280,10 @@ class PolicyFacts:
 class RetentionFacts:
     """The stored messages that retention would delete under certain policies."""
 
-    messages: int = 0  # that go at once
+    messages: int = 0  # deleted immediately
     bytes: int = 0
-    later_messages: int = 0  # stored now, that may go after those
-    # Not before; None: there is no telling, a limit by size takes what is oldest
+    later_messages: int = 0  # stored now, and may be deleted after those
+    # Not before. None: unpredictable, because a limit by size deletes the oldest
     later_from_ms: int | None = None
     waits_for_cursors: bool = True  # none of them goes before every subscription has acknowledged it
 
@@ -347,7 +347,7 @@ class FailedMoveFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLeft:
-    """A topic of a broker that is gone. `stored_to`: the store has it up to here; `known_to`: the last known offset."""
+    """A topic of a broker that is gone. `stored_to`: the store has it up to here. `known_to`: the last known offset."""
 
     topic: str
     is_deleted: bool  # and may come back
@@ -360,7 +360,7 @@ class TopicLeft:
 class RemovalFacts:
     """The topics that others take over when a broker is removed.
 
-    `said_at_ms` is the time of the broker's last report about them; None: it never reported.
+    `said_at_ms` is the time of the broker's last report about them. None: it never reported.
     """
 
     broker_id: str
@@ -373,13 +373,14 @@ class RemovalFacts:
 class TakeOverFacts:
     """A concrete topic of a lost broker, as the object store and the chain of that broker's journal have it.
 
-    `copied_to` is the end of the messages that are there; `reported_to` that of the broker's last report, None without one.
+    `copied_to` is the end of the messages that are there, `reported_to` that of the broker's last report, None without
+    one.
     """
 
     topic: str
     broker_id: str  # its owner
     copied_to: int
-    copied_at_ms: int | None  # append time of the newest message in the chain; None: the chain has none
+    copied_at_ms: int | None  # append time of the newest message in the chain. None: the chain has none
     reported_to: int | None
     reported_at_ms: int | None
     missing_messages: int  # known to be neither in the store nor in the chain
@@ -391,9 +392,9 @@ class TopicAtStop:
     """A topic that a broker serves, and its messages that are in this broker's journal alone."""
 
     topic: str
-    waits: bool  # for this broker's return; otherwise another broker serves it
+    waits: bool  # for this broker's return. Otherwise another broker serves it
     messages: int
-    oldest_ms: int | None  # append time of the oldest of them; None: there are none, or it is unknown
+    oldest_ms: int | None  # append time of the oldest of them. None: there are none, or it is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +416,7 @@ class BrokerAddress:
     broker_url: str
     admin_url: str
     zone: str = ""
-    state: str = ""  # as it is registered: starting, active, draining, drained; empty where that is not asked
+    state: str = ""  # as it is registered: starting, active, draining, drained. Empty if not requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,4 +447,4 @@ class BrokerFacts:
     topics: int
     read_only: bool
     ready: bool
-    reasons: tuple[Reason, ...]  # why it is not ready, and what is not as it should be besides
+    reasons: tuple[Reason, ...]  # why it is not ready, and its other problems

@@ -1,4 +1,4 @@
-"""Diagnosis without guessing: lag statuses and rules, pure; shared by the broker, alerts, reports and consoles."""
+"""Diagnosis without guessing: lag statuses and rules. Pure, and shared by the broker, alerts, reports and consoles."""
 
 from pydanube_core.diagnosis.age import AgeQuality, UnreadAge
 from pydanube_core.diagnosis.lag_status import (

@@ -1,11 +1,11 @@
-"""The age of the oldest unread message, and how well it is known. Nothing is extrapolated beyond the samples.
+"""The age of the oldest unread message, and its quality. Nothing is extrapolated beyond the samples.
 
 | quality | the age is |
 |---|---|
 | `exact` | from the message's own append time, or nothing is unread |
-| `bounded` | between two known times; the older end is given, both are in `low_s` and `high_s` |
-| `interpolated` | between two heads that were seen: the message was appended between them; the older end is given |
-| `unknown` | not known: the message is older than every head seen, or there are none |
+| `bounded` | between two known times. The older end is given, both are in `low_s` and `high_s` |
+| `interpolated` | between two heads that were seen: the message was appended between them. The older end is given |
+| `unknown` | none: the message is older than every head seen, or there are none |
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class UnreadAge:
 def append_time_between(
     times_ms: Sequence[int], offsets: Sequence[int], offset: int
 ) -> tuple[int, int] | None:
-    """Return the two sampled times between which the message at `offset` was appended; None if there are none.
+    """Return the two sampled times between which the message at `offset` was appended. None if there are none.
 
-    A head of h at t says: h-1 was there at t, h was not. So the message came after the last look at which the head
-    was at most its offset, and no later than the next one.
+    A head of h at t means that h-1 existed at t, and h did not. So the message came after the last sample with a head
+    of at most its offset, and no later than the next one.
     """
     at = bisect_right(offsets, offset)
     if at == 0 or at == len(offsets):

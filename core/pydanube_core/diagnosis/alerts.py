@@ -2,7 +2,7 @@
 
 A finding of warning or worse opens an alert once it was there in `open_after` looks in a row, and the alert closes
 after `close_after` looks without it. Its id is made of rule, subject and the moment it opened. Open alerts and the
-last closed ones are kept, each up to a bound; what opens beyond it is counted.
+last closed ones are kept, each up to a bound. Alerts beyond it are counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Pending:
 
 
 class Alerts:
-    """The open and closed alerts of a broker. Mutable; owned by its observer."""
+    """The open and closed alerts of a broker. Mutable, owned by its observer."""
 
     def __init__(self, options: DiagnosisOptions) -> None:
         self._options = options

@@ -1,7 +1,7 @@
 """How fast a disk fills, and over what time that was observed. Pure.
 
-A copy that runs for two minutes says nothing of the next day: a rate counts for `AHEAD` times as long as it was seen, and
-only as far as both halves of that time had it.
+A copy that runs for two minutes does not predict the next day. So a rate counts for `AHEAD` times as long as it was
+observed, and is the lower of the rates of both halves of that time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ FEWEST: Final = 5  # samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    bytes_per_s: float  # that free space shrinks by; 0 or less: it does not
+    bytes_per_s: float  # that free space shrinks by. 0 or less: it does not
     seen_s: float
 
 
 def filling(samples: Sequence[tuple[int, int]], *, room: int, least_s: float) -> Filling | None:
-    """Return the highest rate at which `room` will be used up; if none does, the rate over all samples.
+    """Return the highest rate at which `room` will be used up. If none does, return the rate over all samples.
 
     Args:
         samples: (time_ms, free bytes), ascending.
         room: bytes until it is full.
-        least_s: a shorter time says how fast one file was written.
+        least_s: minimum time. A shorter one shows only how fast one file was written.
 
     Returns:
         None if there are too few samples, or they cover less.

@@ -11,7 +11,7 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 
 
 class Severity(IntEnum):
-    """How severe a finding is; ordered, the worst is the largest."""
+    """How severe a finding is. Ordered, the worst is the largest."""
 
     INFO = 0
     WARNING = 1
@@ -39,7 +39,7 @@ class RuleArea(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextCall:
-    """An operation that would help; the admin core adds its tool and command."""
+    """An operation that would help. The admin core adds its tool and command."""
 
     operation: str
     arguments: Mapping[str, Any]
@@ -56,7 +56,7 @@ class RuledOut:
 class Finding:
     """The result of a check. Fields not given (`rule`, `subject`, `unobservable`) come from its rule and its view.
 
-    `untrusted` holds what others wrote: keys of messages, reasons of consumers.
+    `untrusted` holds texts of others: keys of messages, reasons of consumers.
     """
 
     summary: str
@@ -69,7 +69,7 @@ class Finding:
     ruled_out: tuple[RuledOut, ...] = ()
     unobservable: tuple[str, ...] | None = None
     next: tuple[NextCall, ...] = ()
-    impact: int = 0  # messages that the subject keeps waiting, refuses or loses: what ranks equal severities
+    impact: int = 0  # messages that the subject keeps waiting, refuses or loses. Ranks equal severities
 
     def __post_init__(self) -> None:
         assert 0 < self.confidence <= 1
@@ -80,7 +80,7 @@ Outcome: TypeAlias = Finding | str
 
 
 class Check(Protocol):
-    """Check a view; return a finding, or why there is none."""
+    """Check a view. Return a finding, or why there is none."""
 
     __name__: str
 
@@ -99,8 +99,8 @@ class Rule:
     evidence: Mapping[str, str]  # field → meaning
     unobservable: tuple[str, ...]
     helps: str  # what to do
-    many: str  # what is so of several subjects: "subscriptions have unread messages and no consumer"
-    fallback: bool = False  # looked at only where nothing else of warning or worse was found
+    many: str  # predicate for several subjects: "subscriptions have unread messages and no consumer"
+    fallback: bool = False  # evaluated only if nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
 
     @property
@@ -127,13 +127,13 @@ class BrokerRule(Rule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The answer of `diagnose.*`; findings worst first."""
+    """The answer of `diagnose.*`, with findings worst first."""
 
     subject: Mapping[str, Any]
     verdict: Verdict
     findings: tuple[Finding, ...]
     as_of_ms: int
-    unobservable: tuple[str, ...] = ()  # why something that could matter was not looked at
+    unobservable: tuple[str, ...] = ()  # why something that could matter was not observed
     omitted: int = 0  # findings, or groups of equal ones, beyond the bound: the least bad
     counts: Mapping[str, int] = field(default_factory=dict)  # findings by rule, the omitted ones too
 

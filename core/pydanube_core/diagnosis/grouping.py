@@ -1,7 +1,7 @@
 """Join equal findings of many subjects into one: how many there are, the worst, and where to read the others.
 
-Two thousand subscriptions that nobody reads are one piece of news. The worst of them is told in full, the next few by
-name; all of them are pages of `alerts.list`.
+Two thousand subscriptions without a reader are one piece of news. The worst is reported in full, the next few by name.
+All of them are pages of `alerts.list`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Rule, RuleArea
 
-NAMED: Final = 5  # members told by name
+NAMED: Final = 5  # members listed by name
 _WORST: Final = "; worst: "
-BRIEF_CALLS: Final = 2  # next calls told of each
+BRIEF_CALLS: Final = 2  # next calls of each
 BRIEF_BYTES: Final = 5_500  # of findings as JSON; with tools and commands an answer stays below 8 KB
 
 
 def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
-    """Return one finding for each rule and severity, in the order of their worst; `findings` are ranked.
+    """Return one finding for each rule and severity, in the order of their worst. `findings` are ranked.
 
-    What was ruled out is left to the diagnosis of the subject, which is the first call of `next`.
+    Ruled-out causes are left to the diagnosis of the subject, which is the first call of `next`.
     """
     members: dict[tuple[str, int], list[Finding]] = {}
     for one in findings:
@@ -34,7 +34,7 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """Join findings of several brokers, which are grouped already.
 
-    What is wrong with a broker itself is told of each, since what helps is, too.
+    Findings about a broker itself stay separate, because their remedies differ by broker.
     """
     members: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
@@ -58,7 +58,7 @@ def _together(found: Sequence[Finding], rule: Rule) -> Finding:
 
 
 def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> Finding:
-    """Join findings into one; each is single, or a group made by this function; the first is the worst."""
+    """Join findings into one. Each is single, or a group made by this function. The first is the worst."""
     worst = found[0]
     count = sum(one.evidence.get("members", 1) for one in found)
     named = chain.from_iterable(
@@ -80,7 +80,7 @@ def _as_one(found: Sequence[Finding], rule: Rule, calls: Sequence[NextCall]) -> 
 
 
 def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
-    """Return the call that diagnoses the subject alone, with what is ruled out."""
+    """Return the call that diagnoses the subject alone, with ruled-out causes."""
     arguments = {name: finding.subject[name] for name in ("topic", "subscription") if name in finding.subject}
     if rule.area is RuleArea.BROKER:
         return ()
@@ -89,7 +89,7 @@ def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
 
 
 def that_fit(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """Return as many of the first findings as a brief answer has room for; at least the first."""
+    """Return as many of the first findings as a brief answer has room for, at least the first."""
     left = BRIEF_BYTES
     for place, one in enumerate(findings):
         left -= _size(one)

@@ -10,13 +10,15 @@ The first line that holds wins. Defaults are those of `DiagnosisOptions`.
 | `AT_RISK` | retention takes the oldest unread message before two more samples, or in a fifth of its time and not gaining |
 | `STUCK` | the cursor has not moved for `stuck_after`, while there was unread messages for as long |
 | `FALLING_BEHIND` | the lower bound of the lag's slope is above 0: it grows, however large it is |
-| `SLOW` | gaining, but for longer than an hour yet; or neither gaining nor losing, with old messages or without a consumer |
+| `SLOW` | gaining, but for longer than an hour yet. Or neither gaining nor losing, with old messages or without a
+consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace with every message read within `stuck_after` |
 
-A status that lacks data is `UNKNOWN`, never fine: half a window of silence is no health. Wall clock decides what is
-stuck, not the number of commits, so a consumer that died between two hourly commits is found, and one that commits
-once an hour is not taken for dead while nothing is unread. Having been at zero once in the window excuses nobody.
-`rewind` is a remark, not a status: a cursor that was moved back is caught up with like any other.
+A status that lacks data is `UNKNOWN`, never healthy. The wall clock decides whether a cursor is stuck, not the number
+of commits. So a consumer that died between two hourly commits is found, and one that commits once an hour does not
+count as dead while nothing is unread. A lag of zero once in the window does not prevent a finding. `rewind` is a
+remark, not a
+status: a cursor that was moved back catches up like any other.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ class Rewind:
     at_ms: int
     from_offset: int
     to_offset: int
-    by: str | None = None  # the client that asked for it; None: an operation did, or nobody saw it
+    by: str | None = None  # the client that moved it. None: an operation did, or it is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def judge_lag(window: LagWindow, options: DiagnosisOptions, *, rates: bool = Tru
     """Judge one subscription of one log. O(samples), with slopes of at most 24 of them.
 
     Args:
-        rates: without them, slopes are made only where the status needs one: most of the time it does not.
+        rates: without them, slopes are computed only if the status needs one, which is rare.
     """
     return _Judge(window, options).judge(rates=rates)
 
@@ -109,7 +111,7 @@ def judge_lag(window: LagWindow, options: DiagnosisOptions, *, rates: bool = Tru
 def eta_of_partitions(etas_s: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return (when the slowest partition will be caught up, that ÷ the median) for a whole topic.
 
-    None where one partition's is not known: what is never caught up has no end to give.
+    None if one partition's is unknown, because it may never catch up.
     """
     known = [eta for eta in etas_s if eta is not None]
     if not known or len(known) < len(etas_s):
@@ -145,7 +147,7 @@ class _Judge:
         self.states = window.states
         self.times = [state.taken_at_ms for state in window.states]
         self.lags = [state.lag_messages for state in window.states]
-        # What was trimmed unread is lag no more, and nobody read it.
+        # Messages trimmed unread are no longer lag, and were not read.
         self.read = [state.next_unacked + state.acked_above for state in window.states]
         self.last = window.states[-1] if window.states else None
         self.age = unread_age(window)
@@ -169,7 +171,7 @@ class _Judge:
         first = self._after_rewind()
         lost = self.last is not None and self.last.lost_messages
         if not first and not lost and min(self.read, default=0) == max(self.read, default=0):
-            # Nothing is read: the lag grows as the head does. Many subscriptions are like that at once.
+            # Nothing is read, so the lag grows like the head. Many subscriptions are like that.
             return self.produced
         return theil_sen(self.times[first:], self.lags[first:])
 
@@ -191,7 +193,7 @@ class _Judge:
     # -- since when ------------------------------------------------------------------------------------------
 
     def _moved_ms(self) -> int | None:
-        """Return when the cursor was last seen to move; if never, the window's start."""
+        """Return when the cursor was last seen to move. If never, the window's start."""
         states = self.states
         for at in range(len(states) - 1, 0, -1):
             if states[at].next_unacked != states[at - 1].next_unacked:
@@ -257,7 +259,7 @@ class _Judge:
         )
 
     def _not_known(self) -> _Found | None:
-        """Return why the window does not suffice for a status; None if it does."""
+        """Return why the window does not suffice for a status. None if it does."""
         samples, window = len(self.states), self.window
         if samples < FEWEST_SAMPLES or 2 * samples < window.expected_samples:
             return _Found(LagStatus.UNKNOWN, because="too_few_samples")
@@ -297,7 +299,7 @@ class _Judge:
             slow = eta_s is not None and eta_s > options.slow_eta_s
             return _Found(LagStatus.SLOW if slow else LagStatus.CATCHING_UP, eta_s=eta_s, **growth)
         if not last.members:
-            # Nobody reads and nothing shrinks: that is no pace, however young the mail is.
+            # Without consumers and without a shrinking lag there is no pace, however recent the messages are.
             return _Found(LagStatus.SLOW, because="no_member", oldest_unread_age_s=age_s, **growth)
         soon = age_s is not None and age_s < options.stuck_after_s
         status = LagStatus.CATCHING_UP if soon else LagStatus.SLOW

@@ -16,20 +16,20 @@ class Retention:
     bytes: int | None = None
     unread_bytes: int | None = None  # from the oldest unread message to the head
     bytes_per_s: float | None = None  # it grows by
-    waits_for_cursors: bool = True  # unread messages stay, whatever age and size say
+    waits_for_cursors: bool = True  # unread messages stay, whatever their age and size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagWindow:
-    """The observations of a subscription, and what is known of it beyond them.
+    """The observations of a subscription, and further facts about it.
 
     Args:
-        states: oldest first, each at the time it is looked at; where no cursor or head is known, there is no state.
+        states: oldest first, each at the time of its sample. Without a cursor or head, there is no state.
         now_ms: when it is judged; not before the last state.
         interval_s: expected between two states.
         window_s: how long the window is meant to be.
-        oldest_unread_append_ms: append time of the message at the cursor; None: not known, or nothing is unread.
-        oldest_unread_between_ms: where that time is not known, but its bounds are.
+        oldest_unread_append_ms: append time of the message at the cursor. None: unknown, or nothing is unread.
+        oldest_unread_between_ms: bounds of that time, if it is unknown itself.
         cursor_moved_ms: when the cursor was seen to move last, if that is before the window.
         unread_since_ms: since when there has been unread messages without a break, if that is before the window.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
@@ -47,7 +47,7 @@ class LagWindow:
     head_offsets: Sequence[int] = ()
     head_of_line_failures: int = 0  # how often the message at the cursor has failed
     blocked: bool = False  # a message that exhausted its retries stops the subscription
-    in_flight_limit: int | None = None  # what its consumers may hold together; None: not known
+    in_flight_limit: int | None = None  # maximum that its consumers may hold together. None: unknown
     retention: Retention | None = None
 
     def __post_init__(self) -> None:

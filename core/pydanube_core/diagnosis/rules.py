@@ -1,9 +1,9 @@
 """All rules, causes before their effects, and how they are evaluated together.
 
-A view is held against every rule of its area. What holds is a finding; what does not says why, and findings of the
-same view carry that as what was ruled out. The worst severity comes first, then the broker itself, which everything
-depends on; then the subject with most messages; of one subject, the order of `RULES`. Whoever asks about a subject is told
-its own warnings before those of the broker.
+Every rule of its area checks a view. If it holds, it returns a finding. If not, it returns a reason, which findings of
+the same view carry as ruled out. The worst severity comes first, then the broker itself, on which everything depends,
+then the subject with most messages. Findings of one subject have the order of `RULES`. A diagnosis of a subject has its
+own warnings before those of the broker.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
 RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rules in RULES_OF.values() for rule in rules}
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
 FoundT = TypeVar("FoundT", Finding, Alert)
-MOST_FINDINGS: Final = 100  # of one answer; the others are counted
+MOST_FINDINGS: Final = 100  # of one answer. The others are counted
 
 
 def check_view(
@@ -115,7 +115,7 @@ def check_view(
 
 
 def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Finding]:
-    """Rank findings, worst first; see the module. `of_subject`: warnings about the broker come after the subject's own."""
+    """Rank findings, worst first (see the module). `of_subject`: the broker's warnings come after the subject's own."""
 
     def place(one: Finding) -> tuple[float, ...]:
         broker = RULES[one.rule].area is RuleArea.BROKER
@@ -138,7 +138,7 @@ def diagnose(
     """Join the findings of several views into one diagnosis.
 
     Args:
-        brief: equal ones become one each, and everything that is wrong is told in a few kilobytes.
+        brief: equal findings are joined, so that all problems fit into a few kilobytes.
     """
     every = ranked(findings, of_subject=not brief)
     told = grouped(every, RULES) if brief else every
@@ -159,7 +159,7 @@ def of_all_brokers(answers: Mapping[str, Diagnosis], *, missing: Mapping[str, st
 
     Args:
         answers: by broker.
-        missing: broker → why it did not answer. Silence of the others is then not health.
+        missing: broker → why it did not answer. Then no findings of the others do not mean health.
     """
     subject = {"brokers": len(answers), "topics": sum(each.subject["topics"] for each in answers.values())}
     named = [
@@ -200,7 +200,7 @@ def _of_several(
 
 
 def alerts_of_all(found: Iterable[Sequence[Alert]]) -> list[Alert]:
-    """Return the alerts of all brokers; of one about the whole cluster only the first that opened."""
+    """Return the alerts of all brokers. For one about the whole cluster only the first that opened."""
     return list(_once(sorted(chain.from_iterable(found), key=lambda alert: alert.opened_at_ms)))
 
 

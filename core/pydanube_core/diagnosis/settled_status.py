@@ -1,8 +1,8 @@
 """The status of a subscription that broker, alerts and reports show, settled from successive judgements.
 
-What is judged from rates and times may waver, so it settles: `open_after` judgements in a row before it counts,
-`close_after` that differ before it ends. What is a fact needs no second look: messages were lost, everything is read,
-or it is not known.
+A status judged from rates and times may waver, so it settles: it counts after `open_after` judgements in a row, and
+ends after `close_after` that differ. Facts need no second judgement: messages were lost, everything is read, or the
+status is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GO_AT_ONCE: Final = frozenset((LagStatus.DATA_LOST, LagStatus.UNKNOWN))
 
 
 class SettledStatus:
-    """The status that has settled, since when, and the newest judgement that says so."""
+    """The settled status, since when, and the newest judgement with it."""
 
     __slots__ = ("_settling", "judgement", "since_ms")
 
@@ -37,7 +37,7 @@ class SettledStatus:
         return self._settling.pending
 
     def observe(self, found: LagJudgement, now_ms: int, options: DiagnosisOptions) -> None:
-        """Take the judgement of a moment; moments ascend."""
+        """Take the judgement of a moment. Moments ascend."""
         at_once = counts_at_once(found.status, after=self.status)
         if self._settling.observe(
             found.status,

@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 class Settling(Generic[T]):
-    """The settled value of a stream of observations; `since_ms` is when the settled one was first observed.
+    """The settled value of a stream of observations. `since_ms` is when the settled one was first observed.
 
-    A new value settles after `enter_after` observations in a row; the old one is left only after `leave_after`
-    observations that differ from it. The first observation settles at once: there is nothing to leave.
+    A new value settles after `enter_after` observations in a row. The old one is left only after `leave_after`
+    observations that differ from it. The first observation settles immediately, because there is nothing to leave.
     """
 
     __slots__ = ("_away", "_candidate", "_candidate_ms", "_count", "since_ms", "value")
@@ -30,7 +30,7 @@ class Settling(Generic[T]):
         return self._away > 0
 
     def observe(self, value: T, now_ms: int, *, enter_after: int, leave_after: int) -> bool:
-        """Take an observation; return whether the settled value changed."""
+        """Take an observation, and return whether the settled value changed."""
         if value == self.value:
             self._away = self._count = 0
             self._candidate = value

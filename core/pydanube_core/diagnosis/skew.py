@@ -17,7 +17,7 @@ ROBUST_Z: Final = 3.5
 
 
 def hot_parts(loads: Sequence[float]) -> list[int]:
-    """Return the hot parts, hottest first; none for fewer than three parts or without load."""
+    """Return the hot parts, hottest first. Empty for fewer than three parts or without load."""
     total = sum(loads)
     if len(loads) < FEWEST_PARTS or total <= 0:
         return []

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-FEWEST_SAMPLES: Final = 5  # below, the interval says nothing
-MOST_SAMPLES: Final = 24  # 276 pairs: 0.1 ms; the newest and the oldest are always among them
+FEWEST_SAMPLES: Final = 5  # with fewer the interval is meaningless
+MOST_SAMPLES: Final = 24  # 276 pairs: 0.1 ms. The newest and the oldest are always among them
 _NORMAL_95: Final = 1.959964  # two-sided 95 % of the normal distribution
 
 
@@ -48,7 +48,7 @@ def theil_sen(times_ms: Sequence[int], values: Sequence[float]) -> Slope | None:
     """Return the slope of values over time, in units per second.
 
     Args:
-        times_ms: ascending; of samples of the same moment the slope is not asked.
+        times_ms: ascending. Pairs of samples of the same moment have no slope.
         values: as many.
 
     Returns:

@@ -1,7 +1,7 @@
 """Views for the rules: facts about one subscription, topic or broker, at one moment and over a window.
 
-A view is made by whoever has the facts; rules never ask for more. Unknown is None. `Count` is a counter since the
-broker's start and what of it fell into the window.
+A view has all the facts that rules read. Unknown is None. `Count` is a counter since the broker's start, and its rise
+in the window.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Departure:
 
     at_ms: int
     name: str
-    abrupt: bool  # its connection broke; it did not say that it leaves
+    abrupt: bool  # its connection broke without a goodbye
     in_flight: int
-    unread: int  # what it left behind
+    unread: int  # messages that it left unread
     floor: int | None = None  # where the cursor stood
 
 
@@ -55,7 +55,7 @@ class Departures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """When unread messages raise an alert, by the policies `alert_…` of a topic; 0: never."""
+    """When unread messages raise an alert, by the policies `alert_…` of a topic. 0: never."""
 
     messages: int = 0  # unread: more than so many
     age_s: int = 0  # of the oldest unread message: older than this
@@ -107,7 +107,7 @@ class Production:
 
     @property
     def burst(self) -> Burst | None:
-        """The part of the window with far more messages than the others; None if there is none."""
+        """The part of the window with far more messages than the others. None if there is none."""
         if len(self.segments) < FEWEST_SEGMENTS:
             return None
         typical, peak = sorted(self.segments)[(len(self.segments) - 1) // 2], max(self.segments)
@@ -131,13 +131,13 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorMove:
-    """Somebody moved a cursor: back, or forward over messages that were unread."""
+    """A move of a cursor: back, or forward over messages that were unread."""
 
     at_ms: int
     from_offset: int
     to_offset: int
     skipped_messages: int  # unread before the move, and not after it
-    by: str | None  # the client that asked for it; None: an operation did
+    by: str | None  # the client that moved it. None: an operation did
     operation: str  # by which it was moved
 
 
@@ -175,7 +175,7 @@ class SubscriptionView:
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
     thresholds: Thresholds = NO_THRESHOLDS
-    settled: LagStatus | None = None  # None: not looked at before; then the judgement of the moment counts
+    settled: LagStatus | None = None  # None: not observed before. Then the judgement of the moment counts
     slowed: Mapping[str, float] = field(default_factory=dict)  # as of its topic
 
     @property
@@ -247,12 +247,12 @@ class Pressure:
     window_s: float
     syncs: int = 0  # of the journal
     slow_syncs: int = 0  # longer than half a second
-    sync_p50_ms: float | None = None  # no longer than; None: there was none
+    sync_p50_ms: float | None = None  # upper bound. None: there was none
     sync_p99_ms: float | None = None
     opened: int = 0  # connections of clients
     open_now: int = 0
     busy: float = 0.0  # processors used: 1 is one core
-    late_ms: float = 0.0  # what the loop's typical look came too late by
+    late_ms: float = 0.0  # typical delay of the loop
     bytes_in: int = 0
     busiest: str | None = None  # the log with most of these bytes
     busiest_bytes: int = 0
@@ -261,7 +261,7 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A registered broker. `software`: its version; empty if it does not say."""
+    """A registered broker. `software`: its version, empty if it did not report one."""
 
     broker_id: str
     state: str
@@ -270,7 +270,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOverView:
-    """Topics of a lost broker that wait for an heir. `why`: what holds the leader up; None: nothing."""
+    """Topics of a lost broker that wait for an heir. `why`: the reason for the leader's delay, None without delay."""
 
     topics: int
     why: str | None
@@ -320,7 +320,7 @@ class BrokerView:
     set_aside: tuple[SetAside, ...] = ()
     # Deletions: call id → until when they had an undo
     given_up: Mapping[str, int] = field(default_factory=dict)
-    clock: str | None = None  # what is to be said of the machine's clock, while it stepped lately
+    clock: str | None = None  # sentence about the machine's clock, if it stepped recently
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start
     pressure: Pressure = field(default_factory=lambda: Pressure(window_s=0.0))
@@ -340,5 +340,5 @@ class BrokerView:
 
 
 def ago_s(view: SubscriptionView | TopicView | BrokerView, then_ms: int | None) -> float | None:
-    """Return the seconds from a moment to that of a view, at least 0; None for an unknown moment."""
+    """Return the seconds from a moment to that of a view, at least 0. None for an unknown moment."""
     return None if then_ms is None else max(0, view.now_ms - then_ms) / 1000

@@ -13,14 +13,14 @@ from pydanube_core.units import counted
 
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
 SOON_S: Final = 86_400.0  # full within a day at the rate it fills
-SOON_SHARE: Final = 0.25  # of the disk: a rate says something about the near future only
+SOON_SHARE: Final = 0.25  # of the disk: a rate predicts only the near future
 SHOWN_ASIDE: Final = 10
 SLOW_SHARE: Final = 0.01  # of the syncs: their p99
 FEWEST_SLOW: Final = 3  # one long wait is no slow disk
 FEWEST_OPENED: Final = 100  # connections in a window
 OPENED_TIMES: Final = 5  # those that are open
 NOISY_SHARE: Final = 0.7  # of the bytes
-NOISY_BYTES: Final = 1 << 20  # a second: less weighs on nobody
+NOISY_BYTES: Final = 1 << 20  # per second: less affects no other topic
 BUSY: Final = 0.7  # of a core: the broker's loop has one
 LATE_MS: Final = 50.0
 

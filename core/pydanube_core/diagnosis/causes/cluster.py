@@ -1,7 +1,7 @@
 """Causes in a cluster: missing brokers, disagreement, moves that hang, uneven load.
 
-Each broker says what it sees itself: a broker that one does not reach may be well for another. Loads are judged where the
-leader is.
+Each broker reports its own view: a broker that it cannot reach may be reachable for another. Loads are judged by the
+leader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
-HANGS_MS: Final = 180_000  # three times what the leader waits before it takes a step itself
+HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a step itself
 CANCELLED_MS: Final = (
     3_600_000  # a cancelled move is shown for an hour from its begin, unless its topic moves again
 )

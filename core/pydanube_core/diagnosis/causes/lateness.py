@@ -12,7 +12,7 @@ PROCESS: Final = "what the consumer's process does: the broker sees its connecti
 
 
 def late(view: SubscriptionView, options: DiagnosisOptions) -> str | None:
-    """Return why nothing is late; None if something is."""
+    """Return why nothing is late. None if something is."""
     if view.unread <= options.allowed_messages:
         return "nothing is unread"
     age_s = view.lag.age.age_s
@@ -22,7 +22,7 @@ def late(view: SubscriptionView, options: DiagnosisOptions) -> str | None:
 
 
 def lag_evidence(view: SubscriptionView) -> dict[str, object]:
-    """Return what is unread, how old it is and the status, as evidence."""
+    """Return the number of unread messages, their age and the status, as evidence."""
     return {
         "lag_messages": view.unread,
         "oldest_unread_age_s": view.lag.age.age_s,

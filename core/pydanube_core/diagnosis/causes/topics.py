@@ -17,8 +17,8 @@ THROTTLE_CODES: Final = ("RATE_LIMITED",)
 SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
 STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow
 SILENCE_TIMES: Final = 4.0  # the longest gap of the flow
-SILENCE_SHARE: Final = 0.1  # of the time it flowed: what came for an hour may pause for minutes
-LEAST_BURST: Final = 100  # messages: less at once is no news
+SILENCE_SHARE: Final = 0.1  # of the time it flowed: a flow of an hour may pause for minutes
+LEAST_BURST: Final = 100  # messages: a smaller burst is no news
 _WHO: Final = "which program sends them: a refused message is not kept"
 _COUNTED: Final = {
     "refused_publishes": "batches or calls refused since the broker started",
