@@ -306,8 +306,7 @@ class Message(_Received):
         return await self._from.lane.decode(self, into)
 
     async def ack(self) -> None:
-        """Acknowledge. Acks are gathered and sent within milliseconds. `consumer.flush_acks()` waits until they are
-        durable.
+        """Acknowledge. Acks are gathered for milliseconds. `consumer.flush_acks()` waits until they are durable.
 
         An ack of a delivery from before a reconnect or a seek has no effect: the broker delivers the message again.
 

@@ -1,8 +1,8 @@
 """Request and reply: a request is a message on a service's topic, its reply a message in the requester's inbox.
 
 The inbox is a topic of this client alone, created with the first request. It is non-reliable, since a reply without a
-waiter is worth nothing, and has a time to live, so that the broker deletes it when the client is gone. The repliers
-share the service's subscription, which divides the requests among them.
+waiter is worth nothing, and has a time to live, so that the broker deletes it when the client is gone. Consumers that
+reply share the service's subscription, which divides the requests among them.
 """
 
 from __future__ import annotations

@@ -109,8 +109,9 @@ class Schemas:
         created_by: str = "",
         tags: tuple[str, ...] = (),
     ) -> Registered:
-        """Register a schema and return its version. An equal one keeps its version. New subjects compare JSON Schemas
-        strictly.
+        """Register a schema and return its version. An equal one keeps its version.
+
+        New subjects compare JSON Schemas strictly.
 
         Raises:
             SchemaInvalid: it does not parse at `details["path"]`.

@@ -53,8 +53,11 @@ class RegistrationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilityFacts:
-    """`differences`: {path, rule, before, after}, empty if compatible. `compared_with`: versions, newest first.
-    `example`: a message that shows it, {written_by, refused_by, message, at, because}."""
+    """The result of a compatibility check.
+
+    `differences`: {path, rule, before, after}, empty if compatible. `compared_with`: versions, newest first. `example`: a
+    message that shows it, {written_by, refused_by, message, at, because}.
+    """
 
     is_compatible: bool
     differences: tuple[Mapping[str, Any], ...]

@@ -55,8 +55,7 @@ class TopicNames:
                 del order[at]
 
     def close(self, given: TopicName, *, at_most: int = 3) -> list[str]:
-        """Return topics similar to `given`, best first: with its name in another namespace, or spelled alike in its
-        own.
+        """Return topics similar to `given`, best first: its name in another namespace, or spelled alike in its own.
 
         The namespace itself is not compared, because all topics of one would be alike for it.
         """

@@ -118,8 +118,7 @@ class PublishLane:
 
     @property
     def _free_stream(self) -> Stream | None:
-        """Return the stream if a message should be written immediately, because the last ones were alone in their
-        batches.
+        """Return the stream if a message should leave immediately, because the last ones were alone in their batches.
 
         So the first of many coroutines that send in one turn does not leave alone, with the others behind it.
         """
@@ -332,7 +331,7 @@ class PublishLane:
         if self._options.producer.linger_ms == 0 or self._hurry:
             return 0.0
         age_s = time.time() - self.gathering.publish_time_ms / 1000
-        # a wall clock that was set back must not hold a message longer than that
+        # a wall clock that was set back must not hold a message longer than `linger_ms`
         linger_s = self._options.producer.linger_ms / 1000
         return min(linger_s - age_s, linger_s)
 

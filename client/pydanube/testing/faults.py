@@ -29,9 +29,7 @@ class Faults:
         self.cuts = 0  # how many receipts are still to be lost with their connections
         self.held: list[tuple[FaultyStream, bytes]] | None = None
         self.streams: set[FaultyStream] = set()
-        self._revoked: dict[
-            int, ClusterError
-        ] = {}  # producer id → the error that its session gets from now on
+        self._revoked: dict[int, ClusterError] = {}  # producer id → error of its session from now on
 
     def check_up(self) -> None:
         """Raise `Unavailable` while the cluster is stopped."""
