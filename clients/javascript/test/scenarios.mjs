@@ -420,8 +420,12 @@ async function under_load(url, topic, secondsText, partitionsText) {
   await Promise.all(Array.from({ length: 32 }, write));
   say("written");
   const missing = () => [...acknowledged].filter((payload) => !seen.has(payload));
-  const deadline = Date.now() + PATIENCE_MS;
-  while (missing().length > 0 && Date.now() < deadline) await pause(100);
+  let [deadline, before] = [0, -1]; // writers that outrun the consumer leave it more than PATIENCE_MS to read
+  for (;;) {
+    if (seen.size > before) [deadline, before] = [Date.now() + PATIENCE_MS, seen.size];
+    if (Date.now() > deadline || missing().length === 0) break;
+    await pause(100);
+  }
   const twice = [...seen.values()].filter((times) => times > 1).length;
   const figures = {
     acknowledged: acknowledged.size, missing: missing().length, refused: refusals.length, unknown: unknown.length, twice,
