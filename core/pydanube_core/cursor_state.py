@@ -97,9 +97,8 @@ class LagField:
     counter: bool = False  # rises while the broker runs: findings and reports use its rise in a period
     listed: bool = False  # in items of `subscriptions.lag`
     described: bool = False  # in the partitions of `subscriptions.describe`
-    position: int | None = (
-        None  # among columns of the command line, which drops the last where it has no room
-    )
+    # Among columns of the command line, which drops the last where it has no room
+    position: int | None = None
     title: str | None = None  # text after the number on a screen. None: screens leave it out
     telemetry: str | None = None  # meaning of its column in the table `cursors`. None: it has no column there
     unit: str = ""  # of that column

@@ -21,9 +21,8 @@ class PolicyField:
     choices: tuple[str, ...] = ()
     is_text: bool = False
     max_chars: int | None = None
-    setting: str | None = (
-        None  # the broker's default in [delivery], in seconds if the field is in milliseconds
-    )
+    # The broker's default in [delivery], in seconds if the field is in milliseconds
+    setting: str | None = None
     asked: bool = True  # by the console's form
 
     @property

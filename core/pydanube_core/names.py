@@ -16,9 +16,8 @@ from pydanube_core.errors import InvalidArgument, InvalidName
 
 DEFAULT_NAMESPACE: Final = "default"
 SYSTEM_NAMESPACE: Final = "system"
-AUDIT_TOPIC: Final = (
-    "/system/audit"  # record of every call of an operation. With several brokers with "-<id>"
-)
+# Record of every call of an operation. With several brokers with "-<id>"
+AUDIT_TOPIC: Final = "/system/audit"
 MAX_PART_CHARS: Final = 128  # a part becomes a folder name in the object store: 255 bytes is the usual bound
 MAX_CLIENT_NAME_CHARS: Final = 256
 

@@ -32,9 +32,8 @@ SEE: Final = "see untrusted"  # stands in place of a moved text
 MAX_UNTRUSTED_CHARS: Final = 262_144  # of one text, of which a result shows a part at a time (`sizing`)
 _HEAD_CHARS: Final = 24  # of a quoted text that was cut short: this much of its beginning finds it
 _KEY_CHARS: Final = 3  # length of the index keys of texts: shorter texts are not searched for
-_MOST_OF_HEAD: Final = (
-    8  # texts that begin alike. Of more, only the longest are distinguished, others cut the sentence
-)
+# Texts that begin alike. Of more, only the longest are distinguished, others cut the sentence
+_MOST_OF_HEAD: Final = 8
 _ELSEWHERE: Final = "[text of others, see untrusted]"
 _SENT_ELSEWHERE: Final = "[the argument that was sent, see untrusted]"
 

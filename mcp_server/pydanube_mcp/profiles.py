@@ -36,9 +36,8 @@ _SAID_ONCE: Final = frozenset(  # described in the instructions only
 # instructions name `changed_since`, and the condition by which a command of diagnosis ends. In every schema
 # they would cost a model 400 tokens each time
 FOR_PROGRAMS: Final = frozenset({"changed_since", "mark", "gone", "whole_because", "fail_on", "passed"})
-_PLAN_ONLY: Final = (
-    "plan_only"  # taken, and not listed: in the instructions, and `plan_operation` does the same
-)
+# Taken, and not listed: in the instructions, and `plan_operation` does the same
+_PLAN_ONLY: Final = "plan_only"
 _AS_ANOTHER: Final = "As set_"  # of the same set of tools, so that both are listed or none
 _PLAN_TOKEN: Final = "plan_token"
 _WHY: Final = "why"

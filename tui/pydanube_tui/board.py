@@ -78,9 +78,8 @@ SUGGESTER: Final = SuggestFromList(  # completions after `:`
 RIGHTS_S: Final = 30.0  # between two reads of the caller's permissions
 EVERYTHING: Final = frozenset({"*"})
 LIVE_S: Final = 0.25  # between two reads of a tail
-STILL: Final = (
-    2  # refreshes without news, after which a page stays: its marks and rates have disappeared by then
-)
+# Refreshes without news, after which a page stays: its marks and rates have disappeared by then
+STILL: Final = 2
 FILTER_S: Final = 2.0  # of the processor, for all rows
 FOLDED: Final = 200  # rows that are prepared for filters in one go
 

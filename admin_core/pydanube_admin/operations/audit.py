@@ -44,9 +44,8 @@ from pydanube_admin.engine.page_tokens import begin_of, next_token
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker
 
-MAX_LOOKED_AT: Final = (
-    20_000  # records a page that has items; it may hold fewer than were asked for, and go on
-)
+# Records a page that has items; it may hold fewer than were asked for, and go on
+MAX_LOOKED_AT: Final = 20_000
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")

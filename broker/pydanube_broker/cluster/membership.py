@@ -55,9 +55,8 @@ _LEAVE_S: Final = 2.0  # maximum for deregistering: without it the lease expires
 class BrokerState(StrEnum):
     STARTING = "starting"  # takes no topic from others yet
     ACTIVE = "active"
-    READ_ONLY = (
-        "read_only"  # its disk is full, or its journal failed: it keeps its topics, and is given no others
-    )
+    # Its disk is full, or its journal failed: it keeps its topics, and is given no others
+    READ_ONLY = "read_only"
     DRAINING = "draining"
     DRAINED = "drained"
 
@@ -84,9 +83,8 @@ class MemberRecord(JsonRecord):
     registered_at_ms: int
     software: str = ""  # its version
     zone: Annotated[str, UNLESS_DEFAULT] = ""
-    load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = (
-        None  # `owner_choice.told_load`, None until it has reported
-    )
+    # `owner_choice.told_load`, None until it has reported
+    load: Annotated[Mapping[str, float] | None, UNLESS_DEFAULT] = None
     metadata_format: int = 1  # the highest that its build reads and writes (`format_gate`)
     copies: Annotated[bool, UNLESS_DEFAULT] = False  # topics move to it by copies, which older builds lack
     # It rebuilds topics from the chain of a lost owner's journal, which older builds do not

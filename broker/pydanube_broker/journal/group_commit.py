@@ -79,9 +79,8 @@ class GroupCommit:
         self.durable = 0
         self.statistics = WriterStatistics()
         self.on_sync: Callable[[float], None] = lambda seconds: None  # called after each sync
-        self.on_written: Callable[[int], None] | None = (
-            None  # called after each slice with the LSN up to which the files are written
-        )
+        # Called after each slice with the LSN up to which the files are written
+        self.on_written: Callable[[int], None] | None = None
         syncer.done = self._synced
 
     @property

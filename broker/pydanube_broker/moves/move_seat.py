@@ -37,9 +37,8 @@ class Phase(StrEnum):
     COPYING_AHEAD = "copying ahead"  # is the target, the owner serves
     COPYING = "copying"  # is the target, the owner has stopped
     ARRIVING = "arriving"  # the whole copy is safe
-    REBUILDING = (
-        "rebuilding"  # was assigned the topic of a removed owner, or one that was handed over in fragments
-    )
+    # Was assigned the topic of a removed owner, or one that was handed over in fragments
+    REBUILDING = "rebuilding"
     OPENING = "opening"  # the rebuilt topic is safe
     LOST = "lost"  # the metadata names this broker as the owner, but its journal does not hold the topic
 

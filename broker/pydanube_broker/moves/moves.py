@@ -71,9 +71,8 @@ _WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before
 _PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
 _MOST_TOLD: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
-_RETRY_MS: Final = (
-    10  # for callers while a topic is handed over: their lookup of the topic waits until it has arrived
-)
+# For callers while a topic is handed over: their lookup of the topic waits until it has arrived
+_RETRY_MS: Final = 10
 
 
 class Moves:

@@ -8,9 +8,8 @@ from typing import Final
 
 from pydanube_core.facts import BrokerAddress
 
-PATIENCE_S: Final = (
-    120.0  # the leader ends a move that hangs after 60 s, and the topic is back a moment later
-)
+# The leader ends a move that hangs after 60 s, and the topic is back a moment later
+PATIENCE_S: Final = 120.0
 
 
 class Handling(Enum):

@@ -54,9 +54,8 @@ from pydanube_broker.schema.vocabulary import CompatibilityMode, JsonProfile, Sc
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 32  # each failed attempt means that another registration succeeded
-_THREADS: Final = (
-    2  # maximum concurrent parses and comparisons: each competes with the loop for the interpreter lock
-)
+# Maximum concurrent parses and comparisons: each competes with the loop for the interpreter lock
+_THREADS: Final = 2
 _PARSED: Final = 256  # versions whose parsed form and payload check are cached
 
 assert MAX_VALUE_BYTES > 200_000, "a definition of the largest size must fit"

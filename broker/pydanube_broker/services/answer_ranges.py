@@ -9,9 +9,8 @@ from pydanube_core.batch import MAX_BATCH_MESSAGES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
 
-MAX_RANGES: Final = (
-    65_536  # per answer: twice as many as for every second message of the longest span in flight
-)
+# Per answer: twice as many as for every second message of the longest span in flight
+MAX_RANGES: Final = 65_536
 MAX_MASKS: Final = 1_024  # per answer: one per batch, and a batch may hold a single message
 MAX_MASK_BYTES: Final = MAX_BATCH_MESSAGES // 8
 

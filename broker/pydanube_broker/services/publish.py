@@ -64,9 +64,8 @@ class PublishStream:
         self._waiting = 0
         self._waiting_bytes = 0
         self._delayed: memoryview | None = None
-        self._held = (
-            False  # the delayed batch waits for the topic's publish rate, and was counted as rejected
-        )
+        # The delayed batch waits for the topic's publish rate, and was counted as rejected
+        self._held = False
         self._checking = False  # payloads of a batch are being checked
         self._half_closed = False
         self._goodbye = False  # the stream was ended, rather than its connection broken

@@ -59,13 +59,11 @@ _ONE: Final = struct.Struct("<Q")
 _OPEN_PRODUCER: Final = struct.Struct("<QI")
 _SESSION: Final = struct.Struct("<QIQ")
 _FORMAT: Final = 2
-_WITH_SINCE: Final = (
-    3  # and behind each entry, u64: `since_lsn`. Written only if a topic has come from another broker
-)
+# And behind each entry, u64: `since_lsn`. Written only if a topic has come from another broker
+_WITH_SINCE: Final = 3
 _WITH_MOVE: Final = 4  # and u64: `awaiting`
-_DELTAS: Final = (
-    4096  # replayed deltas of a subscription before they are folded into its cursor, which bounds memory
-)
+# Replayed deltas of a subscription before they are folded into its cursor, which bounds memory
+_DELTAS: Final = 4096
 _UNKNOWN_OFFSET: Final = (1 << 64) - 1
 ORIGIN: Final = 1 << 63
 # Remembered per topic: subscriptions whose dead letters it has, and ranges of each. The oldest are forgotten first, and

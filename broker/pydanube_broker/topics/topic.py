@@ -136,9 +136,8 @@ class Topic:
         # Checks published messages. None: no check, and no cost
         self.schema: SchemaGuard | None = None
         self.commit = state.next_offset
-        self.position = (
-            0  # in the journal: behind the newest record since the start. Recovered records are safe
-        )
+        # In the journal: behind the newest record since the start. Recovered records are safe
+        self.position = 0
         self.safe = 0  # records up to here are as durable as promised
         self.listeners: set[LogListener] = set()
         self.subscriptions: dict[str, Any] = {}

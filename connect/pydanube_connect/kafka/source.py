@@ -28,9 +28,8 @@ from pydanube_connect.records import Batch, Record, RetryLater
 
 _ANSWER_S: Final = 10.0
 WAIT_S: Final = 1.0  # seconds that one `read` waits for a record
-_SILENT_S: Final = (
-    30.0  # seconds without a record or the end of each partition. Then the source connects again
-)
+# Seconds without a record or the end of each partition. Then the source connects again
+_SILENT_S: Final = 30.0
 _BATCH_RECORDS: Final = 5_000
 _FETCHED_KB: Final = 32 * 1024  # what librdkafka holds before it stops fetching
 DISCOVER_S: Final = 60.0  # seconds between looks for new partitions and topics

@@ -21,9 +21,8 @@ HOLD_ROUNDS: Final = 15
 FRESH_S: Final = 300.0
 _AGE_STEP_MS: Final = 100
 _OLD_MS: Final = 100_000
-_OLD_STEP_MS: Final = (
-    1000  # at most 1 %. With finer steps the age of a lasting backlog takes an eighth of its rows
-)
+# At most 1 %. With finer steps the age of a lasting backlog takes an eighth of its rows
+_OLD_STEP_MS: Final = 1000
 
 
 def told_age_ms(age_ms: int) -> int:

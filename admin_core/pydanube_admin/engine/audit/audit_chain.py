@@ -26,9 +26,8 @@ from pydanube_core.audit_key import AuditKey
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 KEYS_KEY: Final = "audit/keys"  # in the admin core's state
-MAX_TERMS: Final = (
-    100  # a term is one change of keys. With more, the oldest records are not compared with their terms
-)
+# A term is one change of keys. With more, the oldest records are not compared with their terms
+MAX_TERMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

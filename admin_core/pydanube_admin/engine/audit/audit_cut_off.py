@@ -19,9 +19,8 @@ from pydanube_admin.engine.audit.audit_records import Entry
 from pydanube_admin.engine.guards import Guards
 from pydanube_admin.engine.kept_records import CALL, new_id
 
-LOOKED_AT: Final = (
-    2_000  # records from the end: changes are made one at a time, so the one cut off is among the last
-)
+# Records from the end: changes are made one at a time, so the one cut off is among the last
+LOOKED_AT: Final = 2_000
 
 
 async def calls_cut_off(port: ClusterPort, guards: Guards) -> list[Mapping[str, Any]]:

@@ -28,9 +28,8 @@ from pydanube_broker.schema.json_schema.references import Schema
 MAX_IN_PLACE: Final = 20_000  # checks per instance location: ≈ 0.5 ms
 MAX_PLACES: Final = 5_000
 MAX_STEPS: Final = 300_000  # counting steps: ≈ 0.2 s, in a thread
-FOREIGN_LOOKS: Final = (
-    300  # checks for a reference to a dialect's own schema, the only kind that leaves a document
-)
+# Checks for a reference to a dialect's own schema, the only kind that leaves a document
+FOREIGN_LOOKS: Final = 300
 _PROPERTY, _ITEM, _NAME = "property", "item", "name"
 _REST: Final = (
     (_PROPERTY, "additionalProperties"),

@@ -18,9 +18,8 @@ from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
 HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a step itself
-CANCELLED_MS: Final = (
-    3_600_000  # a cancelled move is shown for an hour from its begin, unless its topic moves again
-)
+# A cancelled move is shown for an hour from its begin, unless its topic moves again
+CANCELLED_MS: Final = 3_600_000
 SHOWN: Final = 10
 
 _BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")

@@ -35,9 +35,8 @@ from pydanube_storage.metadata.etcd.refusals import Refused, Seen, judge
 _PING_S: Final = 5.5  # etcd ends connections that ping more often than every 5 s (--grpc-keepalive-min-time)
 _PING_ANSWER_S: Final = 3.0
 _CONNECT_S: Final = 2.0
-AWAY_S: Final = (
-    2.0  # deadline during an outage, so that an operation of several calls fails before its caller gives up
-)
+# Deadline during an outage, so that an operation of several calls fails before its caller gives up
+AWAY_S: Final = 2.0
 _ROUND_PAUSE_S: Final = 0.1  # when no member answers
 _CALLS_AT_ONCE: Final = 256  # concurrent calls. Waiting for a slot counts towards the deadline
 _MAX_ANSWER_BYTES: Final = 64 << 20  # larger pages are requested in smaller parts

@@ -21,9 +21,8 @@ from pydanube_core.avro.reading import Shape, resolving_reader
 from pydanube_storage.topics.decoding.fault import Fault, day_in_range, micros_in_range
 
 MAX_PRECISION: Final = 38  # of a decimal in Spark
-MAX_COLUMNS: Final = (
-    10_000  # of one value including nested ones, because types that use each other twice grow by 2^n
-)
+# Of one value including nested ones, because types that use each other twice grow by 2^n
+MAX_COLUMNS: Final = 10_000
 
 _PLAIN: Final = {
     "null": pa.null(),
