@@ -497,13 +497,13 @@ async def _with(
     return before, replace(before, paused=paused, generation=before.generation + 1)
 
 
-async def forecast_pause(context: Context, request: ConnectorRequest) -> Forecast:
-    return _forecast(request.connector, *await _with(context, request, paused=True))
+async def _forecast_with(context: Context, request: ConnectorRequest, *, paused: bool | None) -> Forecast:
+    return _forecast(request.connector, *await _with(context, request, paused=paused))
 
 
-async def undo_pause(context: Context, request: ConnectorRequest, done: Done) -> Undo:
+async def _undo_with(context: Context, request: ConnectorRequest, done: Done, *, paused: bool) -> Undo:
     before = ConnectorRecord.from_bytes(done.image["before"].encode())
-    return await _undo(context, request.connector, replace(before, paused=True), done)
+    return await _undo(context, request.connector, replace(before, paused=paused), done)
 
 
 @operation(
@@ -513,21 +513,12 @@ async def undo_pause(context: Context, request: ConnectorRequest, done: Done) ->
     title="Pause a connector",
     permission=CHANGE,
     summary="Stop a connector after the batch that it has begun, until it is resumed.",
-    forecast=forecast_pause,
-    undo=undo_pause,
+    forecast=partial(_forecast_with, paused=True),
+    undo=partial(_undo_with, paused=True),
     examples=(Example({"connector": "orders-delta"}, "while the target is maintained"),),
 )
 async def pause_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
     return await _changed(context, (await _with(context, request, paused=True))[1])
-
-
-async def forecast_resume(context: Context, request: ConnectorRequest) -> Forecast:
-    return _forecast(request.connector, *await _with(context, request, paused=False))
-
-
-async def undo_resume(context: Context, request: ConnectorRequest, done: Done) -> Undo:
-    before = ConnectorRecord.from_bytes(done.image["before"].encode())
-    return await _undo(context, request.connector, replace(before, paused=False), done)
 
 
 @operation(
@@ -537,16 +528,12 @@ async def undo_resume(context: Context, request: ConnectorRequest, done: Done) -
     title="Resume a connector",
     permission=CHANGE,
     summary="Let a paused connector run again, from its position.",
-    forecast=forecast_resume,
-    undo=undo_resume,
+    forecast=partial(_forecast_with, paused=False),
+    undo=partial(_undo_with, paused=False),
     examples=(Example({"connector": "orders-delta"}, "it goes on"),),
 )
 async def resume_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
     return await _changed(context, (await _with(context, request, paused=False))[1])
-
-
-async def forecast_restart(context: Context, request: ConnectorRequest) -> Forecast:
-    return _forecast(request.connector, *await _with(context, request, paused=None))
 
 
 @operation(
@@ -556,7 +543,7 @@ async def forecast_restart(context: Context, request: ConnectorRequest) -> Forec
     title="Restart a connector",
     permission=CHANGE,
     summary="Start a connector anew from its position, also one that has stopped with an error.",
-    forecast=forecast_restart,
+    forecast=partial(_forecast_with, paused=None),
     idempotent=False,
     examples=(Example({"connector": "orders-delta"}, "after the target was mended"),),
 )

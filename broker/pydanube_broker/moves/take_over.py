@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydanube_core.errors import Conflict
-from pydanube_storage.metadata import Absent, MetadataStore, Revision, read_all
+from pydanube_storage.metadata import Absent, KeyValue, MetadataStore, Revision, read_all
 
 from pydanube_broker.chain import ChainStore, chain_end, fence
 from pydanube_broker.cluster import keys
@@ -80,9 +80,7 @@ class TakeOvers:
             for owner, theirs in owners.items():
                 key = keys.journal_key(owner)
                 item = await change.read(key)
-                record = None if item is None else JournalRecord.from_json(item.value, key=key)
-                if record is None or not record.copies:
-                    raise without_a_chain(owner)
+                record = _copied(owner, item)
                 change.require(Absent(keys.member_key(owner)), is_back(owner))
                 change.require(Absent(keys.removed_key(owner)), was_removed_before(owner))
                 after = taken_over(record, theirs)
@@ -109,11 +107,7 @@ class TakeOvers:
 
     async def until_now(self, broker_id: BrokerId) -> ChainRange:
         """Return the chain of a lost broker's journal up to its present end. Raises `Conflict` if there is none."""
-        key = keys.journal_key(broker_id)
-        item = await self._store.get(key)
-        record = None if item is None else JournalRecord.from_json(item.value, key=key)
-        if record is None or not record.copies:
-            raise without_a_chain(broker_id)
+        record = _copied(broker_id, await self._store.get(keys.journal_key(broker_id)))
         until = record.until
         if not record.is_fenced:
             until = (await chain_end(self._chains, self._cluster, record.journal, record.from_piece)).number
@@ -180,6 +174,14 @@ class TakeOvers:
         outcome = await change(self._store, decide)
         assert outcome.revision is not None
         return Found(record=after, revision=outcome.revision)
+
+
+def _copied(broker_id: BrokerId, item: KeyValue | None) -> JournalRecord:
+    """Return the record of a journal that has a chain. Raises `Conflict`: it has none."""
+    record = None if item is None else JournalRecord.from_json(item.value, key=item.key)
+    if record is None or not record.copies:
+        raise without_a_chain(broker_id)
+    return record
 
 
 def without_a_chain(broker_id: BrokerId) -> Conflict:
