@@ -33,7 +33,7 @@ from pydanube.routing import Router, Routing, encode_key
 from pydanube.sending.columns import chunks_of, columns_of
 from pydanube.sending.lane_options import LaneCounters, LaneOptions
 from pydanube.sending.ledger import Ledger
-from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, PendingSend
+from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, PendingSend, Session
 from pydanube.sending.publish_lane import PublishLane
 from pydanube.sending.slices import add_slices
 from pydanube.sending.unstored import unstored
@@ -43,6 +43,9 @@ from pydanube.tracing import Carried
 from pydanube.wire.transport import copy_of
 
 LEAVE_S: Final = 5.0  # how long leaving the block by an exception may take
+OTHERS_S: Final = (
+    2.0  # longer than a broker needs to answer. Opening then goes on without the other partitions
+)
 
 assert BATCH_TARGET_BYTES // MESSAGE_OVERHEAD_BYTES <= MAX_BATCH_MESSAGES
 
@@ -52,6 +55,10 @@ class Producer:
 
     Order: messages of one partition are stored in the order of the send calls. Leaving the block flushes. Leaving it
     by an exception waits at most 5 s and drops messages that are not stored by then.
+
+    While the owner of a partition does not answer, messages in turn go to the other partitions, also those that waited
+    for it and were never sent, after the messages that wait there. Messages with a key or `partition=` wait for their
+    owner. So do messages that may be stored, and all of a producer whose access mode is not shared.
 
     The window: at most `window_messages` and `window_bytes` are handed over and unanswered. `send` waits for room,
     in turn, and `send_nowait` raises `WindowFull`. A message larger than the whole window passes when it is empty.
@@ -75,7 +82,9 @@ class Producer:
         self._turn = -1  # the lane that messages without a key go to
         self._filled: OutBatch | None = None  # the batch of that lane that they fill, None once it left alone
         # A producer that reopens its name finds its place by the number of its messages in each partition.
-        self._by_batch = self._routing is Routing.KEY and options.access_mode == "shared"
+        self._any_order = options.access_mode == "shared"
+        self._by_batch = self._any_order and self._routing is Routing.KEY
+        self._down: set[int] = set()  # lanes whose owner does not answer
         self._tasks = TaskOwner()
         self._counters = LaneCounters()
         self._taken_messages = 0  # answered so far, kept for the statistics
@@ -98,9 +107,8 @@ class Producer:
             self._lanes = [self._lane(index, concrete, len(partitions)) for index, concrete in partitions]
             for lane in self._lanes:
                 self._tasks.start(lane.run(), name=f"publish {self._topic}")
-            for lane in self._lanes:
-                await lane.opened
-            session = self._lanes[0].session
+            await self._open()
+            session = self._session
             if self._options.schema is not None and session is not None and session.schema[0]:
                 self._serialise = serialiser(await self._side.schema(SchemaRef(*session.schema)))
         except BaseException:
@@ -112,11 +120,46 @@ class Producer:
         )
         plain = len(self._lanes) == 1 and self._routing is not Routing.EXPLICIT
         self._only = self._lanes[0] if plain and self._tracing is None else None
-        largest = min(lane.max_message_bytes for lane in self._lanes) or MAX_BATCH_BYTES
-        self._window.open(self._topic, largest)
+        largest = min(lane.max_message_bytes for lane in self._lanes if lane.session is not None)
+        self._window.open(self._topic, largest or MAX_BATCH_BYTES)
         return self
 
+    async def _open(self) -> None:
+        """Wait until every partition is open, or until some are and the others do not answer."""
+        opened = [lane.opened for lane in self._lanes]
+        if self._any_order:
+            await asyncio.wait(opened, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(opened, return_when=asyncio.FIRST_EXCEPTION, timeout=OTHERS_S)
+            first = next((lane for lane in self._lanes if lane.session is not None), None)
+            for at, lane in enumerate(self._lanes):
+                if first is not None and not lane.opened.done():
+                    lane.open_later(first)
+                    self._down.add(at)
+        for each in opened:
+            await each
+
+    @property
+    def _session(self) -> Session | None:
+        """Return the session of the first partition that has one."""
+        return next((lane.session for lane in self._lanes if lane.session is not None), None)
+
     def _lane(self, index: int | None, concrete: str, partitions: int) -> PublishLane:
+        at = index or 0
+
+        def down(is_down: bool) -> None:
+            if is_down:
+                self._down.add(at)
+            else:
+                self._down.discard(at)
+
+        def elsewhere(batch: OutBatch) -> bool:
+            if not self._any_order or len(self._down) == len(self._lanes):
+                return False
+            self._turn_on()
+            self._lanes[self._turn].take_over(batch)
+            self._filled = None
+            return True
+
         def emit(kind: ClientEventKind, url: str, attempt: int, reason: str) -> None:
             self._side.emit(kind, "producer", concrete, url, attempt, reason)
 
@@ -132,6 +175,8 @@ class Producer:
                 released=self._release,
                 died=self._window.shut_down,
                 emit=emit,
+                down=down,
+                elsewhere=elsewhere,
                 counters=self._counters,
                 patient=self.patient,
             )
@@ -164,7 +209,7 @@ class Producer:
     @property
     def name(self) -> str:
         """The producer's name, chosen by the broker if none was given."""
-        session = self._lanes[0].session if self._lanes else None
+        session = self._session
         return session.producer_name if session else self._options.name or ""
 
     @property
@@ -393,7 +438,7 @@ class Producer:
 
     @property
     def _durability(self) -> str:
-        session = self._lanes[0].session if self._lanes else None
+        session = self._session
         return session.durability if session else ""
 
     def _send_any(
@@ -413,7 +458,8 @@ class Producer:
         if window.shut is not None:
             raise copy_of(window.shut)
         free = self._by_batch and key is None and partition is None
-        lane = None if free else self._lanes[self._router.pick(key, partition)]
+        down = self._down if self._any_order else ()
+        lane = None if free else self._lanes[self._router.pick(key, partition, down=down)]
         window.reserve(1, size)
         if lane is None:
             lane = self._next_lane(size)
@@ -427,6 +473,8 @@ class Producer:
         if batch.bytes + size > lane.limit_bytes and batch.bytes:
             batch = lane.seal()
         batch.bytes += size
+        if not free and (partition is not None or self._routing is not Routing.ROUND_ROBIN):
+            batch.bound = True
         if not batch.payloads:
             lane.first_message()
         return batch.add(bytes(payload), encoded, attributes)
@@ -492,36 +540,49 @@ class Producer:
     def _next_lane(self, size: int) -> PublishLane:
         """Return the lane of a message without a key: the last one until its batch has left or is full, then the next.
 
+        Lanes whose owner does not answer are left out, unless none answers.
+
         A batch costs both sides as much as some hundred messages. If each message went to the next lane, a burst over a
         thousand partitions would be a thousand batches.
         """
         lane = self._lanes[self._turn]
         batch = lane.gathering
-        if batch is self._filled and (not batch.bytes or batch.bytes + size <= lane.limit_bytes):
-            return lane
-        if batch is self._filled:
+        down = self._turn in self._down and len(self._down) < len(self._lanes)
+        if batch is self._filled and not down:
+            if not batch.bytes or batch.bytes + size <= lane.limit_bytes:
+                return lane
             lane.seal()
-        self._turn = (self._turn + 1) % len(self._lanes)
+        self._turn_on()
         lane = self._lanes[self._turn]
         self._filled = lane.gathering
         return lane
+
+    def _turn_on(self) -> None:
+        """Go to the next lane whose owner answers; to the next one if none does."""
+        count = len(self._lanes)
+        turns = [(self._turn + 1 + at) % count for at in range(count if self._down else 1)]
+        self._turn = next((turn for turn in turns if turn not in self._down), turns[0])
 
     async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
         if self._only is not None:
             await add_slices(self._only, payloads, keys, window=self._window, ledger=ledger)
             return
         free: list[int] = []
-        by_partition = self._router.spread(keys, len(payloads), free=free if self._by_batch else None)
+        down = self._down if self._any_order else ()
+        by_partition = self._router.spread(
+            keys, len(payloads), free=free if self._by_batch else None, down=down
+        )
+        bound = [bool(part) and self._routing is Routing.KEY for part in by_partition]
         for index, part in self._deal(payloads, free):
             by_partition[index] += part
-        for lane, part in zip(self._lanes, by_partition, strict=True):
+        for lane, part, stays in zip(self._lanes, by_partition, bound, strict=True):
             if not part:
                 continue
             if free and keys is not None:
                 part.sort()  # within a partition, the order of the calls
             of_part = None if keys is None else [keys[at] for at in part]
             of_lane = [payloads[at] for at in part]
-            await add_slices(lane, of_lane, of_part, window=self._window, ledger=ledger)
+            await add_slices(lane, of_lane, of_part, window=self._window, ledger=ledger, bound=stays)
 
     def _deal(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
         """Give messages without a required partition to lanes, a batch each. Yield lanes and indices of payloads."""

@@ -6,7 +6,7 @@ clients (docs/research/data-plane.md#72-sendmessage), so that every client sends
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -93,8 +93,8 @@ class Router:
         self._partitions = partitions
         self._next = 0
 
-    def pick(self, key: str | None, partition: int | None) -> int:
-        """The partition's index.
+    def pick(self, key: str | None, partition: int | None, *, down: Collection[int] = ()) -> int:
+        """The partition's index. Messages in turn leave out the partitions that are `down`, unless all are.
 
         Raises:
             InvalidArgument: `partition` is out of range, or missing although routing is explicit.
@@ -113,12 +113,25 @@ class Router:
             )
         if key is not None and self._routing is Routing.KEY:
             return fnv1a_64(encode_key(key)) % self._partitions
-        index = self._next
+        return self._turn(down)
+
+    def _turn(self, down: Collection[int]) -> int:
+        index = self._turns(down)[0] if down else self._next
         self._next = (index + 1) % self._partitions
         return index
 
+    def _turns(self, down: Collection[int]) -> list[int]:
+        """Return the partitions in the order of their turns."""
+        turns = [(self._next + turn) % self._partitions for turn in range(self._partitions)]
+        return [index for index in turns if index not in down] or turns
+
     def spread(
-        self, keys: Sequence[bytes | None] | None, count: int, *, free: list[int] | None = None
+        self,
+        keys: Sequence[bytes | None] | None,
+        count: int,
+        *,
+        free: list[int] | None = None,
+        down: Collection[int] = (),
     ) -> list[list[int]]:
         """Spread `count` messages. Return for each partition the indices of its messages, ascending.
 
@@ -131,16 +144,16 @@ class Router:
             free += range(count)
             return found
         if keys is None or self._routing is not Routing.KEY:
-            for turn in range(self._partitions):
-                found[(self._next + turn) % self._partitions].extend(range(turn, count, self._partitions))
-            self._next = (self._next + count) % self._partitions
+            turns = self._turns(down)
+            for turn, index in enumerate(turns):
+                found[index].extend(range(turn, count, len(turns)))
+            self._next = turns[count % len(turns)]
             return found
         for at, key in enumerate(keys):
             if key is None and free is not None:
                 free.append(at)
             elif key is None:
-                found[self._next].append(at)
-                self._next = (self._next + 1) % self._partitions
+                found[self._turn(down)].append(at)
             else:
                 found[fnv1a_64(key) % self._partitions].append(at)
         return found

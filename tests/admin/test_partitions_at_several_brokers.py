@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from pydanube import connect
+from pydanube import Producer, Retry, connect
+from pydanube.routing import Router, Routing
 from pydanube_broker.broker import Broker
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
@@ -160,6 +163,46 @@ async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(mor
     answer = await ask(first, "subscriptions.lag")
     assert lags(answer) == [3] * 4
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
+
+
+async def test_partitions_whose_broker_is_gone_hold_up_no_message_without_a_key(
+    mortal: SeveralBrokers,
+) -> None:
+    """Two of six are at that broker. Messages with a key, or with `partition=`, wait for it."""
+    first, gone = mortal.brokers[1], mortal.brokers[3]
+    down = {n for n, part in enumerate(PARTS) if mortal.owner(str(part)) is gone}
+    retry = Retry(initial_s=0.01, max_delay_s=0.1)
+    async with connect(first.broker_url, retry=retry) as client, client.producer("wide") as before:
+        await before.send_many([b"open everywhere"] * 6)
+        await mortal.stop(3)
+        kept = before.send_nowait(b"bound", partition=min(down))
+        async with (
+            client.producer("wide") as later,
+            client.producer("wide", routing="round-robin") as in_turn,
+        ):
+            for producer in (before, later, in_turn):
+                with anyio.fail_after(60):
+                    receipts = [await producer.send(b"%d" % n) for n in range(30)]
+                    assert (await producer.send_many([b"many"] * 100)).count == 100
+                assert not down & {receipt.partition for receipt in receipts}
+            keyed = later.send_nowait(b"keyed", key=key_of(min(down)))
+            assert not kept.done()
+            assert not keyed.done()
+            await mortal.start(3)
+            with anyio.fail_after(60):
+                assert (await kept).partition == (await keyed).partition == min(down)
+                await until_in(down, later)
+
+
+async def until_in(partitions: set[int], producer: Producer) -> None:
+    """Send until messages without a key go to one of these partitions again."""
+    while (await producer.send(b"x")).partition not in partitions:
+        pass
+
+
+def key_of(partition: int) -> str:
+    router = Router(Routing.KEY, len(PARTS))
+    return next(key for key in map(str, count()) if router.pick(key, None) == partition)
 
 
 async def test_what_changed_at_any_broker_is_told_by_each(mortal: SeveralBrokers) -> None:

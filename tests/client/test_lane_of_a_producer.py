@@ -107,6 +107,7 @@ class Sent:
     broker: Broker
     lane: PublishLane
     answered: list[OutBatch]
+    elsewhere: list[OutBatch]
 
     def send(self, *payloads: bytes) -> OutBatch:
         batch = self.lane.gathering
@@ -127,7 +128,11 @@ class Sent:
 
 @asynccontextmanager
 async def sending(**retry: float) -> AsyncIterator[Sent]:
-    broker, answered = Broker(), []
+    broker, answered, elsewhere = Broker(), [], []
+
+    def take(batch: OutBatch) -> bool:
+        elsewhere.append(batch)
+        return True
 
     async def locate(_: str) -> Any:
         return broker
@@ -148,11 +153,12 @@ async def sending(**retry: float) -> AsyncIterator[Sent]:
             released=released,
             died=lambda _: None,
             emit=lambda *_: None,
+            elsewhere=take,
         )
     )
     running = asyncio.create_task(lane.run())
     try:
-        yield Sent(broker, lane, answered)
+        yield Sent(broker, lane, answered, elsewhere)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -169,6 +175,29 @@ async def test_a_receipt_means_stored_and_says_where() -> None:
         assert (batch.base_offset, batch.duplicate, batch.durability) == (40, False, "fsynced")
 
 
+async def test_only_a_batch_that_was_never_sent_and_is_not_bound_goes_elsewhere() -> None:
+    """Else a message that may be stored is stored twice, or a key's messages are in two partitions."""
+    async with sending() as sent:
+        written = sent.send(b"a")
+        stream = await sent.broker.stream(0)
+        stream.open()
+        await stream.batches(1)
+        stream.lose()
+        again = await sent.broker.stream(1)
+        bound, loose, gathering = sent.send(b"b"), sent.send(b"c"), sent.lane.gathering
+        bound.bound = True
+        gathering.publish_time_ms = 1
+        gathering.add(b"d", None, None)
+        again.lose()
+        last = await sent.broker.stream(2)
+        last.open()
+        await last.batches(2)
+        assert sent.elsewhere == [loose, gathering]
+        last.receipt(0, 1, base_offset=0)
+        last.receipt(1, 1, base_offset=1)
+        assert [await sent.outcome(batch) for batch in (written, bound)] == ["stored", "stored"]
+
+
 async def test_a_batch_in_flight_when_the_outage_outlasts_the_retries_may_be_stored() -> None:
     async with sending(max_elapsed_s=0.0) as sent:
         written = sent.send(b"a")
@@ -176,7 +205,7 @@ async def test_a_batch_in_flight_when_the_outage_outlasts_the_retries_may_be_sto
         stream.open()
         await stream.batches(1)
         waiting = sent.lane.gathering
-        waiting.publish_time_ms = 1
+        waiting.publish_time_ms, waiting.bound = 1, True
         waiting.add(b"never written", None, None)
         stream.lose()
         assert await sent.outcome(written) == "unknown"

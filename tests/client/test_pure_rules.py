@@ -34,18 +34,27 @@ def test_round_robin_leaves_keys_out_of_account() -> None:
         st.none() | st.lists(st.none() | st.sampled_from(["", "a", "b", "é"]), max_size=9), max_size=4
     ),
     counts=st.integers(0, 9),
+    down=st.sets(st.integers(0, 4)),
 )
 def test_a_part_is_spread_as_its_messages_would_be_one_by_one(
-    routing: Routing, partitions: int, parts: list[list[str | None] | None], counts: int
+    routing: Routing, partitions: int, parts: list[list[str | None] | None], counts: int, down: set[int]
 ) -> None:
     single, whole = Router(routing, partitions), Router(routing, partitions)
     for keys in parts:
         count = counts if keys is None else len(keys)
         one_by_one: list[list[int]] = [[] for _ in range(partitions)]
         for at in range(count):
-            one_by_one[single.pick(None if keys is None else keys[at], None)].append(at)
+            one_by_one[single.pick(None if keys is None else keys[at], None, down=down)].append(at)
         encoded = None if keys is None else [None if key is None else key.encode() for key in keys]
-        assert whole.spread(encoded, count) == one_by_one
+        assert whole.spread(encoded, count, down=down) == one_by_one
+
+
+def test_messages_in_turn_leave_out_partitions_that_are_down_and_keys_do_not() -> None:
+    router = Router(Routing.KEY, 4)
+    assert [router.pick(None, None, down={0, 2}) for _ in range(4)] == [1, 3, 1, 3]
+    assert router.pick("order-1", None, down={1}) == 1
+    assert router.pick(None, 2, down={2}) == 2
+    assert [router.pick(None, None, down={0, 1, 2, 3}) for _ in range(3)] == [0, 1, 2]
 
 
 @given(attempt=st.integers(1, 10_000), draw=st.floats(0, 0.999), wish=st.none() | st.integers(0, 5000))

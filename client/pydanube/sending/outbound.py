@@ -116,7 +116,7 @@ class OutBatch:
     """
 
     __slots__ = (
-        "_told", "_waiters", "append_time", "attributes", "base_offset", "bytes", "count", "duplicate", "durability",
+        "_told", "_waiters", "append_time", "attributes", "base_offset", "bound", "bytes", "count", "duplicate", "durability",
         "error", "error_seen", "first_sequence", "keys", "packed", "partition", "payloads",
         "publish_time_ms", "topic", "wire", "writes",
     )  # fmt: skip
@@ -128,6 +128,7 @@ class OutBatch:
         self.keys: list[bytes | None] | None = None  # of the first messages; the others have none
         self.attributes: dict[int, Mapping[str, str]] | None = None
         self.packed: PackedMessages | None = None  # in place of the columns above
+        self.bound = False  # a key or the caller chose the partition of a message
         self.bytes = 0
         self.count = 0  # set when encoded
         self.publish_time_ms = 0

@@ -21,6 +21,8 @@ Failures
   go on in a new session. PRODUCER_FENCED: the same, but nothing goes on, because another producer has the name.
 * Retryable failures for longer than `Retry.max_elapsed_s`: all waiting batches fail, those already written with
   `outcome = "unknown"`, so that the next attempt also starts a new session.
+* Until the stream is open again, batches that were never written go to other partitions, unless one of their messages
+  is bound to this one. A batch that may be stored stays.
 """
 
 from __future__ import annotations
@@ -110,6 +112,13 @@ class PublishLane:
         self.nudge()
         return batch
 
+    def take_over(self, batch: OutBatch) -> None:
+        """Queue a batch of another partition, after the gathered messages."""
+        self.seal()
+        batch.partition = self._options.partition
+        self._sealed.append(batch)
+        self.nudge()
+
     def first_message(self) -> None:
         """Note that the gathering batch has its first message."""
         self.gathering.publish_time_ms = time.time_ns() // 1_000_000
@@ -191,6 +200,8 @@ class PublishLane:
                 failure = error
             if not self._settle(failure):
                 return
+            if isinstance(failure, Retryable):
+                self._stand_aside()
             if isinstance(failure, TopicNotFound):
                 await self._message_waits()
                 attempt, self._failed_since = 0, None
@@ -202,13 +213,27 @@ class PublishLane:
             retry = self._options.retry
             if now - self._failed_since >= retry.max_elapsed_s:
                 self._give_up(gave_up(failure, now - self._failed_since))
-                if self.session is None:
+                if self.dead is not None:
                     return  # it never opened, and the opener has the error
                 self._failed_since = now
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
             left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
             await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
+
+    def _stand_aside(self) -> None:
+        """Let messages that may go to any partition go to others until the owner answers."""
+        options = self._options
+        options.down(True)
+        self._sealed = deque(each for each in self._sealed if each.bound or not options.elsewhere(each))
+        gathering = self.gathering
+        if gathering.payloads and not gathering.bound and options.elsewhere(gathering):
+            self.gathering = OutBatch(options.topic, options.partition)
+
+    def open_later(self, like: PublishLane) -> None:
+        """Let the opener go on without this partition. Until it opens, its batches have the limits of another's."""
+        self.opened.set_result(None)
+        self.limit_bytes = like.limit_bytes
 
     async def _message_waits(self) -> None:
         """Wait for a message: only a send finds out whether a deleted topic is back."""
@@ -269,6 +294,7 @@ class PublishLane:
         # Each message counts at least its overhead, so this many bytes never hold more messages.
         paced = opened.max_batch_messages * MESSAGE_OVERHEAD_BYTES
         self.limit_bytes = min(options.producer.batch_bytes, paced or options.producer.batch_bytes)
+        options.down(False)
         if not self.opened.done():
             self.opened.set_result(None)
         elif self._failed_since is not None:
@@ -462,7 +488,7 @@ class PublishLane:
         return False
 
     def _give_up(self, failure: ClusterError) -> None:
-        if self.session is None:
+        if not self.opened.done():
             self._die(failure)
             return
         self._fail_in_flight(failure)

@@ -17,8 +17,11 @@ async def add_slices(
     *,
     window: Window,
     ledger: Ledger,
+    bound: bool = True,
 ) -> None:
     """Add messages in order, waiting for room, and note them: ≈ 0.1 µs per message, 0.4 with keys.
+
+    `bound`: they have to stay in this partition.
 
     Raises `MessageTooLarge`, or the error for which the window is shut. Earlier messages are handed over.
     """
@@ -69,6 +72,7 @@ async def add_slices(
             batch.add_keys(keys[start : start + len(rest)])
         batch.payloads += rest
         batch.bytes += total
+        batch.bound = batch.bound or bound
         if first:
             lane.first_message()
         ledger.note(batch, len(rest))
