@@ -67,6 +67,7 @@ from pydanube_broker.status.health import Health
 from pydanube_broker.telemetry import TelemetryWriter, machine_of
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
+from pydanube_broker.tier.lease_hold import LeaseHold
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for, store_options
 from pydanube_broker.tier.tier import Tier, cluster_name
@@ -82,6 +83,7 @@ OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
+_LEAVE_S: Final = 3.0  # maximum that a stop waits for the store, and for the metadata
 
 
 class Broker(BrokerParts):
@@ -115,6 +117,8 @@ class Broker(BrokerParts):
         self.observation: Observation  # the same
         self.port = BrokerPort(self)
         self.recovered: dict[str, Any] = {}
+        # The record by which others take this broker's topics over without a plan. None: its topics wait for it
+        self._taken_over_by: ChainRecord | None = None
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -214,13 +218,36 @@ class Broker(BrokerParts):
         needed = self.chain.is_needed or any(topic.in_store for topic in self.hub.topics.values())
         if not (self.settings.journal.copy or needed):
             return
-        if record is not None:
-            term = await record.copied()
-            if term is None:
-                log.warning("chain_is_taken_over")
-                return
-            await self.chain.begin_term(term)
+        if record is not None and not await self._own_chain(record):
+            log.warning("chain_is_taken_over")
+            self.spawn(self._copy_when_settled(store, record))
+            return
         await self.chain.want(await cluster_name(store), needed=needed)
+
+    async def _own_chain(self, record: ChainRecord) -> bool:
+        """Continue the chain under the record's term. Return False while other brokers take it over."""
+        take_over = self.settings.cluster.on_loss == "take_over"
+        membership = self.ownership.office.membership
+        registration = membership.registration
+        term = await record.copied(take_over=take_over)
+        if term is None:
+            return False
+        await self.chain.begin_term(term)
+        if take_over:
+            self._taken_over_by = record
+            self.spawn(LeaseHold(self.hub, membership, record, registration).run())
+        return True
+
+    async def _copy_when_settled(self, store: MetadataStore, record: ChainRecord) -> None:
+        """Continue the chain once the take-over of this broker's topics is settled."""
+        while True:
+            await asyncio.sleep(MAINTENANCE_S)
+            try:
+                if await self._own_chain(record):
+                    await self.chain.want(await cluster_name(store))
+                    return
+            except (ClusterError, OSError) as error:
+                log.warning("chain_not_continued", extra={"error": str(error)})
 
     async def _begin_journal(self) -> None:
         """Begin the journal and its chain."""
@@ -483,8 +510,20 @@ class Broker(BrokerParts):
     async def __aexit__(self, *_: object) -> None:
         try:
             await self.drain(2.0)
+            await self._leave_chain()
         finally:
             await self._stack.aclose()
+
+    async def _leave_chain(self) -> None:
+        """Before this broker deregisters, let its chain have all that it acknowledged, else its topics wait for it."""
+        if self._taken_over_by is None:
+            return
+        with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
+            await self.chain.until_stored(self.journal.durable_lsn)
+            return
+        log.warning("topics_wait", extra={"why": "the copy of the journal is not complete"})
+        with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
+            await self._taken_over_by.waits()
 
     async def _stop_tasks(self) -> None:
         for task in self.tasks:

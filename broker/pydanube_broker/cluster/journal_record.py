@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 from pydanube_broker.cluster.ids import BrokerId, TopicId
-from pydanube_broker.records.json_record import JsonRecord
+from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 
 
 class JournalState(StrEnum):
@@ -45,6 +45,8 @@ class JournalRecord(JsonRecord):
     heirs: brokers that were chosen for topics, as decimal numbers.
     topics: ids of the topics that are to be taken over, as decimal numbers.
     copies: whether the broker copies its journal into a chain.
+    on_loss: "take_over" if the broker's fsynced topics are taken over without a plan when its lease ends. Without its
+        lease such a broker acknowledges only records that its chain has. "" for a broker whose topics wait for it.
     """
 
     journal: Journal
@@ -55,6 +57,7 @@ class JournalRecord(JsonRecord):
     heirs: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     copies: bool = False
+    on_loss: Annotated[str, UNLESS_DEFAULT] = ""
 
     def __post_init__(self) -> None:
         assert self.term >= 1
@@ -79,7 +82,15 @@ def registered(found: JournalRecord | None, journal: int, *, is_start: bool) -> 
     if found is None or found.journal != journal:
         # A term is never used twice under a broker's id, even with another journal
         return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
-    return replace(found, state=JournalState.OPEN, until=0, heirs=(), copies=found.copies and not is_start)
+    copies = found.copies and not is_start
+    return replace(
+        found,
+        state=JournalState.OPEN,
+        until=0,
+        heirs=(),
+        copies=copies,
+        on_loss=found.on_loss if copies else "",
+    )
 
 
 def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:
@@ -111,8 +122,18 @@ def settled(
     if found.state is not JournalState.CLOSING or under_way:
         return found
     if is_back:
-        # A broker does not copy while its record is closing. It sets `copies` when it begins again.
-        return replace(found, state=JournalState.OPEN, until=0, heirs=(), topics=(), copies=False)
+        # The fence has ended the chain. The broker sets `copies` when it begins the chain again. Without a fence, a
+        # process that has only lost its lease continues the chain.
+        copies = found.copies and not found.is_fenced
+        return replace(
+            found,
+            state=JournalState.OPEN,
+            until=0,
+            heirs=(),
+            topics=(),
+            copies=copies,
+            on_loss=found.on_loss if copies else "",
+        )
     waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
     if not waiting and all(left.values()):
         return replace(found, state=JournalState.CLOSED, topics=())

@@ -180,6 +180,11 @@ class Membership:
         return self._registration
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether the store may have ended the lease, by this broker's clock."""
+        return self._term is not None and self._clock.now_ms() >= self._term.deadline_ms
+
+    @property
     def state(self) -> BrokerState:
         """Return the state that was published last."""
         return self._state

@@ -46,7 +46,7 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-# The durability of topics that are taken over without a plan
+# The durability of topics that are always taken over without a plan
 TAKEN_AT_ONCE: Final = Durability.STORED
 _AT_ONCE: Final = 200  # maximum topics of a broker in one `look`
 
@@ -77,13 +77,11 @@ class RemovedBrokers:
         """Reassign some topics of lost brokers. The next call continues with the rest.
 
         Args:
-            due: lost brokers whose stored topics are taken over without a plan (`loss_watch`).
+            due: lost brokers that may be taken over without a plan now (`loss_watch`).
 
         Raises `MetadataUnavailable`.
         """
         lost = office.lost_owners()
-        for broker_id in lost.intersection(due):
-            await self._ask_for_stored(office, broker_id)
         self._said = {broker: said for broker, said in self._said.items() if broker in lost}
         lives = {broker: member.incarnation for broker, member in office.members.items()}
         if lives != self._lives:  # a broker may have returned whose record still names its topics
@@ -92,6 +90,9 @@ class RemovedBrokers:
             office.taken_over = {}
             return
         journals = await self.take_overs.records()
+        asked = [each for each in lost.intersection(due) if await self._ask(office, each, journals.get(each))]
+        if asked:
+            journals = await self.take_overs.records()
         closing = {each for each, found in journals.items() if found.record.state is JournalState.CLOSING}
         self.unsettled = bool(closing)
         removed = await removed_among(self._store, lost) if lost else set()
@@ -111,29 +112,41 @@ class RemovedBrokers:
                 why = error.message
                 facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
                 log.warning("topics_not_taken_away", extra=facts)
-            asked = None if broker_id in removed else journals[broker_id].record.topics
-            if waiting := self._waiting(office, broker_id, asked):
+            theirs = None if broker_id in removed else journals[broker_id].record.topics
+            if waiting := self._waiting(office, broker_id, theirs):
                 taken_over[broker_id] = TakenOver(topics=waiting, why=why)
         office.taken_over = taken_over
 
-    async def _ask_for_stored(self, office: Office, broker_id: BrokerId) -> None:
-        """Have topics that are stored in the object store taken over, as a plan would, if their owner has a chain."""
+    async def _ask(self, office: Office, broker_id: BrokerId, journal: Found | None) -> bool:
+        """Have topics of a lost broker taken over without a plan. Return whether there are any.
+
+        These are the topics whose durability is the object store, and all of a broker whose record says so (`on_loss`).
+        """
+        if journal is None or not journal.record.copies or not office.alive():
+            return False
+        everything = journal.record.on_loss == "take_over"
+        asked = journal.record.topics if journal.record.state is JournalState.CLOSING else ()
         records = [
             record
             for place in office.owned_by(broker_id)
-            if self._is_to_go(place)
+            if str(place.topic_id) not in asked
+            and self._is_to_go(place)
+            and not place.topic.is_audit
             and (record := self._record(place)) is not None
-            and record.durability is TAKEN_AT_ONCE
+            and (everything or record.durability is TAKEN_AT_ONCE)
         ]
-        if not records or office.taken_over.get(broker_id) is not None:
-            return
+        if not records:
+            return False
         try:
             await self.take_overs.ask(office, records)
         except MetadataUnavailable:
             raise
-        except ClusterError as error:  # the broker is back or has no chain, which the next look shows
+        except ClusterError as error:  # the broker is back, which the next look shows
             facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
-            log.warning("stored_topics_not_taken_over", extra=facts)
+            log.warning("topics_not_taken_over", extra=facts)
+            return False
+        log.warning("topics_taken_over", extra={"broker_id": str(broker_id), "topics": len(records)})
+        return True
 
     def _record(self, place: Assignment) -> TopicRecord | None:
         topic_id = place.topic_id

@@ -238,6 +238,7 @@ class Tier(Section):
 
 
 BalanceMode = Annotated[str, *choice("off", "suggest", "act")]
+OnLoss = Annotated[str, *choice("wait", "take_over")]
 
 
 class Admin(Section):
@@ -259,6 +260,15 @@ class Admin(Section):
     audit_key: FilePath | None = Field(
         default=None,
         description="file of the key for the MACs of audit records; beside the data directory by default",
+    )
+
+
+class Cluster(Section):
+    """Several brokers on one metadata store."""
+
+    on_loss: OnLoss = Field(
+        default="wait",
+        description="when this broker is lost: its fsynced topics wait for it, or other brokers take_over what its copy has",
     )
 
 
@@ -393,6 +403,7 @@ class Settings(BaseModel):
     delivery: Delivery = Delivery()
     tier: Tier = Tier()
     admin: Admin = Admin()
+    cluster: Cluster = Cluster()
     balance: Balance = Balance()
     diagnosis: Diagnosis = Diagnosis()
     telemetry: Telemetry = Telemetry()
@@ -466,6 +477,13 @@ class Settings(BaseModel):
                     field=f"server.{name}",
                     value=port,
                 )
+        if self.cluster.on_loss == "take_over" and not self.journal.copy:
+            raise InvalidArgument(
+                "cluster.on_loss = take_over needs journal.copy = true: without a copy of this broker's journal no other "
+                "broker can take its topics over",
+                field="cluster.on_loss",
+                value=self.cluster.on_loss,
+            )
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)
         if self.server.connect_url is not None:

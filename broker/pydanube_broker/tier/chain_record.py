@@ -22,10 +22,22 @@ class ChainRecord:
         self._key = keys.journal_key(broker_id)
         self._journal = journal
 
-    async def copied(self) -> int | None:
-        """Record that this journal is copied; return the term of its chain, None while other brokers take it over."""
-        record = await self._change(lambda found: replace(found, copies=True))
+    async def copied(self, *, take_over: bool) -> int | None:
+        """Record that this journal is copied; return the term of its chain, None while other brokers take it over.
+
+        take_over: others take all topics over when this broker's lease ends (`lease_hold`).
+        """
+        on_loss = "take_over" if take_over else ""
+        record = await self._change(lambda found: replace(found, copies=True, on_loss=on_loss))
         return record.term if record.state is JournalState.OPEN else None
+
+    async def waits(self) -> None:
+        """Record that the topics of this broker wait for it, because its chain lacks what its disk has."""
+        await self._change(lambda found: replace(found, on_loss=""))
+
+    async def is_open(self) -> bool:
+        """Return whether no other broker takes topics over from this journal."""
+        return (await self._change(lambda found: found)).state is JournalState.OPEN
 
     async def begins_at(self, number: int) -> None:
         """Record the piece at which reading begins. Raises `Unavailable` while the journal is taken over."""

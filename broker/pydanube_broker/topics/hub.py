@@ -46,6 +46,11 @@ class Hub:
         self._pending: deque[tuple[int, Topic]] = deque()
         # The same of topics that wait for the object store instead of the disk
         self._unstored: deque[tuple[int, Topic]] = deque()
+        # The same of system topics, which are never taken over: the disk is always sufficient
+        self._own: deque[tuple[int, Topic]] = deque()
+        self._durable = self._stored = 0
+        # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_hold`)
+        self.holds: Callable[[], bool] = lambda: False
 
     # -- JournalOwner ----------------------------------------------------------------------------------------
 
@@ -62,12 +67,21 @@ class Hub:
         return encode_head(self.states.values())
 
     def durable(self, lsn: int) -> None:
-        _reach(self._pending, lsn)
+        self._durable = lsn
+        _reach(self._own, lsn)
+        self.look_again()
 
     def stored(self, lsn: int) -> None:
         """Notify topics that wait for the object store: it has everything below `lsn`."""
         if self.failure is None:
+            self._stored = lsn
             _reach(self._unstored, lsn)
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Notify topics that wait for the disk, or while `holds` for the object store too."""
+        if self._pending:
+            _reach(self._pending, min(self._durable, self._stored) if self.holds() else self._durable)
 
     def fenced(self, error: Fenced) -> None:
         """Stop acknowledging and end: another process has the journal's chain."""
@@ -76,8 +90,8 @@ class Hub:
 
     def failed(self, error: JournalReadOnly) -> None:
         self.failure = error
-        self._pending.clear()
-        self._unstored.clear()
+        for waiting in (self._pending, self._unstored, self._own):
+            waiting.clear()
         for topic in (*self.topics.values(), *self.leaving.values()):
             topic.fail(error)
         self.on_failure(error)
@@ -89,11 +103,13 @@ class Hub:
     # -- for topics ------------------------------------------------------------------------------------------
 
     def appended(self, lsn: int, topic: Topic) -> None:
-        (self._unstored if topic.in_store else self._pending).append((lsn, topic))
+        waiting = self._unstored if topic.in_store else self._own if topic.is_system else self._pending
+        waiting.append((lsn, topic))
 
     async def settled(self) -> None:
         """Wait until everything that topics have appended so far is safe. Raises the error that prevents it."""
-        for topic in dict.fromkeys(topic for _, topic in (*self._pending, *self._unstored)):
+        waiting = (*self._pending, *self._unstored, *self._own)
+        for topic in dict.fromkeys(topic for _, topic in waiting):
             await topic.settled()
 
     def adopt(self, topic: Topic) -> None:

@@ -6,10 +6,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
 from pydanube_broker.chain import ChainObjects, Item, Place, piece_key
 from pydanube_broker.chain.piece import encode_piece
@@ -20,8 +22,8 @@ from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.cluster.records import Durability
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import moves, removed_brokers
-from pydanube_broker.settings.sections import Settings
-from pydanube_core.errors import ClusterError, Conflict
+from pydanube_broker.settings.sections import Cluster, Settings
+from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put
 from pydanube_storage.objects import LocalStore
@@ -278,9 +280,83 @@ async def test_stored_topics_are_taken_over_without_a_plan(
     await until_state(cluster, gone, JournalState.CLOSED)
 
 
-def copying(settings: Settings) -> Broker:
+def copying(settings: Settings, **more: Any) -> Broker:
     journal = settings.journal.model_copy(update={"copy": True, "stored_linger": 0.02})
-    return Broker(settings.model_copy(update={"journal": journal}))
+    return Broker(settings.model_copy(update={"journal": journal, **more}))
+
+
+def lost_at_once(settings: Settings) -> Broker:
+    return copying(settings, cluster=Cluster(on_loss="take_over"))
+
+
+async def test_topics_of_a_lost_broker_are_taken_over_without_a_plan_where_its_record_says_so(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        owner = cluster.brokers[3]
+        me = str(broker_id(owner))
+        for name in ("t", "other"):
+            await filled(name, owner)
+        before = await record_of(cluster, int(me))
+        assert before.on_loss == "take_over"
+        await lost(cluster, 3)  # it stops in order, so its chain has everything
+        for name in ("t", "other"):
+            await until(lambda name=name: cluster.serves_name(name))
+            assert await read_all(cluster, name, 15) == TIERED + COPIED
+        await until_state(cluster, me, JournalState.CLOSED)
+        assert (await record_of(cluster, int(me))).term == before.term + 1
+
+        await cluster.start(3)
+        await until_state(cluster, me, JournalState.OPEN)
+        again = await record_of(cluster, int(me))
+        assert (again.copies, again.on_loss) == (True, "take_over")
+
+
+async def test_stopped_broker_whose_chain_is_incomplete_keeps_its_topics(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "_LEAVE_S", 0.2)
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        owner = cluster.brokers[3]
+        await filled("t", owner)
+        await until_copied(owner)
+        monkeypatch.setattr(owner.chain.store, "create", AsyncMock(side_effect=StoreUnavailable("away")))
+        async with connect(owner.broker_url) as client, client.producer("t") as producer:
+            await producer.send_many(LOST)
+        gone = await lost(cluster, 3)
+        record = await record_of(cluster, int(gone))
+        assert (record.on_loss, record.state) == ("", JournalState.OPEN)
+        await cluster.start(3)
+        await until(lambda: cluster.serves_name("t"))
+        assert await read_all(cluster, "t", 18) == TIERED + COPIED + LOST
+
+
+async def test_without_its_lease_a_broker_acknowledges_only_what_its_chain_has(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        owner = cluster.brokers[3]
+        await filled("t", owner)
+        served = owner.registry.find(TopicName.parse("t"))
+        assert served is not None
+        create, store_is_away = owner.chain.store.create, anyio.Event()
+
+        async def later(key: str, data: bytes) -> bool:
+            await store_is_away.wait()
+            return await create(key, data)
+
+        async with connect(owner.broker_url) as client, client.producer("t") as producer:
+            monkeypatch.setattr(owner.chain.store, "create", later)
+            assert (await producer.send(AFTER[0])).offset == 15, "with its lease the disk counts"
+            with monkeypatch.context() as patch:
+                patch.setattr(type(owner.registry.ownership.office.membership), "is_overdue", True)
+                sending = producer.send_nowait(AFTER[1])
+                await until(lambda: served.state.next_offset > 16)
+                end = owner.journal.written_lsn
+                await until(lambda: owner.journal.durable_lsn >= end)
+                assert served.commit == 16, "without it the disk alone does not"
+                store_is_away.set()
+                assert (await sending).offset == 16
 
 
 async def test_broker_that_copies_is_taken_over_comes_back_and_copies_again(

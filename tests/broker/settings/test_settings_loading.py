@@ -248,3 +248,10 @@ def test_a_journal_file_that_could_not_take_a_large_batch_is_refused(tmp_path: P
     small = {"DANUBE_JOURNAL__SEGMENT_BYTES": "1MiB", "DANUBE_TEST_SMALL_SEGMENTS": "1"}
     assert load_settings(env=small).journal.segment_bytes == 1 << 20
     assert load_settings(overrides={"journal.segment_bytes": "1MiB"}).journal.segment_bytes == 1 << 20
+
+
+def test_topics_are_taken_over_only_with_a_copy_of_the_journal() -> None:
+    given = {"cluster.on_loss": "take_over"}
+    with pytest.raises(InvalidArgument, match="needs journal"):
+        load_settings(None, {}, given).check_startable()
+    load_settings(None, {}, {**given, "journal.copy": True}).check_startable()
