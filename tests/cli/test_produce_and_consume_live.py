@@ -94,6 +94,13 @@ def test_key_attributes_and_repetition_are_in_the_json(live: Danube) -> None:
     assert all(line["payload"] == "hi" and line["delivery_count"] == 1 for line in lines)
 
 
+def test_each_text_of_the_command_line_is_a_message(live: Danube) -> None:
+    assert (
+        live("produce", "texts", "-m", "a", "-m", "", "-m", "c", "--count", "2", "--json").result["sent"] == 6
+    )
+    assert live("consume", "texts", "--exit", "--format", "raw").raw == b"a\n\nc\n" * 2
+
+
 def test_reading_from_and_until_positions(live: Danube) -> None:
     live("produce", "places", stdin=numbered(10))
     assert live("consume", "places", "--from", "offset:3", "--until", "offset:6").raw == b"3\n4\n5\n"

@@ -64,12 +64,6 @@ def stdin_pieces() -> Pieces:
         yield piece
 
 
-def text_pieces(payload: bytes, *, repeat: int = 1) -> Pieces:
-    """Yield one payload, `repeat` times. For a source without a delimiter."""
-    for _ in range(repeat):
-        yield payload
-
-
 class Gathered:
     """Messages in order, and the bytes of their payloads."""
 

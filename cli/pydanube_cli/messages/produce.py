@@ -25,7 +25,6 @@ from pydanube_cli.messages.lines import (
     file_pieces,
     split_lines,
     stdin_pieces,
-    text_pieces,
     whole,
 )
 from pydanube_cli.parameters import argument, option
@@ -120,13 +119,13 @@ class ProduceOptions:
     """Options of `danube produce`: what to publish, and how."""
 
     topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")]
-    message: Annotated[str | None, option("-m", "--message", "TEXT", "One message.")] = None
+    message: Annotated[list[str] | None, option("-m", "--message", "TEXT", "One message. May repeat.")] = None
     file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file; - is stdin.")] = None
     delimiter: Annotated[
         Literal["line", "none"],
         option("--delimiter", help="line: each line; none: the input is one message."),
     ] = "line"
-    count: Annotated[int, option("--count", min=1, metavar="N", help="Repeat the text or file.")] = 1
+    count: Annotated[int, option("--count", min=1, metavar="N", help="Repeat the texts or the file.")] = 1
     rate: Annotated[float | None, option("--rate", "N", "At most N messages a second.")] = None
     key: Annotated[str | None, option("--key", "K", "Key of every message.")] = None
     null: Annotated[
@@ -231,8 +230,8 @@ def _job(options: ProduceOptions) -> Job:
 def _source(options: ProduceOptions) -> Any:
     file, delimiter, count = options.file, options.delimiter, options.count
     if options.message is not None or options.null:
-        payload = os.fsencode(options.message or "")  # bytes of the command line that were not UTF-8 survive
-        return lambda: each(text_pieces(payload, repeat=count))
+        payloads = [os.fsencode(text) for text in options.message or [""]]  # bytes that are not UTF-8 survive
+        return lambda: _repeated(lambda: each(iter(payloads)), count)
     if options.from_stdin:
         return lambda: (split_lines if delimiter == "line" else whole)(stdin_pieces())
     assert file is not None, "from_stdin otherwise"
