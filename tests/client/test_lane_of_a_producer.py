@@ -260,6 +260,50 @@ async def test_a_session_that_comes_back_as_itself_sends_the_same_bytes_again() 
         assert [batch.duplicate for batch in batches] == [True, False]
 
 
+async def test_batches_behind_a_loss_go_on_in_a_new_session() -> None:
+    """The next owner of a lost broker's topic may lack batches that were answered. Then it has no later one either."""
+    async with sending(max_elapsed_s=3600.0) as sent:
+        first = await sent.broker.stream(0)
+        first.open()
+        answered = sent.send(b"one")
+        await first.batches(1)
+        first.receipt(0, 1, base_offset=0)
+        assert await sent.outcome(answered) == "stored"
+        behind = sent.send(b"two"), sent.send(b"three")
+        await first.batches(3)
+        first.lose()
+        second = await sent.broker.stream(1)
+        assert second.opening.producer_id == 1
+        second.open(next_sequence=0)
+        third = await sent.broker.stream(2)
+        assert third.opening.producer_id == 0, "a new session"
+        assert len(second.heard) == 1, "nothing more was written to the old one"
+        third.open(producer_id=2, next_sequence=0)
+        await third.batches(2)
+        third.receipt(0, 1, base_offset=1 << 32)
+        third.receipt(1, 1, base_offset=(1 << 32) + 1)
+        assert [await sent.outcome(each) for each in behind] == ["stored"] * 2
+
+
+async def test_quiet_producer_opens_a_new_session_behind_a_loss() -> None:
+    async with sending(max_elapsed_s=3600.0) as sent:
+        first = await sent.broker.stream(0)
+        first.open()
+        answered = sent.send(b"one")
+        await first.batches(1)
+        first.receipt(0, 1, base_offset=0)
+        assert await sent.outcome(answered) == "stored"
+        first.lose()
+        second = await sent.broker.stream(1)
+        second.open(next_sequence=0)
+        third = await sent.broker.stream(2)
+        third.open(producer_id=2, next_sequence=0)
+        more = sent.send(b"two")
+        await third.batches(1)
+        third.receipt(0, 1, base_offset=1 << 32)
+        assert await sent.outcome(more) == "stored"
+
+
 async def test_a_batch_that_the_log_holds_is_unknown_and_not_refused_whatever_the_broker_answers() -> None:
     """Its first answer was lost, and the log holds it: a refusal of the retry must not count as not stored."""
     async with sending() as sent:

@@ -19,6 +19,9 @@ Failures
 * PRODUCER_UNKNOWN, OUT_OF_SEQUENCE, or a session that was resumed as another: whether the batches in flight are stored
   is unknown, and resending could duplicate them. They fail with `details.outcome = "unknown"`. Batches not yet written
   go on in a new session. PRODUCER_FENCED: the same, but nothing goes on, because another producer has the name.
+* A resumed session whose log ends below the oldest batch in flight: the topic was taken over from a lost broker, and
+  batches that were answered are missing in it. The log has no gap within a session, so it has none of the batches in
+  flight either. They go on in a new session, without an error.
 * Retryable failures for longer than `Retry.max_elapsed_s`: all waiting batches fail, those already written with
   `outcome = "unknown"`, so that the next attempt also starts a new session.
 * Until the stream is open again, batches that were never written go to other partitions, unless one of their messages
@@ -281,9 +284,13 @@ class PublishLane:
         opened = response.opened
         if resume and session is not None:
             session.check_resumed(opened, options.topic)
-            if not self._in_flight:
-                session.next_sequence = opened.next_sequence
             self._logged_below = opened.next_sequence
+            oldest = self._in_flight[0].first_sequence if self._in_flight else session.next_sequence
+            if opened.next_sequence < oldest and opened.durability != "memory":  # there no session is stored
+                self._queue_again(0)
+                self._renew = True
+            elif not self._in_flight:
+                session.next_sequence = opened.next_sequence
         else:
             assert not self._in_flight, "the old session's batches are answered before a new one begins"
             self.session = Session.of(opened, options.topic, asked.name, before=session)
@@ -460,14 +467,18 @@ class PublishLane:
             raise OutOfSequence(f"the broker refuses a batch that its log holds: {error.message}")
         stored_unknown = error.details.get("outcome") == "unknown"
         if not stored_unknown:
-            while len(self._in_flight) > at + 1:
-                behind = self._in_flight.pop()
-                behind.reopen()
-                self._sealed.appendleft(behind)
-            self._unwritten = 0
+            self._queue_again(at + 1)
         self._in_flight.remove(batch)
         self._renew = True
         self._fail(batch, error)
+
+    def _queue_again(self, start: int) -> None:
+        """Return the batches in flight from this position on to the queue. They are certainly not stored."""
+        while len(self._in_flight) > start:
+            batch = self._in_flight.pop()
+            batch.reopen()
+            self._sealed.appendleft(batch)
+        self._unwritten = 0
 
     # -- failure ---------------------------------------------------------------------------------------------
 
