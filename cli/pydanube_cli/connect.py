@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from pydanube_cli.runtime import run_async
 
 if TYPE_CHECKING:
     from pydanube_connect.file import Declared
+    from pydanube_connect.log_lines import LogLines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +69,23 @@ def run(*, common: Common, options: RunOptions) -> int:
     from pydanube_connect.running import read_files
 
     found = read_files(list(map(str, options.files)))
+    _log(common)
     if options.check or options.dry_run is not None:
         run_async(partial(_look, found, common, options))
         return 0
     run_async(partial(_run, found, common, options))
     return 0
+
+
+def _log(common: Common) -> LogLines:
+    """Log the connectors to stderr, libraries only from `warning` up."""
+    from pydanube_broker.status.log import EventFormatter
+    from pydanube_connect.log_lines import LogLines
+
+    lines = LogLines(EventFormatter(as_json=common.as_json, tracebacks=False).format, sys.stderr)
+    logging.basicConfig(handlers=[lines], force=True)
+    logging.getLogger("pydanube.connect").setLevel(logging.INFO)
+    return lines
 
 
 async def _look(found: Sequence[Declared], common: Common, options: RunOptions) -> None:
@@ -170,13 +184,14 @@ async def _work(common: Common, options: WorkerOptions) -> None:
     from pydanube_connect.working import GroupWorker
 
     stop = anyio.Event()
+    lines = _log(common)
     name = options.name or f"{socket.gethostname()}-{os.getpid()}"
     async with (
         connect(common.broker, principal=common.principal, retry=Retry(max_elapsed_s=3_600)) as client,
         AsyncExitStack() as stack,
     ):
         await _reach(common)
-        group_worker = GroupWorker(client, group=options.group, name=name, stop=stop)
+        group_worker = GroupWorker(client, group=options.group, name=name, stop=stop, lines=lines)
         if options.metrics_port is not None:
             port = await stack.enter_async_context(
                 metrics_port("127.0.0.1", options.metrics_port, group_worker.statistics)

@@ -119,6 +119,13 @@ class Sink(Connector[S]):
         """Return the next offset of each place that has a position in the other system. Only for `exactly_once`."""
         return {}
 
+    async def rehearse(self, batch: Batch) -> None:
+        """Find out whether the other system would take records, without changing it. Called after `check`.
+
+        Raises:
+            Refused: some records would be refused.
+        """
+
     def preview(self, batch: Batch) -> list[str]:
         """Return one text per record, as it would be written."""
         return [json.dumps(record.value, ensure_ascii=False, default=str)[:PREVIEW_CHARS] for record in batch]

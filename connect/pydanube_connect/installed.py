@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidArgument, MissingExtra
@@ -33,8 +35,15 @@ def installed_connectors() -> dict[str, EntryPoint]:
     return dict(sorted(found.items()))
 
 
+def search_beside(path: str) -> None:
+    """Let modules be imported from the folder of a connector's file."""
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def connector_class(name: str, *, path: str) -> type[Connector[Any]]:
-    """Return the class of an installed connector, or of `module:Class`. Errors show `path`.
+    """Return the class of an installed connector, or of `module:Class`, also beside the file `path`.
 
     Raises:
         InvalidArgument: there is no such connector.
@@ -49,6 +58,7 @@ def connector_class(name: str, *, path: str) -> type[Connector[Any]]:
     known = installed_connectors()
     try:
         if ":" in name:
+            search_beside(path)
             module, _, attribute = name.partition(":")
             found = getattr(import_module(module), attribute)
         elif name in known:

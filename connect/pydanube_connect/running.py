@@ -8,13 +8,15 @@ from typing import Final
 import anyio
 from pydanube import Client, TopicNotFound
 from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
+from pydanube_core.units import counted
 
-from pydanube_connect.connector import Source
+from pydanube_connect.connector import Sink, Source
 from pydanube_connect.file import Declared, read_file
+from pydanube_connect.log_lines import logs_as
 from pydanube_connect.records import Batch, Record
 from pydanube_connect.retrying import alone, reason_of
 from pydanube_connect.shaping import shaper
-from pydanube_connect.sinking import SinkRunner
+from pydanube_connect.sinking import SinkRunner, rehearse
 from pydanube_connect.sinking import dry_run as sink_dry_run
 from pydanube_connect.sourcing import SourceRunner
 
@@ -58,7 +60,8 @@ async def run_all(runners: Sequence[Runner]) -> list[tuple[Runner, ClusterError]
 
     async def run(runner: Runner) -> None:
         try:
-            await runner.run()
+            with logs_as(runner.declared):
+                await runner.run()
         except Exception as error:
             found = clean_error(error, runner.declared)
             runner.statistics.last_error = found.message
@@ -98,7 +101,7 @@ async def check(declared: Declared, client: Client) -> list[str]:
             for topic in declared.topics:
                 try:
                     described = await client.admin.topics.describe(topic)
-                    found.append(f"topic {topic} exists, {described.messages} messages")
+                    found.append(f"topic {topic} exists, {counted(described.messages, 'message')}")
                 except TopicNotFound:
                     if declared.is_sink:
                         raise TopicNotFound(
@@ -109,6 +112,8 @@ async def check(declared: Declared, client: Client) -> list[str]:
                     found.append(f"topic {topic} does not exist: it is made when the source runs")
             try:
                 found += await connector.check()
+                if isinstance(connector, Sink):
+                    found += await rehearse(declared, connector, client)
             finally:
                 await connector.close()
     except Exception as error:

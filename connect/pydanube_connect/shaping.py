@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import string
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
 
 from pydanube_connect.file import Shape
+from pydanube_connect.installed import search_beside
 from pydanube_connect.records import Record, Refused
 
 MASK: Final = "***"
@@ -156,9 +155,7 @@ def function_of(reference: str, path: str, field: str = "shape.function") -> Fun
         InvalidArgument: there is no such function. The error names `field`.
     """
     module, colon, name = reference.partition(":")
-    folder = str(Path(path).resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
+    search_beside(path)
     try:
         if not colon:
             raise AttributeError("it has no colon")

@@ -17,12 +17,12 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from pydanube import Batch as Delivered
 from pydanube import Client, Consumer, TopicNotFound
-from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.errors import ClusterError, InvalidArgument, PayloadInvalid
 
 from pydanube_connect.connector import Sink
 from pydanube_connect.dead_letters import DeadLetters
 from pydanube_connect.file import Declared
-from pydanube_connect.records import NULL, Batch, Place, Record
+from pydanube_connect.records import NULL, Batch, Place, Record, Refused
 from pydanube_connect.retrying import Stopping, alone
 from pydanube_connect.shaping import shaper
 from pydanube_connect.statistics import State, Statistics
@@ -31,6 +31,7 @@ from pydanube_connect.writing import Writer
 
 #: seconds (7 days), the maximum for which unacknowledged messages are kept while the target is unavailable
 _KEPT_S: Final = 7 * 86_400.0
+_REHEARSED: Final = 10  # records that `--check` tries
 _QUIET_S: Final = 0.5  # seconds without a message before `--once` checks whether messages are left
 
 log = logging.getLogger("pydanube.connect")
@@ -283,7 +284,6 @@ class SinkRunner:
     def _failed(self, reason: str) -> None:
         reason = self.declared.references.clean(reason)
         self.statistics.failed(reason)
-        log.warning("connector_attempt_failed", extra={"connector": self.declared.name, "error": reason})
 
 
 async def _hand_on(consumer: Consumer, deliveries: MemoryObjectSendStream[Delivered]) -> None:
@@ -308,6 +308,42 @@ def _cut(piece: _Slice, messages: int, bytes_left: int) -> tuple[_Slice, _Slice 
 
 async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterator[str]:
     """Yield the first records of a sink's topics as it would write them. No message is acknowledged or written."""
+    sink = declared.make()
+    async for gathered in _first(declared, client, count):
+        for record, reason in gathered.refused:
+            yield f"{record.place} offset {record.offset} refused: {reason}"
+        for text in sink.preview(Batch(gathered.records, ends=gathered.ends)):
+            yield text
+
+
+async def rehearse(declared: Declared, sink: Sink[Any], client: Client) -> list[str]:
+    """Find out whether the sink could write its next records, where they are among the first of its topics.
+
+    Raises:
+        PayloadInvalid: a record would be refused, and that would stop the connector.
+    """
+    found: list[tuple[str, str]] = []
+    await sink.rehearse(Batch([]))
+    async for gathered in _first(declared, client, _REHEARSED):
+        known = await sink.positions(list(gathered.ends))
+        found += [(f"{record.place} offset {record.offset}", reason) for record, reason in gathered.refused]
+        left = [each for each in gathered.records if each.place and each.offset >= known.get(each.place, 0)]
+        try:
+            await sink.rehearse(Batch(left, ends=gathered.ends))
+        except Refused as refused:
+            record = (refused.records or left)[0]
+            found.append((f"{record.place} offset {record.offset}", refused.reason))
+    if found and declared.delivery.on_error == "stop":
+        where, why = found[0]
+        raise PayloadInvalid(
+            f"{declared.path}: the record {where} would be refused: {why.rstrip('.')}. Correct the producer or the target, or "
+            'set on_error = "dead_letter" in [delivery].', field="payload", value=None,
+        )  # fmt: skip
+    return [f"the record {where} would become a dead letter: {why}" for where, why in found]
+
+
+async def _first(declared: Declared, client: Client, count: int) -> AsyncIterator[_Gathered]:
+    """Yield the first records of a sink's topics, decoded and shaped. Nothing is acknowledged."""
     runner = SinkRunner(declared, client, stop=anyio.Event(), once=True)
     left = count
     for topic in declared.topics:
@@ -318,9 +354,6 @@ async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterat
                 gathered = _Gathered()
                 await runner._decode(_Slice(delivered, 0, min(left, len(delivered))), gathered)
                 left -= gathered.messages
-                for record, reason in gathered.refused:
-                    yield f"{record.place} offset {record.offset} refused: {reason}"
-                for text in runner.sink.preview(Batch(gathered.records, ends=gathered.ends)):
-                    yield text
+                yield gathered
                 if left <= 0:
                     break

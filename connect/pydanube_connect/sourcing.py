@@ -7,7 +7,6 @@ the records that the session of the named producer already holds, and does not p
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,6 @@ _MOST_LETTER_BYTES: Final = 1_000_000
 _NAMEABLE: Final = re.compile(
     r"[\w.:-]{1,140}", re.ASCII
 )  # names have 256 characters, 100 are the connector's
-log = logging.getLogger("pydanube.connect")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,8 +283,7 @@ class SourceRunner:
             if not each.payload:
                 each.payload = each.value if isinstance(each.value, bytes) else _text_of(each.value)
         await letters.publish(topic, [(each, declared.references.clean(why)) for each, why in refused])
-        self.statistics.refused += len(refused)
-        self.statistics.last_error = reason
+        self.statistics.letters(len(refused), reason)
 
     async def _confirm(self) -> None:
         """Store the positions, then acknowledge the batches to the source."""
@@ -301,7 +298,6 @@ class SourceRunner:
     def _failed(self, reason: str) -> None:
         reason = self.declared.references.clean(reason)
         self.statistics.failed(reason)
-        log.warning("connector_attempt_failed", extra={"connector": self.declared.name, "error": reason})
 
 
 def _suffix(shard: str) -> str:

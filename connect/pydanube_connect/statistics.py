@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 _RATE_WINDOW_S: Final = 60.0
+log = logging.getLogger("pydanube.connect")
 
 
 class State(StrEnum):
@@ -51,10 +53,19 @@ class Statistics:
             self._rates.popleft()
 
     def failed(self, reason: str) -> None:
-        """Count a failed attempt."""
+        """Count and log a failed attempt."""
         self.retries += 1
         self.state = State.FAILING
         self.last_error = reason
+        log.warning("connector_attempt_failed", extra={"connector": self.connector, "error": reason})
+
+    def letters(self, records: int, reason: str) -> None:
+        """Count and log records that became dead letters. `reason` is the first one's."""
+        self.refused += records
+        self.last_error = reason
+        log.warning(
+            "connector_refused", extra={"connector": self.connector, "records": records, "reason": reason}
+        )
 
     @property
     def rate(self) -> float:

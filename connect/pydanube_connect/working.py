@@ -20,10 +20,11 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 from pydanube import Client, Consumer, Producer
-from pydanube_core.connectors import LEASES, REPORT_EVERY_S, REPORTS
+from pydanube_core.connectors import LEASES, LOGS, LOGS_KEPT_S, REPORT_EVERY_S, REPORTS
 from pydanube_core.errors import AlreadyExists, ClusterError
 
 from pydanube_connect.file import Declared, declared
+from pydanube_connect.log_lines import LogLines, logs_as
 from pydanube_connect.running import Runner, clean_error, runner_of
 from pydanube_connect.statistics import State, Statistics
 
@@ -56,8 +57,12 @@ class _Run:
         try:
             with self.scope:
                 made = declared({**tomllib.loads(definition), "name": self.name}, path=path)
-                self.runner = runner_of(made, client, stop=self.stop)
-                await self.runner.run()
+                with logs_as(made):
+                    self.runner = runner_of(made, client, stop=self.stop)
+                    facts = self.runner.statistics
+                    log.info("connector_started", extra={"type": facts.type, "guarantee": facts.guarantee})
+                    await self.runner.run()
+                    log.info("connector_ended", extra={"records": facts.records})
         except Exception as failure:
             if made is not None:
                 self.error = clean_error(failure, made).message
@@ -132,13 +137,17 @@ class GroupWorker:
 
     Args:
         name: of this worker, unique in the cluster.
+        lines: the log lines to report to the cluster.
     """
 
-    def __init__(self, client: Client, *, group: str, name: str, stop: anyio.Event) -> None:
+    def __init__(
+        self, client: Client, *, group: str, name: str, stop: anyio.Event, lines: LogLines | None = None
+    ) -> None:
         self.group = group
         self.name = name
         self._client = client
         self._stop = stop
+        self._lines = lines
         self._seats: dict[str, _Seat] = {}
         self._tending = anyio.CancelScope()
 
@@ -153,11 +162,17 @@ class GroupWorker:
         Raises:
             ClusterError: the topics of workers cannot be created.
         """
-        for topic in (LEASES, REPORTS):
+        for topic, age_s in ((LEASES, None), (REPORTS, None), (LOGS, LOGS_KEPT_S)):
             with suppress(AlreadyExists):
-                await self._client.admin.topics.create(topic, policies={"retention_bytes": _RETENTION_BYTES})
-        async with self._client.producer(REPORTS) as reports, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._until_stopped, reports)
+                await self._client.admin.topics.create(
+                    topic, policies={"retention_bytes": _RETENTION_BYTES, "retention_age_s": age_s}
+                )
+        async with (
+            self._client.producer(REPORTS) as reports,
+            self._client.producer(LOGS) as logs,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._until_stopped, reports, logs)
             with anyio.CancelScope() as self._tending:
                 while not self._stop.is_set():
                     with _logged(self.name):
@@ -167,13 +182,13 @@ class GroupWorker:
                     await anyio.sleep(REPORT_EVERY_S)
             await self._leave_all()
             with _logged(self.name), anyio.move_on_after(_LEAVE_S):
-                await self._report(reports)  # that nothing runs here
+                await self._report(reports, logs)  # that nothing runs here
 
-    async def _until_stopped(self, reports: Producer) -> None:
+    async def _until_stopped(self, reports: Producer, logs: Producer) -> None:
         """Report until the worker stops, then end the work that waits for the broker or a connector."""
         while not self._stop.is_set():
             with _logged(self.name), anyio.move_on_after(REPORT_EVERY_S * 5):
-                await self._report(reports)
+                await self._report(reports, logs)
             with anyio.move_on_after(REPORT_EVERY_S):
                 await self._stop.wait()
         self._tending.cancel()
@@ -242,7 +257,10 @@ class GroupWorker:
             again.generation, again.paused = seat.generation, seat.paused
             log.info("connector_handed_on", extra={"connector": name, "worker": self.name})
 
-    async def _report(self, reports: Producer) -> None:
+    async def _report(self, reports: Producer, logs: Producer) -> None:
+        for connector, lines in self._lines.take().items() if self._lines is not None else ():
+            said = {"connector": connector, "worker": self.name, "lines": lines}
+            await logs.send(json.dumps(said, separators=(",", ":")).encode(), key=connector)
         runs = [seat.run for seat in list(self._seats.values()) if seat.run is not None]
         facts = [await run.report(self._client) for run in runs]
         body = {"worker": self.name, "group": self.group, "connectors": facts}

@@ -226,8 +226,7 @@ class Writer:
                 offset=record.offset,
             )
         await self._dead_letters([(each, self._declared.references.clean(why)) for each, why in records])
-        self._statistics.refused += len(records)
-        self._statistics.last_error = reason
+        self._statistics.letters(len(records), reason)
 
     async def _refuse(self, records: list[Record], refused: Refused) -> list[Record]:
         assert refused.records is not None

@@ -1,7 +1,8 @@
 """Declared connectors: the record of one in the metadata, and the topics by which workers share them. Pure.
 
 A connector is declared in the metadata and run by a worker. The record is the desired state: the file, the group of
-workers, whether it is paused. Workers report the actual state as messages of `REPORTS`. A worker holds the lease of a
+workers, whether it is paused. Workers report the actual state as messages of `REPORTS`, and log lines as
+messages of `LOGS`. A worker holds the lease of a
 connector while it is the active consumer of the failover subscription with the connector's name on `LEASES`, a topic
 without messages.
 """
@@ -22,6 +23,9 @@ from pydanube_core.secrets import is_secret_name, without_secrets
 CONNECTORS: Final = "connect/connectors/"  # keys of the metadata store, below /admin/
 LEASES: Final = "/default/connect-leases"
 REPORTS: Final = "/default/connect-reports"
+LOGS: Final = "/default/connect-logs"
+LOG_LINES: Final = 200  # of each connector
+LOGS_KEPT_S: Final = 3_600
 REPORT_EVERY_S: Final = 2.0
 #: milliseconds after which a report no longer counts: several reports, and the delay of a loaded broker
 REPORT_COUNTS_MS: Final = 15_000

@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 from pydanube.testing import InMemoryCluster
 from pydanube_connect import Batch, Overtaken, Place, Record
 from pydanube_connect.file import declared
-from pydanube_connect.running import runner_of
+from pydanube_connect.running import check, runner_of
 from pydanube_connect.testing import deliver
+from pydanube_core.errors import InvalidArgument, PayloadInvalid
 
 pytestmark = pytest.mark.anyio
 PLACE = Place("/default/t", None)
@@ -96,3 +97,17 @@ async def test_a_topic_with_partitions_is_written_once_by_runs_that_are_cut(
                 tasks.cancel_scope.cancel()
         await runner_of(declared(tree, path="a"), client, stop=anyio.Event(), once=True).run()
     assert rows(tmp_path, "SELECT count(*), count(DISTINCT id) FROM t") == [(2_000, 2_000)]
+
+
+async def test_a_check_finds_a_table_that_does_not_fit(tmp_path: Path, memory: InMemoryCluster) -> None:
+    await deliver(file(tmp_path), [{"id": 1, "day": "mon"}])
+    async with memory.connect() as client:
+        async with client.producer("t") as producer:
+            await producer.send_many([b'{"id":1,"day":"mon"}', b'{"id":"x"}'])
+        with pytest.raises(
+            InvalidArgument, match=r"partitioned by nothing, and settings\.partition_by is day"
+        ):
+            await check(declared(file(tmp_path, partition_by=["day"]), path="x"), client)
+        with pytest.raises(PayloadInvalid, match=r"/default/t offset 1 would be refused: id: "):
+            await check(declared(file(tmp_path, {"on_error": "stop"}), path="x"), client)
+    assert rows(tmp_path, "SELECT id FROM t") == [(1,)]

@@ -345,3 +345,18 @@ def test_settings_that_cannot_be_are_a_sentence(settings: dict[str, Any], words:
     }  # fmt: skip
     with pytest.raises(InvalidArgument, match=words):
         declared(tree, path="k.toml")
+
+
+async def test_a_kafka_that_is_not_there_is_one_sentence(
+    memory: InMemoryCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = {
+        "name": "k", "connector": "kafka-source", "topic": "t",
+        "settings": {"bootstrap": "127.0.0.1:9", "subscribe": ["t"]},
+    }  # fmt: skip
+    async with memory.connect() as client:
+        with pytest.raises(
+            ClusterError, match=r"Kafka cannot be reached: .*127\.0\.0\.1:9.*Connection refused"
+        ):
+            await check(declared(tree, path="k.toml"), client)
+    assert "FAIL" not in capfd.readouterr().err, "librdkafka writes nothing itself"

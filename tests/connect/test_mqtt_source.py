@@ -41,7 +41,7 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
 def file(broker: Mosquitto, **settings: Any) -> dict[str, Any]:
     return {
         "name": "m", "connector": "mqtt-source", "topic": "readings",
-        "settings": {"url": broker.url, "filters": ["plant/#"], **settings}, "delivery": {"backoff_s": 0.05},
+        "settings": {"url": broker.url, "subscribe": ["plant/#"], **settings}, "delivery": {"backoff_s": 0.05},
     }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ async def test_messages_of_all_kinds_come_with_their_topic(
     send(mosquitto, "kept", topic="plant/old", retain=True)
     async with memory.connect() as client:
         async with running(
-            client, file(mosquitto, version=version, filters=["plant/+", "other/#"])
+            client, file(mosquitto, version=version, subscribe=["plant/+", "other/#"])
         ) as runner:
             for qos in (0, 1, 2):
                 send(mosquitto, f"qos {qos}", qos=qos)
@@ -171,7 +171,7 @@ async def test_waiting_messages_are_bounded(mosquitto: Mosquitto, memory: InMemo
 
 async def test_shared_subscriptions_share(mosquitto: Mosquitto, memory: InMemoryCluster) -> None:
     def tree(name: str) -> dict[str, Any]:
-        return {**file(mosquitto, filters=["$share/g/plant/#"]), "name": name}
+        return {**file(mosquitto, subscribe=["$share/g/plant/#"]), "name": name}
 
     async with memory.connect() as client:
         async with running(client, tree("a")) as one, running(client, tree("b")) as other:
@@ -230,10 +230,10 @@ async def test_tls_and_credentials(tmp_path: Path, memory: InMemoryCluster) -> N
     [
         ({"url": "http://h"}, "mqtt://host:port"),
         ({"url": "mqtt://user:secret@h"}, "username and password"),
-        ({"filters": ["a/#/b"]}, "no topic filter"),
-        ({"filters": ["a+"]}, "no topic filter"),
-        ({"filters": ["$share/g"]}, r"\$share/GROUP/FILTER"),
-        ({"filters": []}, r"settings\.filters"),
+        ({"subscribe": ["a/#/b"]}, "no topic filter"),
+        ({"subscribe": ["a+"]}, "no topic filter"),
+        ({"subscribe": ["$share/g"]}, r"\$share/GROUP/FILTER"),
+        ({"subscribe": []}, r"settings\.subscribe"),
         ({"ca": "ca.pem"}, "mqtts://"),
         ({"password": "x"}, "username"),
     ],
@@ -241,7 +241,7 @@ async def test_tls_and_credentials(tmp_path: Path, memory: InMemoryCluster) -> N
 def test_settings_that_cannot_be_are_a_sentence(settings: dict[str, Any], words: str) -> None:
     tree = {
         "name": "m", "connector": "mqtt-source", "topic": "t",
-        "settings": {"url": "mqtt://h:1883", "filters": ["a"], **settings},
+        "settings": {"url": "mqtt://h:1883", "subscribe": ["a"], **settings},
     }  # fmt: skip
     with pytest.raises(InvalidArgument, match=words):
         declared(tree, path="m.toml")

@@ -12,7 +12,13 @@ from pydanube_connect import Batch, Overtaken, Place, Record
 from pydanube_connect.file import declared
 from pydanube_connect.running import check, runner_of
 from pydanube_connect.testing import deliver
-from pydanube_core.errors import ClusterError, InvalidArgument, PayloadInvalid, Unauthenticated
+from pydanube_core.errors import (
+    ClusterError,
+    InvalidArgument,
+    PayloadInvalid,
+    PermissionDenied,
+    Unauthenticated,
+)
 
 from tests.connect.servers import MISSING, Postgres
 
@@ -159,3 +165,33 @@ async def test_a_crash_of_the_server_loses_and_doubles_nothing(
         assert postgres.sql("SELECT count(*), count(DISTINCT id) FROM orders") == [(3_000, 3_000)]
         found = await check(declared(tree, path="a"), client)
         assert "has the columns id" in found[-1]
+
+
+async def test_a_check_finds_a_table_that_does_not_fit_and_changes_nothing(
+    postgres: Postgres, memory: InMemoryCluster
+) -> None:
+    postgres.sql("CREATE TABLE orders (id int PRIMARY KEY, other text NOT NULL)")
+    async with memory.connect() as client:
+        async with client.producer("t") as producer:
+            await producer.send_many([b'{"id":1,"other":"x","new":1}', b'{"id":2}'])
+        stops = file(postgres, {"on_error": "stop"})
+        with pytest.raises(PayloadInvalid, match=r"/default/t offset 0 would be refused.*\(other\)"):
+            await check(declared(stops, path="x"), client)
+        with pytest.raises(PayloadInvalid, match=r"no column new: set settings.evolve = true"):
+            await check(declared(file(postgres, {"on_error": "stop"}, evolve=False), path="x"), client)
+        assert "would become a dead letter" in (await check(declared(file(postgres), path="x"), client))[-1]
+        assert postgres.sql("SELECT count(*) FROM orders") == [(0,)]
+        assert postgres.sql("SELECT to_regclass('danube_positions'), to_regclass('orders.new')") == [
+            (None, None)
+        ]
+        postgres.sql("ALTER TABLE orders ALTER other DROP NOT NULL")
+        await check(declared(stops, path="x"), client)
+        await runner_of(declared(stops, path="x"), client, stop=anyio.Event(), once=True).run()
+        await check(declared(stops, path="x"), client)  # the rows that are written are no duplicates
+        assert postgres.sql("SELECT id, other, new FROM orders ORDER BY id") == [(1, "x", 1), (2, None, None)]
+        postgres.sql(
+            "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA public TO reader; DROP TABLE danube_positions"
+        )
+        lacks = file(postgres, {"on_error": "stop"}, dsn=postgres.dsn.replace("postgres@", "reader@"))
+        with pytest.raises(PermissionDenied, match="permission denied for schema public"):
+            await check(declared(lacks, path="x"), client)

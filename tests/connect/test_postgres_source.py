@@ -11,7 +11,7 @@ import pytest
 from pydanube.testing import InMemoryCluster
 from pydanube_connect.file import declared
 from pydanube_connect.running import check, runner_of
-from pydanube_core.errors import ClusterError, InvalidArgument
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied
 
 from tests.connect.servers import MISSING, Postgres
 
@@ -187,9 +187,44 @@ async def test_a_slot_that_another_connector_reads_is_waited_for(
             while not postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"):  # noqa: ASYNC110
                 await anyio.sleep(0.05)
             busy = {**file(postgres), "delivery": {"backoff_s": 0.01, "retries": 2}}
-            with pytest.raises(ClusterError, match=r"slot danube_pg cannot be read.*active"):
+            with pytest.raises(ClusterError, match=r"slot danube_pg is in use by the process \d+"):
                 await once(client, busy)
+            with pytest.raises(InvalidArgument, match=r"is in use by the process \d+.*settings\.slot"):
+                await check(declared(busy, path="x"), client)
             stop.set()
+
+
+async def test_the_slot_of_another_connector_is_never_dropped(
+    postgres: Postgres, memory: InMemoryCluster
+) -> None:
+    async with memory.connect() as client:
+        await once(client, file(postgres))
+        with pytest.raises(InvalidArgument, match=r"slot danube_pg exists, and may be another connector's"):
+            await once(client, {**file(postgres, slot="danube_pg"), "name": "other"})
+        postgres.sql("INSERT INTO orders (id) VALUES (7)")
+        await once(client, file(postgres))
+        assert "7" in [key for key, _ in await values(client)], "the first connector goes on"
+
+
+async def test_missing_rights_are_found_before_anything_is_made(
+    postgres: Postgres, memory: InMemoryCluster
+) -> None:
+    postgres.sql(
+        "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA public TO reader"
+    )
+    tree = file(postgres, dsn=postgres.dsn.replace("postgres@", "reader@"))
+    async with memory.connect() as client:
+        with pytest.raises(PermissionDenied, match="ALTER ROLE reader REPLICATION"):
+            await check(declared(tree, path="x"), client)
+        postgres.sql("ALTER ROLE reader REPLICATION")
+        with pytest.raises(PermissionDenied, match=r"GRANT SELECT ON public\.orders TO reader"):
+            await once(client, tree)
+    assert (
+        postgres.sql(
+            "SELECT 1 FROM pg_publication WHERE pubname = 'danube_pg' UNION SELECT 1 FROM pg_replication_slots"
+        )
+        == []
+    )
 
 
 async def test_what_is_wrong_is_a_sentence(postgres: Postgres, memory: InMemoryCluster) -> None:

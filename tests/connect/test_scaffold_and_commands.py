@@ -40,6 +40,16 @@ def test_a_new_package_passes_its_own_test(kind: str, tmp_path: Path) -> None:
     assert len(body.splitlines()) <= 30
 
 
+def test_the_class_of_a_new_package_is_found_beside_its_file(memory: InMemoryCluster, tmp_path: Path) -> None:
+    danube("connect", "new", "sink", "my_thing", cwd=tmp_path)
+    with memory.connect_sync() as client, client.producer("my-thing") as producer:
+        producer.send(b"{}")
+    words = ("connect", "run", "my_thing/my-thing.toml", "--broker", memory.url)
+    assert "in order" in danube(*words, "--check", cwd=tmp_path).stdout
+    danube(*words, "--once", cwd=tmp_path)
+    assert (tmp_path / "records.jsonl").read_text().strip() == "{}"
+
+
 def test_a_name_that_is_none_or_taken_is_refused(tmp_path: Path) -> None:
     scaffold("sink", "mine", tmp_path)
     with pytest.raises(AlreadyExists):
@@ -92,3 +102,21 @@ def test_a_file_with_a_mistake_ends_before_anything_is_reached(tmp_path: Path) -
     done = danube("connect", "run", "x.toml", "--json", cwd=tmp_path, code=2)
     error = json.loads(done.stderr)["error"]
     assert (error["code"], error["details"]["field"]) == ("INVALID_ARGUMENT", "settings.url")
+
+
+def test_the_reason_of_a_failed_attempt_is_logged_without_secrets(
+    memory: InMemoryCluster, tmp_path: Path
+) -> None:
+    with memory.connect_sync() as client, client.producer("t") as producer:
+        producer.send(b"{}")
+    (tmp_path / "word").write_text("127.0.0.1:9/hidden-as-it-is")
+    (tmp_path / "x.toml").write_text(
+        'name = "x"\nconnector = "http-sink"\ntopic = "t"\n[settings]\nurl = "http://${file:word}"\n'
+        "[delivery]\nretries = 1\nbackoff_s = 0.01\n"
+    )
+    words = ("connect", "run", "x.toml", "--once", "--broker", memory.url)
+    done = danube(*words, cwd=tmp_path, code=3)
+    (line,) = [line for line in done.stderr.splitlines() if "connector_attempt_failed" in line]
+    assert "connector=x" in line
+    assert "cannot be reached" in line
+    assert "hidden" not in done.stderr

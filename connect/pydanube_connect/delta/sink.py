@@ -16,9 +16,10 @@ from anyio.to_thread import run_sync
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pydantic import Field
+from pydanube_core.errors import InvalidArgument
 
 from pydanube_connect.connector import Guarantee, Settings, Sink
-from pydanube_connect.records import Batch, Place, Refused
+from pydanube_connect.records import Batch, Place, Record, Refused
 from pydanube_connect.writing import Overtaken
 
 _ENGINE: Final = "danube-connect"
@@ -64,10 +65,12 @@ class DeltaSink(Sink[DeltaSinkSettings]):
         await run_sync(self._load)
         return self._positions(places)
 
+    async def rehearse(self, batch: Batch) -> None:
+        if batch.records:
+            self._rows([record.value for record in _objects(batch)])
+
     async def write(self, batch: Batch) -> None:
-        wrong = [record for record in batch if not isinstance(record.value, dict)]
-        if wrong:
-            raise Refused(wrong, "a row is an object, and the value is none")
+        _objects(batch)
         await run_sync(self._write, batch)
 
     # -- in a thread -----------------------------------------------------------------------------------------
@@ -83,6 +86,14 @@ class DeltaSink(Sink[DeltaSinkSettings]):
                 self._table.update_incremental()
         except TableNotFoundError:
             self._table = None
+            return
+        wanted, found = self.settings.partition_by, self._table.metadata().partition_columns
+        if wanted and wanted != found:
+            raise InvalidArgument(
+                f"table {self.settings.table} is partitioned by {', '.join(found) or 'nothing'}, and "
+                f"settings.partition_by is {', '.join(wanted)}. Correct it, or write to another table.",
+                field="settings.partition_by", value=wanted,
+            )  # fmt: skip
 
     def _positions(self, places: Collection[Place]) -> dict[Place, int]:
         if self._table is None:
@@ -143,6 +154,12 @@ class DeltaSink(Sink[DeltaSinkSettings]):
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
                 raise Refused(None, f"{name}: {' '.join(str(error).split())[:300]}") from None
         return pa.table(columns)
+
+
+def _objects(batch: Batch) -> Sequence[Record]:
+    if wrong := [record for record in batch if not isinstance(record.value, dict)]:
+        raise Refused(wrong, "a row is an object, and the value is none")
+    return batch.records
 
 
 def _column(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:

@@ -40,6 +40,8 @@ _OURS: Final = frozenset({
 _DENIED: Final = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 })  # fmt: skip
+#: librdkafka would write a line to stderr for each attempt to connect, 20 per second
+_QUIET: Final = {"log_level": 0}
 _CREDENTIALS: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
@@ -100,6 +102,7 @@ class KafkaSource(Source[KafkaSettings]):
         self._ready: deque[Batch] = deque()
         self._ended: dict[tuple[str, int], bool] = {}  # by partition: whether its end was reached
         self._failure: Exception | None = None
+        self._unreachable: str | None = None  # why no broker of Kafka answers
         self._looked_at = 0.0
         self._heard_at = 0.0
         self._subjects: dict[str, str] = {}  # topic of ours → topic of Kafka
@@ -261,11 +264,14 @@ class KafkaSource(Source[KafkaSettings]):
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": _FETCHED_KB,
             "error_cb": self._heard_error,
+            **_QUIET,
         }
 
     def _heard_error(self, error: KafkaError) -> None:
         if error.code() in _CREDENTIALS or error.code() in _DENIED:
             self._failure = self._translated(error)
+        elif error.code() == KafkaError._TRANSPORT:
+            self._unreachable = error.str()
 
     async def _partitions(self) -> list[TopicPartition]:
         """Return the partitions to read.
@@ -279,7 +285,14 @@ class KafkaSource(Source[KafkaSettings]):
         try:
             found = (await anyio.to_thread.run_sync(lambda: consumer.list_topics(timeout=_ANSWER_S))).topics
         except KafkaException as error:
-            raise self._failure or self._translated(error.args[0]) from None
+            consumer.poll(0)  # calls `error_cb` with the causes
+            cause = (
+                RetryLater(reason=f"Kafka cannot be reached: {self._unreachable}")
+                if self._unreachable
+                else None
+            )
+            raise self._failure or cause or self._translated(error.args[0]) from None
+        self._unreachable = None
         if self.settings.pattern is not None:
             names = [
                 name
@@ -301,7 +314,7 @@ class KafkaSource(Source[KafkaSettings]):
 
     def _compacted(self, topics: Sequence[str]) -> bool:
         """Return whether Kafka may remove single records. True if the settings of a topic cannot be read."""
-        admin = AdminClient({**self.settings.config, "bootstrap.servers": self.settings.bootstrap})
+        admin = AdminClient({**self.settings.config, "bootstrap.servers": self.settings.bootstrap, **_QUIET})
         asked = (
             admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
             if topics

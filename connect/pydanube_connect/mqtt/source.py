@@ -40,7 +40,7 @@ class MqttSettings(Settings):
     """Settings of `mqtt-source`."""
 
     url: str = Field(description="mqtt://host:1883, or mqtts://host:8883 for TLS")
-    filters: list[str] = Field(
+    subscribe: list[str] = Field(
         min_length=1, max_length=1_000, description="topic filters, also $share/GROUP/FILTER"
     )
     version: Literal["3.1.1", "5"] = Field(default="5", description="of the protocol")
@@ -74,7 +74,7 @@ class MqttSettings(Settings):
         found.port  # noqa: B018  # raises ValueError
         return url
 
-    @field_validator("filters")
+    @field_validator("subscribe")
     @classmethod
     def _are_filters(cls, filters: list[str]) -> list[str]:
         for one in filters:
@@ -123,7 +123,7 @@ class MqttSource(Source[MqttSettings]):
 
     async def open(self) -> None:
         await self._connect(self.settings.client_id or f"danube-{self.name}", lasting=True)
-        await self._subscribe(self.settings.filters)
+        await self._subscribe(self.settings.subscribe)
 
     async def check(self) -> list[str]:
         await self._connect(f"danube-{self.name}-check", lasting=False)
@@ -132,7 +132,7 @@ class MqttSource(Source[MqttSettings]):
     async def sample(self, count: int) -> AsyncIterator[Batch]:
         # a session of its own, and none of the shared subscriptions, takes nothing from anyone
         await self._connect(f"danube-{self.name}-sample", lasting=False)
-        await self._subscribe([_unshared(one) for one in self.settings.filters])
+        await self._subscribe([_unshared(one) for one in self.settings.subscribe])
         while count > 0 and (batch := await self.read()) is not None:
             count -= len(batch)
             yield batch
@@ -294,7 +294,7 @@ class MqttSource(Source[MqttSettings]):
             if reason.is_failure:
                 raise PermissionDenied(
                     f"{self.settings.url} refuses the subscription {one!r}: {reason}. Grant it to the user, or correct "
-                    "settings.filters.", field="settings.filters", value=one,
+                    "settings.subscribe.", field="settings.subscribe", value=one,
                 )  # fmt: skip
 
 

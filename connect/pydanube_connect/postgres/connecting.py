@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
-from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, Unauthenticated
+from pydanube_core.errors import InvalidArgument, PermissionDenied, Unauthenticated
 
 from pydanube_connect.records import RetryLater
 
@@ -35,17 +37,22 @@ async def connected(dsn: str, **options: Any) -> psycopg.AsyncConnection[Any]:
 def _unconnected(error: psycopg.Error) -> Exception:
     text = " ".join(str(error).split())
     if _CREDENTIALS.search(text):
-        return Unauthenticated(f"PostgreSQL refuses the credentials: {text}. Correct settings.dsn.")
+        return Unauthenticated(
+            f"PostgreSQL refuses the user of settings.dsn. Correct name and password ({text})."
+        )
     if isinstance(error, psycopg.ProgrammingError) or _DATABASE.search(text):
         return InvalidArgument(f"settings.dsn: {text}. Correct the dsn.", field="settings.dsn", value=None)
     return RetryLater(reason=f"PostgreSQL cannot be reached: {text}")
 
 
-def permanent(error: psycopg.Error, what: str) -> ClusterError | None:
-    """Return the `ClusterError` of a failure that no retry mends. None if a retry may succeed."""
-    text = error.diag.message_primary or str(error)
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return PermissionDenied(f"PostgreSQL refuses {what}: {text}. Grant it to the user of settings.dsn.")
-    if isinstance(error, psycopg.errors.SyntaxErrorOrAccessRuleViolation):
-        return InvalidArgument(f"PostgreSQL refuses {what}: {text}.", field="settings", value=None)
-    return None
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise a `ClusterError` for a failure of PostgreSQL that no retry mends."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        text = f"PostgreSQL refuses {what}: {error.diag.message_primary or error}"
+        raise PermissionDenied(f"{text}. Grant it to the user of settings.dsn.") from None
+    except (psycopg.errors.SyntaxErrorOrAccessRuleViolation, psycopg.errors.InvalidSchemaName) as error:
+        text = f"PostgreSQL refuses {what}: {error.diag.message_primary or error}."
+        raise InvalidArgument(text, field="settings", value=None) from None

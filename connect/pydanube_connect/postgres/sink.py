@@ -16,7 +16,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_connect.connector import Guarantee, Settings, Sink
-from pydanube_connect.postgres.connecting import connected, permanent
+from pydanube_connect.postgres.connecting import connected, translated
 from pydanube_connect.postgres.tables import (
     MOST_COLUMNS,
     columns_of,
@@ -65,14 +65,10 @@ class PostgresSink(Sink[PostgresSinkSettings]):
 
     async def open(self) -> None:
         self._connection = connection = await connected(self.settings.dsn, autocommit=True)
-        try:
+        with translated("the table danube_positions"):
             if await columns_of(connection, sql.Identifier("danube_positions")) == {}:
                 await connection.execute(_POSITIONS)
             await self._look(connection)
-        except psycopg.Error as error:
-            if (known := permanent(error, "the table danube_positions")) is not None:
-                raise known from None
-            raise
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -104,6 +100,8 @@ class PostgresSink(Sink[PostgresSinkSettings]):
 
     async def positions(self, places: Collection[Place]) -> Mapping[Place, int]:
         assert self._connection is not None
+        if await columns_of(self._connection, sql.Identifier("danube_positions")) == {}:
+            return {}
         cursor = await self._connection.execute(
             "SELECT topic, partition, next_offset FROM danube_positions WHERE connector = %s", [self.name]
         )
@@ -111,21 +109,30 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         return {place: found[_row(place)] for place in places if _row(place) in found}
 
     async def write(self, batch: Batch) -> None:
+        await self._write(batch, rehearsal=False)
+
+    async def rehearse(self, batch: Batch) -> None:
+        assert self._connection is not None
+        await self._write(batch, rehearsal=True)
+        self._types = await columns_of(self._connection, self._table)
+
+    async def _write(self, batch: Batch, *, rehearsal: bool) -> None:
         assert self._connection is not None
         wrong = [record for record in batch if not isinstance(record.value, dict | None)]
         if wrong:
             raise Refused(wrong, "a row is an object, and the value is none")
         try:
-            async with self._connection.transaction():
-                await self._move_positions(self._connection, batch)
-                await self._write_rows(self._connection, batch.records)
+            with translated(f"writing to {self.settings.table}"):
+                async with self._connection.transaction(force_rollback=rehearsal):
+                    if rehearsal:  # the locks of a rehearsal must not stand in the way of others
+                        await self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                        await self._connection.execute(_POSITIONS)
+                    else:
+                        await self._move_positions(self._connection, batch)
+                    await self._write_rows(self._connection, batch.records)
         except (psycopg.DataError, psycopg.IntegrityError, psycopg.NotSupportedError) as error:
             self._types = await columns_of(self._connection, self._table)  # added columns are rolled back
             raise Refused(None, _reason(error)) from None
-        except psycopg.Error as error:
-            if (known := permanent(error, f"writing to {self.settings.table}")) is not None:
-                raise known from None
-            raise
 
     async def _move_positions(self, connection: psycopg.AsyncConnection[Any], batch: Batch) -> None:
         """Move the positions from the start of the batch to its end. Their rows stay locked until the commit.

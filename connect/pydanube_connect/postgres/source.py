@@ -14,15 +14,15 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
 from pydantic import Field
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, PermissionDenied
 
 from pydanube_connect.connector import Settings, Source
-from pydanube_connect.postgres.connecting import connected, permanent
+from pydanube_connect.postgres.connecting import connected, translated
 from pydanube_connect.postgres.pgoutput import (
     UNCHANGED,
     Begin,
@@ -37,7 +37,7 @@ from pydanube_connect.postgres.pgoutput import (
 )
 from pydanube_connect.postgres.replication import Replication, lsn_of, lsn_text, time_of
 from pydanube_connect.postgres.tables import name_of, primary_key
-from pydanube_connect.records import Batch, Record
+from pydanube_connect.records import Batch, Record, RetryLater
 
 _WAIT_S: Final = 1.0
 _CATCH_UP_S: Final = 10.0  # seconds that one `read` spends on changes of other tables
@@ -69,6 +69,11 @@ class PostgresSourceSettings(Settings):
     snapshot: bool = Field(default=True, description="read the rows that are there before the first change")
 
 
+class _Slot(NamedTuple):
+    wal_status: str | None
+    pid: int | None  # process of the server that reads it
+
+
 class PostgresSource(Source[PostgresSourceSettings]):
     """Reads rows and changes."""
 
@@ -94,16 +99,21 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._target = 0  # the server's LSN when the stream began. `--once` reads up to it
         self._emitted: str | None = None
         self._streaming = False
+        self._published: set[str] = set()  # tables of the publication. Empty: it does not exist
+        self._made_slot = False
         self._held: list[bytes] = []  # messages after a signal, until its rows are read
 
     async def open(self) -> None:
         self._connection = connection = await connected(self.settings.dsn, autocommit=True)
-        try:
-            await self._prepare(connection, make=True)
-        except psycopg.Error as error:
-            if (known := permanent(error, "making the publication")) is not None:
-                raise known from None
-            raise
+        with translated("making the publication"):
+            await self._prepare(connection)
+            if not self._published:
+                names = sql.SQL(", ").join(map(name_of, self._tables))
+                await connection.execute(
+                    sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(
+                        sql.Identifier(self._publication), names
+                    )
+                )
 
     async def close(self) -> None:
         self._snapshot = None
@@ -114,22 +124,52 @@ class PostgresSource(Source[PostgresSourceSettings]):
 
     async def check(self) -> list[str]:
         self._connection = await connected(self.settings.dsn, autocommit=True)
-        await self._prepare(self._connection, make=False)
+        with translated("reading the tables"):
+            await self._prepare(self._connection)
+        slot = await self._slot_now(self._connection)
+        if slot is not None and slot.pid is not None:
+            raise InvalidArgument(
+                f"{self._in_use(slot.pid)} Stop the other connector, or set settings.slot.",
+                field="settings.slot", value=self._slot,
+            )  # fmt: skip
         return [f"tables {', '.join(self._tables)} can be read, slot {self._slot}"]
 
-    async def _prepare(self, connection: psycopg.AsyncConnection[Any], *, make: bool) -> None:
+    def _in_use(self, pid: int) -> str:
+        return f"the replication slot {self._slot} is in use by the process {pid} of PostgreSQL."
+
+    async def _slot_now(self, connection: psycopg.AsyncConnection[Any]) -> _Slot | None:
+        cursor = await connection.execute(
+            "SELECT wal_status, active_pid FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
+        )
+        row = await cursor.fetchone()
+        return None if row is None else _Slot(*row)
+
+    async def _prepare(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Check server, rights, tables and publication, before anything is changed."""
         ((level,),) = await (await connection.execute("SHOW wal_level")).fetchall()
         if level != "logical":
             raise InvalidArgument(
                 f"PostgreSQL runs with wal_level = {level}. Set wal_level = logical in postgresql.conf and restart it.",
                 field="settings.dsn", value=None,
             )  # fmt: skip
+        may = "SELECT rolreplication OR rolsuper, rolname FROM pg_roles WHERE rolname = current_user"
+        ((replicates, user),) = await (await connection.execute(may)).fetchall()
+        if not replicates:
+            raise PermissionDenied(
+                f"PostgreSQL does not let {user} replicate. Run ALTER ROLE {user} REPLICATION."
+            )
         for table in self._tables:
             name = name_of(table)
-            ((there,),) = await (
-                await connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name.as_string(connection)])
+            ((readable,),) = await (
+                await connection.execute(
+                    "SELECT has_table_privilege(to_regclass(%s), 'SELECT')", [name.as_string(connection)]
+                )
             ).fetchall()
-            if not there:
+            if readable is False:
+                raise PermissionDenied(
+                    f"PostgreSQL does not let {user} read {table}. Run GRANT SELECT ON {table} TO {user}."
+                )
+            if readable is None:
                 raise InvalidArgument(
                     f"table {table} does not exist. Correct settings.tables.",
                     field="settings.tables",
@@ -140,13 +180,8 @@ class PostgresSource(Source[PostgresSourceSettings]):
             "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s",
             [self._publication],
         )
-        published = {name for (name,) in await cursor.fetchall()}
-        if not published and make:
-            names = sql.SQL(", ").join(map(name_of, self._tables))
-            await connection.execute(
-                sql.SQL("CREATE PUBLICATION {} FOR TABLE {}").format(sql.Identifier(self._publication), names)
-            )
-        elif published and (missing := set(self._tables) - published):
+        self._published = published = {name for (name,) in await cursor.fetchall()}
+        if published and (missing := set(self._tables) - published):
             raise InvalidArgument(
                 f"publication {self._publication} lacks {', '.join(sorted(missing))}. Run ALTER PUBLICATION "
                 f"{self._publication} ADD TABLE {', '.join(sorted(missing))}.", field="settings.tables", value=sorted(missing),
@@ -154,12 +189,11 @@ class PostgresSource(Source[PostgresSourceSettings]):
 
     async def start(self, positions: Mapping[str, str]) -> None:
         assert self._connection is not None
-        cursor = await self._connection.execute(
-            "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
-        )
-        slot = await cursor.fetchone()
+        slot = await self._slot_now(self._connection)
         position = positions.get(_STREAM)
-        if position is not None and (slot is None or slot[0] == "lost"):
+        if slot is not None and slot.pid is not None:  # also for a while after the host of a worker is lost
+            raise RetryLater(reason=self._in_use(slot.pid))
+        if position is not None and (slot is None or slot.wal_status == "lost"):
             raise InvalidArgument(
                 f"the replication slot {self._slot} is gone, and with it changes since {position.partition(' ')[0]}. To read "
                 f"all rows anew, delete the topic connect-{self.name}-positions and start the connector.",
@@ -169,9 +203,17 @@ class PostgresSource(Source[PostgresSourceSettings]):
         self._replication = Replication(self.settings.dsn)
         await self._replication.open()
         if position is None:
-            if slot is not None:  # left by an interrupted snapshot
+            if slot is not None:
+                if self.settings.slot is not None and not self._made_slot:
+                    raise InvalidArgument(
+                        f"the replication slot {self._slot} exists, and may be another connector's. If it is not, drop it: "
+                        f"SELECT pg_drop_replication_slot('{self._slot}'). Else correct settings.slot.",
+                        field="settings.slot", value=self._slot,
+                    )  # fmt: skip
+                # it is this connector's by its name, left by an interrupted snapshot
                 await self._connection.execute("SELECT pg_drop_replication_slot(%s)", [self._slot])
             lsn, snapshot = await self._replication.create_slot(self._slot)
+            self._made_slot = True
             self._snapshot = self._rows(lsn, snapshot)
         else:
             text, _, count = position.partition(" ")

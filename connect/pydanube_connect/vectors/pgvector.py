@@ -10,9 +10,8 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_connect.postgres.connecting import connected, permanent
+from pydanube_connect.postgres.connecting import connected, translated
 from pydanube_connect.postgres.tables import columns_of, name_of
-from pydanube_connect.records import RetryLater
 from pydanube_connect.values import json_payload
 from pydanube_connect.vectors.points import Point
 
@@ -61,27 +60,26 @@ class PgVector:
         index = sql.Identifier(f"{self._text.rpartition('.')[2]}_embedding"[:63])
         operators = sql.SQL(_OPERATORS[self._distance])
         try:
-            await self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            await self._connection.execute(
-                sql.SQL(
-                    "CREATE TABLE IF NOT EXISTS {} (id text PRIMARY KEY, embedding vector({}), payload jsonb)"
-                ).format(self._table, sql.Literal(dimensions))
-            )
-            if dimensions <= _MOST_INDEXED:
+            with translated(self._text):
+                await self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
                 await self._connection.execute(
-                    sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
-                        index, self._table, operators
-                    )
+                    sql.SQL(
+                        "CREATE TABLE IF NOT EXISTS {} (id text PRIMARY KEY, embedding vector({}), payload jsonb)"
+                    ).format(self._table, sql.Literal(dimensions))
                 )
-        except psycopg.Error as error:
-            if "vector" in str(error) and isinstance(
-                error, psycopg.errors.UndefinedFile | psycopg.errors.FeatureNotSupported
-            ):
-                raise InvalidArgument(
-                    "the PostgreSQL of settings.url has no extension pgvector. Install it there.",
-                    field="settings.url", value=None,
-                ) from None  # fmt: skip
-            raise self._failed(error) from None
+                if dimensions <= _MOST_INDEXED:
+                    await self._connection.execute(
+                        sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
+                            index, self._table, operators
+                        )
+                    )
+        except (psycopg.errors.UndefinedFile, psycopg.errors.FeatureNotSupported) as error:
+            if "vector" not in str(error):
+                raise
+            raise InvalidArgument(
+                "the PostgreSQL of settings.url has no extension pgvector. Install it there.",
+                field="settings.url", value=None,
+            ) from None  # fmt: skip
 
     async def write(self, points: Sequence[Point]) -> None:
         assert self._connection is not None
@@ -94,7 +92,7 @@ class PgVector:
             for point in points if point.payload is not None
         ]  # fmt: skip
         gone = [point.id for point in points if point.payload is None]
-        try:
+        with translated(self._text):
             async with self._connection.transaction():
                 if gone:
                     await self._connection.execute(
@@ -103,8 +101,3 @@ class PgVector:
                 if rows:
                     async with self._connection.cursor() as cursor:
                         await cursor.executemany(upsert, rows)
-        except psycopg.Error as error:
-            raise self._failed(error) from None
-
-    def _failed(self, error: psycopg.Error) -> Exception:
-        return permanent(error, f"the table {self._text}") or RetryLater(reason=f"PostgreSQL: {error}")
