@@ -8,7 +8,7 @@ error lists them (`not_done_at`), and repeating the call completes the change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,6 @@ from pydanube_core.facts import (
     sums_of_parts,
 )
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
-from pydanube_core.units import counted
 
 from pydanube_admin.engine.places import by_id
 from pydanube_admin.gone_owners import GoneOwner, gone_owner
@@ -53,8 +52,10 @@ from pydanube_admin.peers import (
     is_silent,
     named,
     note_silent,
+    note_topics,
     note_unseen,
     unseen,
+    unseen_whys,
 )
 
 T = TypeVar("T")
@@ -157,6 +158,7 @@ class ClusterWidePort:
         self._port = port
         self._peers = peers
         self._own = port.life.partition("/")[0]
+        self._known_gone: dict[str, GoneOwner] = {}
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._at_owners, name) if name in _AT_OWNERS else getattr(self._port, name)
@@ -193,13 +195,30 @@ class ClusterWidePort:
             )
         return _JOINS[method](await self._each(owners, method, given))
 
-    async def _gone(self, owners: Sequence[BrokerAddress]) -> list[GoneOwner]:
-        """Return those owners that are not registered, with their last reports."""
-        members = {each.broker_id for each in await self._port.members()} | {self._own}
-        found = [
-            await gone_owner(self._port, each.broker_id) for each in owners if each.broker_id not in members
-        ]
-        return [each for each in found if each is not None]
+    async def _gone(self, owners: Iterable[BrokerAddress] | None) -> list[GoneOwner]:
+        """Return those owners that are not registered, with their last reports. None: of all owners."""
+        missed = await self._port.missed()
+        # A report does not change while its broker is gone
+        self._known_gone = {
+            each: replace(gone, topics=missed[each])
+            for each, gone in self._known_gone.items()
+            if each in missed
+        }
+        wanted = missed.keys() if owners is None else missed.keys() & {each.broker_id for each in owners}
+        for broker_id in wanted - self._known_gone.keys() - {self._own}:
+            if (gone := await gone_owner(self._port, broker_id)) is not None:
+                self._known_gone[broker_id] = gone
+        return [self._known_gone[each] for each in sorted(wanted) if each in self._known_gone]
+
+    async def _note_left_out(
+        self, addresses: Mapping[str, BrokerAddress], answered: Container[str], topics: Mapping[str, set[str]]
+    ) -> None:
+        """Note the topics of the owners that did not answer."""
+        silent = [each for broker_id, each in addresses.items() if broker_id not in answered]
+        for gone in await self._gone(silent) if silent else ():
+            note_unseen(gone.broker_id, gone.why, gone=gone)
+        for each in silent:
+            note_topics(each.broker_id, topics[each.broker_id])
 
     async def _ask(self, broker: BrokerAddress | None, method: str, given: Mapping[str, Any]) -> Any:
         if broker is None or broker.broker_id == self._own:
@@ -284,6 +303,7 @@ class ClusterWidePort:
         answers = await self._all(
             list(addresses.values()), "topic_facts", lambda broker: {"topics": wanted[broker.broker_id]}
         )
+        await self._note_left_out(addresses, answers, {each: {*those} for each, those in wanted.items()})
         for facts in chain.from_iterable(answers.values()):
             found[facts[0].topic].append(facts)
         away = []
@@ -309,7 +329,7 @@ class ClusterWidePort:
             while count:
                 found: dict[str, list[Sequence[TopicFacts]]] = {}
                 await self._facts_of([topic], found)
-                if away := unseen():
+                if away := unseen_whys():
                     whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
                     raise NotOwner(f"{topic} is at a broker that does not answer: {whys}", topic=topic)
                 facts = _joined(found[topic]) if topic in found else ()
@@ -390,6 +410,8 @@ class ClusterWidePort:
         answers = await self._all(
             list(addresses.values()), "lag_facts", lambda broker: {"keys": wanted[broker.broker_id]}
         )
+        logs = {broker_id: {key.log for key in those} for broker_id, those in wanted.items()}
+        await self._note_left_out(addresses, answers, logs)
         for each in chain.from_iterable(answers.values()):
             found[each.facts.topic, each.facts.subscription] = each
         away = []
@@ -416,7 +438,7 @@ class ClusterWidePort:
         if found.keys() == {self._own} and not unseen():
             (own,) = found.values()
             return cast("Diagnosis", own)
-        return of_all_brokers(found, missing=unseen())
+        return of_all_brokers(found, missing=unseen_whys())
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         """Return (open alerts, closed alerts) of every broker."""
@@ -464,10 +486,8 @@ class ClusterWidePort:
             note_unseen(broker_id, f"{topic} is on its way to another broker")
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
-        for broker_id, topics in (await self._port.missed()).items():
-            note_unseen(
-                broker_id, f"it is not registered, and {counted(topics, 'topic waits', 'topics wait')} for it"
-            )
+        for gone in await self._gone(None):
+            note_unseen(gone.broker_id, gone.why, gone=gone)
         answers = await self._all(await self._port.members(), method, lambda broker: given)
         if self._own not in answers:  # its lease has expired: it answers with its own state
             answers[self._own] = await getattr(self._port, method)(**given)

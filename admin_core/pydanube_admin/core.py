@@ -46,11 +46,11 @@ from pydanube_admin.engine.desk import Desk
 from pydanube_admin.engine.freezes import check_not_frozen
 from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
-from pydanube_admin.engine.models import Effect, Page, not_seen
+from pydanube_admin.engine.models import Effect, Page
 from pydanube_admin.engine.operation import Call
 from pydanube_admin.engine.permission import acting_for, calling, check_acting, check_permission
 from pydanube_admin.engine.system_topics import check_system_topics
-from pydanube_admin.peers import ASK, Peers, noting
+from pydanube_admin.peers import ASK, Peers, Unseen, not_seen, noting, noting_whys
 from pydanube_admin.registry import OPERATIONS
 
 _log = logging.getLogger("pydanube.admin")
@@ -106,7 +106,7 @@ class AdminCore:
             port = cast("ClusterPort", ClusterWidePort(port, self._peers))
         self.audit = AuditLog(port, self._options.audit_reads)
         self.desk = Desk(port, self.audit, self._options, self._now_ms, self._parse)
-        self.desk.balancer = self._balancer = Balancer(port, self._balance, noting, now_ms=self._now_ms)
+        self.desk.balancer = self._balancer = Balancer(port, self._balance, noting_whys, now_ms=self._now_ms)
         self._port = port
         self.audit.draw_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
@@ -380,7 +380,7 @@ class AdminCore:
             raise PermissionDenied("another broker asks this one for nobody", field="within")
 
 
-def _with_unseen(result: BaseModel, unseen: Mapping[str, str]) -> BaseModel:
+def _with_unseen(result: BaseModel, unseen: Mapping[str, Unseen]) -> BaseModel:
     """Add to a list the brokers that did not answer."""
     if not unseen or not isinstance(result, Page):
         return result

@@ -12,15 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+import anyio
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
 from pydanube_core.errors import ClusterError, Unavailable
-from pydanube_core.units import counted, format_time
+from pydanube_core.units import counted, format_time, known_time
 
 from pydanube_admin.engine.context import system_now_ms
 from pydanube_admin.engine.operation import next_call
 
 GONE: Final = "gone"
+METADATA_S: Final = 1.0  # how long the metadata store is waited for. Without it, the rest is answered
 _REMOVE: Final = "its plan shows what would be lost; carry it out only if the data directory is gone for good"
 
 
@@ -31,18 +33,39 @@ class GoneOwner:
     broker_id: str
     topics: int  # that wait for it
     reported_at_ms: int | None  # when it last reported the offsets of its topics, or None
+    gone_since_ms: int | None = None  # when the answering broker saw its registration end, or None
+    copies: bool = False  # whether its journal is copied into the object store
+
+    @property
+    def why(self) -> str:
+        """Return why it does not answer, as lists say it."""
+        return f"it is not registered, and {counted(self.topics, 'topic waits', 'topics wait')} for it"
 
     @property
     def _state(self) -> str:
         reported = "it never reported how far its topics go"
         if self.reported_at_ms is not None:
             reported = f"it reported last at {format_time(self.reported_at_ms)} how far its topics go"
-        return f"{GONE}: it is not registered, and does not answer; {reported}"
+        since = "" if self.gone_since_ms is None else f" since {format_time(self.gone_since_ms)}"
+        return f"{GONE}: it is not registered{since}, and does not answer; {reported}"
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """Return since when it is gone, and when it reported last."""
+        return {
+            "gone_since": known_time(self.gone_since_ms),
+            "reported_at": known_time(self.reported_at_ms),
+        }
 
     @property
     def _remedy(self) -> str:
+        copied = (
+            " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
+            if self.copies
+            else ""
+        )
         return (
-            "Start it again on its data directory, and nothing is lost. If that is gone for good: "
+            f"Start it again on its data directory, and nothing is lost.{copied} If that is gone for good: "
             f"danube brokers remove {self.broker_id}"
         )
 
@@ -68,7 +91,7 @@ class GoneOwner:
             broker_id=self.broker_id,
             state=GONE,
             topics=self.topics,
-            reported_at=None if self.reported_at_ms is None else format_time(self.reported_at_ms),
+            **self.times,
             retry_after_ms=5000,
             **details,
         )
@@ -87,7 +110,7 @@ class GoneOwner:
             evidence={
                 "brokers": {self.broker_id: self.topics},
                 "topics": self.topics,
-                "reported_at": None if self.reported_at_ms is None else format_time(self.reported_at_ms),
+                **self.times,
             },
             unobservable=("whether it runs and does not reach the metadata store, or is gone for good",),
             next=(
@@ -110,7 +133,15 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
     waiting = (await port.missed()).get(broker_id, 0)
     if not waiting:
         return None
-    reported_ms = None
-    with suppress(ClusterError):  # the metadata store is unavailable
+    reported_ms, journals = None, {}
+    with suppress(ClusterError), anyio.move_on_after(METADATA_S):
         reported_ms = await port.reported_at_ms(broker_id)
-    return GoneOwner(broker_id=broker_id, topics=waiting, reported_at_ms=reported_ms)
+        journals = dict(await port.journals())
+    copies = bool(journals.get(broker_id, {}).get("copies"))
+    return GoneOwner(
+        broker_id=broker_id,
+        topics=waiting,
+        reported_at_ms=reported_ms,
+        gone_since_ms=port.gone_since_ms(broker_id),
+        copies=copies,
+    )

@@ -14,10 +14,12 @@ part of, and the caller must be permitted to make that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, get_type_hints
+from heapq import nsmallest
+from typing import Any, Final, TypeVar, get_type_hints
 
 import anyio
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
@@ -29,9 +31,12 @@ from pydanube_core.errors import InvalidArgument, PermissionDenied, Unavailable
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.ops_call import call_request
 
+from pydanube_admin.engine.models import NotSeen
 from pydanube_admin.engine.permission import call_under_way
 from pydanube_admin.engine.places import Places
+from pydanube_admin.gone_owners import GONE, GoneOwner
 
+T = TypeVar("T")
 _BYTES: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=True)
 
 
@@ -91,9 +96,10 @@ CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # prefix of the name of a method that is called at another broker
 DEADLINE_S: Final = 5.0
 FORWARD_S: Final = 600.0
+TOPICS_NAMED: Final = 100  # topics of a broker that a list names
 SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
-_not_seen: ContextVar[dict[str, str] | None] = ContextVar("not_seen", default=None)
+_not_seen: ContextVar[dict[str, Unseen] | None] = ContextVar("not_seen", default=None)
 # id of a broker → when it last failed to answer in time
 _silent: ContextVar[dict[str, float] | None] = ContextVar("silent", default=None)
 
@@ -198,16 +204,63 @@ class Peers:
         return channel
 
 
-def unseen() -> Mapping[str, str]:
-    """Return the brokers that did not answer in the work of `noting`: the reason, by id."""
+@dataclass(slots=True, kw_only=True)
+class Unseen:
+    """A broker that did not answer.
+
+    Attributes:
+        gone: set if it is not registered.
+        topics: topics that a list lacks, or has only in part, because of it.
+    """
+
+    why: str
+    gone: GoneOwner | None = None
+    topics: set[str] = field(default_factory=set)
+
+    def item(self, broker_id: str) -> NotSeen:
+        """Return it as results name it."""
+        gone = self.gone
+        return NotSeen(
+            broker_id=broker_id,
+            why=self.why,
+            state=None if gone is None else GONE,
+            **({} if gone is None else gone.times),
+            topics=nsmallest(TOPICS_NAMED, self.topics) or None,
+            topic_count=len(self.topics) or None,
+        )
+
+
+def unseen() -> Mapping[str, Unseen]:
+    """Return the brokers that did not answer in the work of `noting`, by id."""
     return _not_seen.get() or {}
 
 
-def note_unseen(broker_id: str, why: str) -> None:
-    """Note that this broker did not answer."""
+def unseen_whys() -> dict[str, str]:
+    """Return why they did not answer, by id."""
+    return {broker_id: each.why for broker_id, each in unseen().items()}
+
+
+def not_seen(brokers: Mapping[str, Unseen]) -> list[NotSeen] | None:
+    """Return these brokers as results name them, or None if all answered."""
+    return [each.item(broker_id) for broker_id, each in sorted(brokers.items())] or None
+
+
+def note_unseen(broker_id: str, why: str, *, gone: GoneOwner | None = None) -> None:
+    """Note that this broker did not answer. A broker that is gone keeps that reason."""
     noted = _not_seen.get()
-    if noted is not None:
-        noted[broker_id] = why
+    if noted is None:
+        return
+    before = noted.get(broker_id)
+    if before is None:
+        noted[broker_id] = Unseen(why=why, gone=gone)
+    elif before.gone is None:
+        before.why, before.gone = why, gone
+
+
+def note_topics(broker_id: str, topics: Iterable[str]) -> None:
+    """Note topics that a list lacks because this broker did not answer."""
+    if (noted := unseen().get(broker_id)) is not None:
+        noted.topics.update(topics)
 
 
 def is_silent(broker_id: str) -> bool:
@@ -227,12 +280,18 @@ def note_silent(broker_id: str, why: str) -> None:
         silent[broker_id] = anyio.current_time()
 
 
-async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str]]:
-    """Run `work`. Return its result, and the brokers that did not answer in it: the reason, by id."""
-    noted: dict[str, str] = {}
+async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, Unseen]]:
+    """Run `work`. Return its result, and the brokers that did not answer in it, by id."""
+    noted: dict[str, Unseen] = {}
     before, silent_before = _not_seen.set(noted), _silent.set({})
     try:
         return await work(), noted
     finally:
         _not_seen.reset(before)
         _silent.reset(silent_before)
+
+
+async def noting_whys(work: Callable[[], Awaitable[T]]) -> tuple[T, dict[str, str]]:
+    """Run `work`. Return its result, and why brokers did not answer in it, by id."""
+    result, brokers = await noting(work)
+    return result, {broker_id: each.why for broker_id, each in brokers.items()}

@@ -75,6 +75,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 # Flags that every command has win over an argument of the same name, which then gets a longer one.
+TOPICS_SHOWN: Final = 5  # of a broker whose items a list lacks
 RENAMED: Final = {"--broker": "--broker-id"}
 
 
@@ -404,6 +405,17 @@ def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def _left_out(broker: Mapping[str, Any]) -> str:
+    """Return the line about a broker whose items a list lacks."""
+    line = f"not listed is what broker {broker['broker_id']} has: {broker['why']}"
+    if broker.get("gone_since"):
+        line += f", since {broker['gone_since']}"
+    if topics := broker.get("topics"):
+        more = broker["topic_count"] - len(topics[:TOPICS_SHOWN])
+        line += f": {', '.join(topics[:TOPICS_SHOWN])}{f' and {more} more' if more else ''}"
+    return line
+
+
 def show(operation: Declared, result: Mapping[str, Any], common: Common) -> None:
     if common.as_json:
         print_json(result)
@@ -415,8 +427,7 @@ def show(operation: Declared, result: Mapping[str, Any], common: Common) -> None
             none = f"no {operation.group.replace('_', ' ')} found"
             print(none if why is None else printable(f"{none}: {why}"), file=sys.stderr)
         for each in result.get("not_seen") or ():
-            line = f"not listed is what broker {each['broker_id']} has: {each['why']}"
-            print(printable(line), file=sys.stderr)
+            print(printable(_left_out(each)), file=sys.stderr)
         if result.get("next_page"):
             print(f"more: add --page {result['next_page']}", file=sys.stderr)
     elif operation.group == "diagnose":

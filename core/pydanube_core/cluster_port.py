@@ -217,6 +217,9 @@ class MetadataPort(Protocol):
     async def missed(self) -> Mapping[str, int]:
         """Return the number of topics that wait for each owner that is not registered now."""
 
+    def gone_since_ms(self, broker_id: str) -> int | None:
+        """Return when this broker saw the registration of another one end, or None."""
+
     async def reported_at_ms(self, broker_id: str) -> int | None:
         """Return when a broker last reported the ends of its topics, None if it never did."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,17 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert [each["broker_id"] for each in answer["not_seen"]] == [gone_id]
     alone = await ask(cluster.brokers[1], "topics.list", filter=lost[0])
     assert (alone["items"], [each["broker_id"] for each in alone["not_seen"]]) == ([], [gone_id])
+    assert alone["not_seen"][0]["topics"] == lost[:1]
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    for broker, operation in product(cluster.brokers.values(), ("topics.list", "subscriptions.lag")):
+        [waiting] = (await ask(broker, operation))["not_seen"]
+        assert (waiting["broker_id"], waiting["state"]) == (gone_id, "gone")
+        assert (waiting["topics"], waiting["topic_count"]) == (lost, len(lost))
+        assert waiting["gone_since"] is not None
+        assert "not registered" in waiting["why"]
+    pages = [await ask(cluster.brokers[1], "topics.list", filter=topic) for topic in TOPICS]
+    named = [each["topics"] for page in pages for each in page["not_seen"] if "topics" in each]
+    assert named == [[topic] for topic in lost], "a page names the rows that it lacks"
     unread = await ask(cluster.brokers[1], "subscriptions.lag")
     assert [each["topic"] for each in unread["items"]] == [topic for topic in TOPICS if topic not in lost]
     assert unread["total"] == len(TOPICS)
@@ -183,7 +195,9 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         ("messages.peek", {"topic": lost[0]}),
         ("brokers.describe", {"broker_id": gone_id}),
     ):
-        with pytest.raises(ClusterError, match="gone: it is not registered, and does not answer") as caught:
+        with pytest.raises(
+            ClusterError, match=r"gone: it is not registered since .*, and does not answer"
+        ) as caught:
             await ask(cluster.brokers[1], operation, **arguments)
         assert caught.value.retryable
         told = caught.value.details

@@ -63,10 +63,18 @@ def test_a_list_says_whose_part_is_not_in_it(
     common = Common(
         as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None
     )
-    silent = {"broker_id": "7", "why": "it is not registered, and 3 topics wait for it\x1b[2J"}
+    silent = {
+        "broker_id": "7",
+        "why": "it is not registered, and 7 topics wait for it\x1b[2J",
+        "gone_since": "2026-01-31T12:00:00.000Z",
+        "topics": [f"/default/{name}" for name in "abcdefg"],
+        "topic_count": 9,
+    }
     show(OPERATIONS["topics.list"], {"items": items, "not_seen": [silent]}, common)
     said = capsys.readouterr().err
-    assert "not listed is what broker 7 has: it is not registered, and 3 topics wait for it" in said
+    assert "not listed is what broker 7 has: it is not registered, and 7 topics wait for it" in said
+    assert "since 2026-01-31T12:00:00.000Z: /default/a, " in said
+    assert "/default/e and 4 more" in said
     assert "\x1b" not in said
 
 

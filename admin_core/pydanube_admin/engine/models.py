@@ -7,9 +7,9 @@ simply none. 64-bit ids are decimal strings, times RFC 3339 in UTC with millisec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -142,13 +142,19 @@ ItemT = TypeVar("ItemT", bound=Result)
 
 
 class NotSeen(Result):
+    """A broker whose items an answer lacks."""
+
     broker_id: str
     why: str
-
-
-def not_seen(unseen: Mapping[str, str]) -> list[NotSeen] | None:
-    """Return the silent brokers as results name them, with id and reason, or None if all answered."""
-    return [NotSeen(broker_id=broker_id, why=why) for broker_id, why in sorted(unseen.items())] or None
+    # gone: it is not registered, and its topics wait for it
+    state: Literal["gone"] | None = Field(default=None, exclude_if=_is_none)
+    # Since when it is gone, if the answering broker saw that
+    gone_since: str | None = Field(default=None, exclude_if=_is_none)
+    # When it last reported how far its topics go
+    reported_at: str | None = Field(default=None, exclude_if=_is_none)
+    # Of this page: topics of that broker that are not listed, or only in part. The first 100
+    topics: list[str] | None = Field(default=None, exclude_if=_is_none)
+    topic_count: int | None = Field(default=None, exclude_if=_is_none)
 
 
 class Page(Result, Generic[ItemT]):

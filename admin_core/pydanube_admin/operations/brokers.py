@@ -34,12 +34,11 @@ from pydanube_admin.engine.models import (
     Request,
     Result,
     SortedListRequest,
-    not_seen,
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import gone_owner
-from pydanube_admin.peers import unseen
+from pydanube_admin.peers import not_seen, unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
 MAX_NAMES_CHARS: Final = 4096  # of namespaces with commas between

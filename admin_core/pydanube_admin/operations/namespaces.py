@@ -27,7 +27,7 @@ from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, 
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.permission import Sight
-from pydanube_admin.peers import unseen
+from pydanube_admin.peers import unseen_whys
 
 PolicyName = Literal[
     "max_producers_per_topic",
@@ -345,7 +345,7 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     index = await context.port.topic_index()
     topics = [key.topic for key in index if TopicName.parse(key.topic).namespace == name]
     inside = [facts for facts, *_ in await context.port.topic_facts(topics)]
-    if (away := unseen()) and shortens_retention(before.effective, after):
+    if (away := unseen_whys()) and shortens_retention(before.effective, after):
         whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
         raise Unavailable(f"what would go cannot be said: {whys}", retry_after_ms=1000)
     # What a topic sets itself holds there: together with that, the same change shortens here and not there.

@@ -109,7 +109,7 @@ class Office:
             store,
             me,
             ttl_ms=LEASE_MS if several else None,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
+            wall_ms=_wall_ms,
             state=BrokerState.STARTING if several else BrokerState.ACTIVE,
             journal=journal if several else None,
         )
@@ -129,7 +129,8 @@ class Office:
         self._heading: Counter[BrokerId] = Counter()
         self._members: dict[BrokerId, MemberRecord] = {}
         self._topics_then: dict[BrokerId, int] = {}  # number of topics at each broker's last load report
-        self._gone: dict[BrokerId, MemberRecord] = {}  # the last records of brokers no longer registered
+        # The last records of brokers no longer registered, and the wall clock when their registration ended
+        self._gone: dict[BrokerId, tuple[MemberRecord, int]] = {}
         aside = catalog.aside
         self._place_table = Table(keys.ASSIGNMENTS, _assignment_of)
         self._place_records = Records(store, [self._place_table], changed=self._take_places, aside=aside)
@@ -212,7 +213,9 @@ class Office:
 
     def address(self, broker_id: BrokerId) -> BrokerAddress | None:
         """Return a broker's address, its last one if it is not registered, or None if it was never seen."""
-        record = self._members.get(broker_id) or self._gone.get(broker_id)
+        record = self._members.get(broker_id)
+        if record is None:
+            record, _ = self._gone.get(broker_id, (None, 0))
         if record is None:
             return None
         return BrokerAddress(
@@ -221,6 +224,11 @@ class Office:
             admin_url=record.admin_url,
             zone=record.zone,
         )
+
+    def gone_since_ms(self, broker_id: BrokerId) -> int | None:
+        """Return when this broker saw the registration of another one end, or None."""
+        _, since_ms = self._gone.get(broker_id, (None, None))
+        return since_ms if broker_id not in self._members else None
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
         """Return the number of waiting topics of each owner that is not registered now."""
@@ -534,12 +542,16 @@ class Office:
         if after is None:
             if before is not None:
                 del self._members[broker_id]
-                self._gone[broker_id] = before
+                self._gone[broker_id] = before, _wall_ms()
                 log.info("member_gone", extra={"broker_id": str(broker_id)})
             return
         self._members[broker_id] = after
         if before is None or before.load != after.load:
             self._topics_then[broker_id] = self._heading[broker_id]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _assignment_of(item: KeyValue) -> Assignment:

@@ -274,6 +274,9 @@ class BrokersPart:
         absent = self._broker.ownership.office.absent_owners()
         return {str(broker): topics for broker, topics in absent.items()}
 
+    def gone_since_ms(self, broker_id: str) -> int | None:
+        return self._broker.ownership.office.gone_since_ms(broker_number(broker_id))
+
     async def reported_at_ms(self, broker_id: str) -> int | None:
         return await self._broker.moves.removals().reported_at_ms(broker_number(broker_id))
 

@@ -50,8 +50,15 @@ class AlertItem(Result):
 
 
 class NotSeen(Result):
+    """A broker whose items an answer lacks."""
+
     broker_id: str
     why: str
+    state: Literal["gone"] | None = None
+    gone_since: str | None = None
+    reported_at: str | None = None
+    topics: list[str] | None = None
+    topic_count: int | None = None
 
 
 class ExportedAudit(Result):
