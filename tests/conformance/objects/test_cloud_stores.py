@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from pydanube_storage.objects import ObjectStore
 
 from tests.storage.objects import test_object_store_conformance as suite
 
@@ -13,4 +16,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
 
-globals().update({name: test for name, test in vars(suite).items() if name.startswith("test_")})
+_HERE = "test_an_object_is_created_only_where_there_is_none"  # the suite has it for the stores that it opens itself
+globals().update(
+    {name: test for name, test in vars(suite).items() if name.startswith("test_") and name != _HERE}
+)
+
+
+def test_an_object_is_created_only_where_there_is_none(
+    store: ObjectStore, open_again: Callable[[], ObjectStore]
+) -> None:
+    suite.check_that_an_object_is_created_once(store, open_again)

@@ -84,6 +84,10 @@ def test_what_is_made_only_where_nothing_is_stays_as_it_was(store: ObjectStore) 
 def test_an_object_is_created_only_where_there_is_none(
     store: ObjectStore, open_again: Callable[[], ObjectStore]
 ) -> None:
+    check_that_an_object_is_created_once(store, open_again)
+
+
+def check_that_an_object_is_created_once(store: ObjectStore, open_again: Callable[[], ObjectStore]) -> None:
     assert store.create("c/journals/1/1", b"first")
     assert not open_again().create("c/journals/1/1", b"second")
     assert store.read("c/journals/1/1", 0, 5) == b"first"
