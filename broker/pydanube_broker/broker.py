@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 import anyio
-from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet
+from pydanube_core.errors import ClusterError, DiskFull, Draining, NotImplementedYet, Retryable
 from pydanube_core.facts import Reason
 from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 from pydanube_storage.metadata import MetadataStore
@@ -25,6 +25,7 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.membership import Registration
 from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.pump import SubscriptionPump
@@ -57,6 +58,7 @@ from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import match, resolve
 from pydanube_broker.services.schema_registry import SchemaRegistryService
 from pydanube_broker.serving.following import Following
+from pydanube_broker.serving.levels import Levels
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.rights_watch import RightsWatch
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -70,6 +72,7 @@ from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.lease_hold import LeaseHold
 from pydanube_broker.tier.lost_and_found import refuse_removed
 from pydanube_broker.tier.options import check_asked_for, store_options
+from pydanube_broker.tier.storing import Storing
 from pydanube_broker.tier.tier import Tier, cluster_name
 from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
@@ -205,53 +208,49 @@ class Broker(BrokerParts):
         record: ChainRecord | None = None
         if self.ownership.several:
             journal = journal_id(self.journal.folder)
-            record = ChainRecord(store, BrokerId(self.data_dir.broker_id), journal)
+            take_over = self.settings.cluster.on_loss == "take_over"
+            record = ChainRecord(store, BrokerId(self.data_dir.broker_id), journal, take_over=take_over)
         self.chain.attach(self.journal, self.hub, record_from=None if record is None else record.begins_at)
         self.hub.on_fenced = self.health.fence
+        self.hub.stores = lambda: self.chain.is_needed
+        self.storing = Storing(
+            self.chain, record, self.ownership.office.membership, partial(cluster_name, store)
+        )
+        if record is not None:
+            self.storing.on_recorded = partial(self._hold_by_lease, record)
+        self.levels = Levels(self.registry, self.hub, store, self.storing)
         if self.data_dir.memory:
             return
-
-        async def begin_storing() -> None:
-            await self.chain.want(await cluster_name(store), needed=True)
-
-        self.registry.begin_storing = begin_storing
+        self.registry.storing = self.storing
+        self.ownership.on_stored = self.storing.want
+        self.ownership.on_level = self.levels.look
+        for topic in self.hub.topics.values():
+            self.levels.look(topic)
         needed = self.chain.is_needed or any(topic.in_store for topic in self.hub.topics.values())
-        if not (self.settings.journal.copy or needed):
-            return
-        if record is not None and not await self._own_chain(record):
-            log.warning("chain_is_taken_over")
-            self.spawn(self._copy_when_settled(store, record))
-            return
-        await self.chain.want(await cluster_name(store), needed=needed)
-
-    async def _own_chain(self, record: ChainRecord) -> bool:
-        """Continue the chain under the record's term. Return False while other brokers take it over."""
-        take_over = self.settings.cluster.on_loss == "take_over"
-        membership = self.ownership.office.membership
-        registration = membership.registration
-        term = await record.copied(take_over=take_over)
-        if term is None:
-            return False
-        await self.chain.begin_term(term)
-        if take_over:
-            self._taken_over_by = record
-            self.spawn(LeaseHold(self.hub, membership, record, registration).run())
-        return True
-
-    async def _copy_when_settled(self, store: MetadataStore, record: ChainRecord) -> None:
-        """Continue the chain once the take-over of this broker's topics is settled."""
-        while True:
-            await asyncio.sleep(MAINTENANCE_S)
+        if needed:
+            if self.ownership.several:  # the record may be closing, and the leader opens it soon
+                await self.storing.begin_in_time(needed=True)
+            else:
+                await self.storing.begin()
+        elif self.settings.journal.copy:
             try:
-                if await self._own_chain(record):
-                    await self.chain.want(await cluster_name(store))
-                    return
-            except (ClusterError, OSError) as error:
-                log.warning("chain_not_continued", extra={"error": str(error)})
+                await self.storing.begin(needed=False)
+            except Retryable:  # the record is closing
+                self.storing.want(needed=False)
+
+    def _hold_by_lease(self, record: ChainRecord, registration: Registration) -> None:
+        """Acknowledge only what the chain has while the lease is over, if others take over then (`on_loss`)."""
+        if self.settings.cluster.on_loss == "take_over" and self._taken_over_by is None:
+            self._taken_over_by = record
+            membership = self.ownership.office.membership
+            self.spawn(LeaseHold(self.hub, membership, record, registration).run())
 
     async def _begin_journal(self) -> None:
         """Begin the journal and its chain."""
         await self.journal.begin(self._make_room)
+        self.spawn(self.storing.run())
+        self.spawn(self.levels.run())
+        self.spawn(self.storing.keep_recorded())
         self.spawn(self.chain.run())
         if self.chain.is_needed:
             # The journal may have more than the store. Such records are shown, or answered as duplicates, when they

@@ -24,6 +24,7 @@ from pydanube_broker.rpc.certificates import PortCertificates
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.security.locks import Locks
 from pydanube_broker.serving.data_changes import DataChanges
+from pydanube_broker.serving.levels import Levels
 from pydanube_broker.serving.ownership import Ownership
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import TopicAccess
@@ -35,6 +36,7 @@ from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tenants.processor import ProcessorBudget
 from pydanube_broker.tier.journal_chain import JournalChain
+from pydanube_broker.tier.storing import Storing
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
@@ -47,6 +49,8 @@ class BrokerParts:
     """See the module. `Broker` makes the parts in the order of its start. `tier` is None until the journal has begun."""
 
     chain: JournalChain
+    storing: Storing
+    levels: Levels
     data_dir: DataDir
     engine: DeliveryEngine
     health: Health

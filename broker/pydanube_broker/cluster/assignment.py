@@ -37,7 +37,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
-from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.records import Durability, TopicRecord
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import Aside, counted_at_most
 
@@ -65,6 +65,9 @@ class Assignment(JsonRecord):
     `sealed_epoch`: the last epoch that was handed over, 0 for none. `moved`: the revision of the record from which the
     move to this broker ended. The broker keeps the copy that awaits this revision. `stage`, `move`, `failed`: see
     `move_record`.
+
+    `stored`: the owner acknowledges and delivers only what its journal's chain in the object store has. An heir
+    continues such a topic without a gap. The owner changes it (`serving.levels`), a move keeps it.
     """
 
     topic_id: Annotated[TopicId, Field(exclude=True)] = _OF_THE_KEY
@@ -78,6 +81,7 @@ class Assignment(JsonRecord):
     moved: Annotated[int, UNLESS_DEFAULT] = 0
     move: MoveRecord | None = None
     failed: Annotated[MoveFailure | None, UNLESS_DEFAULT] = None
+    stored: Annotated[bool, UNLESS_DEFAULT] = False
 
     @property
     def is_served(self) -> bool:
@@ -326,6 +330,7 @@ class Assigner:
                 epoch=epoch,
                 sealed_epoch=0 if before is None else before.sealed_epoch,
                 moved=0 if before is None else before.moved,
+                stored=topic.durability is Durability.STORED if before is None else before.stored,
             )
             guards.append(counter.guard)
             if not topic.is_named_by_parent:  # the assignment of a deleted partition is swept

@@ -70,26 +70,35 @@ class JournalRecord(JsonRecord):
         return self.until > 0
 
 
-def registered(found: JournalRecord | None, journal: int, *, is_start: bool) -> JournalRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnJournal:
+    """The journal of a broker that registers. `is_needed`: topics are stored by its chain, so that it copies always."""
+
+    number: int
+    is_needed: bool = False
+
+
+def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) -> JournalRecord:
     """Return the record of a broker that registers with this journal, the found one if nothing changes.
 
     While topics are taken over the record stays, because their heirs still read the chain. The leader opens it
     afterwards. A process that starts has no chain until it sets `copies`, because it may not copy any more. A process
     that registers again after its lease has ended continues its chain.
     """
+    journal = own.number
     if found is not None and found.state is JournalState.CLOSING:
         return found
     if found is None or found.journal != journal:
         # A term is never used twice under a broker's id, even with another journal
         return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
-    copies = found.copies and not is_start
+    copies = found.copies and (own.is_needed or not is_start)
     return replace(
         found,
         state=JournalState.OPEN,
         until=0,
         heirs=(),
         copies=copies,
-        on_loss=found.on_loss if copies else "",
+        on_loss="" if is_start else found.on_loss,
     )
 
 

@@ -39,7 +39,7 @@ from pydanube_broker import software
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.format_gate import METADATA_FORMAT
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
-from pydanube_broker.cluster.journal_record import JournalRecord, registered
+from pydanube_broker.cluster.journal_record import JournalRecord, OwnJournal, registered
 from pydanube_broker.records import Change, change
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
 from pydanube_broker.records.set_aside import counted_at_most
@@ -142,7 +142,7 @@ class Membership:
         ttl_ms: duration of the lease, None on a store that only this process can open.
         wall_ms: milliseconds since 1970, shown as `registered_at_ms`.
         state: state of the first registration. Later ones have the state that was set last.
-        journal: the id of this broker's journal, for its record, None on a store that only this process can open.
+        journal: this broker's journal, for its record, None on a store that only this process can open.
 
     `registration` is the current one. When it is lost this object's task registers again as soon as the store answers.
     Users of the old registration wait for its `lost` and then take the new `registration`.
@@ -157,7 +157,7 @@ class Membership:
         wall_ms: Callable[[], int],
         clock: Clock | None = None,
         state: BrokerState = BrokerState.ACTIVE,
-        journal: int | None = None,
+        journal: OwnJournal | None = None,
     ) -> None:
         self._state = state
         self._journal = journal
@@ -242,6 +242,10 @@ class Membership:
         while self.registration is former:
             await self._renewed.wait()
 
+    async def until_renewed(self) -> None:
+        """Wait for the next registration of this process."""
+        await self._renewed.wait()
+
     async def _register(self, reason: str) -> None:
         """Take a lease and the next incarnation. The newer life counts, so it overwrites the key of a former one."""
         sent_ms = self._clock.now_ms()
@@ -268,7 +272,7 @@ class Membership:
         renewed, self._renewed = self._renewed, anyio.Event()
         renewed.set()
 
-    async def _put_journal(self, change: Change, journal: int, *, is_start: bool) -> None:
+    async def _put_journal(self, change: Change, journal: OwnJournal, *, is_start: bool) -> None:
         key = keys.journal_key(self._broker_id)
         item = await change.read(key)
         found = None if item is None else JournalRecord.from_json(item.value, key=key)

@@ -44,6 +44,7 @@ from pydanube_broker.cluster.election import Election, ElectionState, Leadership
 from pydanube_broker.cluster.format_gate import are_starting, holding_up, refuse_older_builds
 from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Membership
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.owner_choice import Candidate, choose_owner
@@ -80,7 +81,7 @@ class Office:
 
     Args:
         several: whether other brokers may be on the same store.
-        journal: the id of this broker's journal.
+        journal: this broker's journal.
         changed: called with the key of each assignment that changes afterwards. Never called for a lone broker.
         seen: called with each assignment that is read or watched. Never called for a lone broker.
     """
@@ -95,7 +96,7 @@ class Office:
         check: Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None],
         changed: Callable[[str], None],
         seen: Seen,
-        journal: int | None = None,
+        journal: OwnJournal | None = None,
     ) -> None:
         self.catalog = catalog
         self._store = store

@@ -49,7 +49,8 @@ class Checkpoints:
         self._begun: int | None = None  # address of the newest head that was begun
         self._written: dict[int, bool] = {}  # base → whether its head is whole
         self._job: asyncio.Future[BaseException | None] | None = None
-        self.in_file = False  # whether the newest head was large enough for a file of its own
+        #: base and number of the newest complete head with a file of its own, None if a newer one is in a record
+        self.in_file: tuple[int, int] | None = None
         #: called with base, number and content of each head whose file is complete
         self.on_written: Callable[[int, int, Sequence[bytes]], None] | None = None
 
@@ -61,13 +62,12 @@ class Checkpoints:
         """Note that the segment at `base` begins with its head."""
         self._begun = base
         self._written[base] = True
-        self.in_file = False
+        self.in_file = None
 
     def write(self, base: int, number: int, head: Sequence[bytes]) -> None:
         """Write a head, the state at this moment, to its file in the background."""
         self._begun = base
         self._written[base] = False
-        self.in_file = True
         path = checkpoint_path(self._folder, base)
         self._job = asyncio.get_running_loop().create_future()
 
@@ -77,6 +77,8 @@ class Checkpoints:
             if error is None:
                 if base in self._written:  # otherwise a newer one is durable already
                     self._written[base] = True
+                    if base == self._begun:
+                        self.in_file = base, number
                     if self.on_written is not None:
                         self.on_written(base, number, head)
             else:  # the next segment tries again

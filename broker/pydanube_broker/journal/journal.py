@@ -27,7 +27,9 @@ from pydanube_broker.journal.checkpoint import (
     CHECKPOINT_BODY,
     INLINE_BYTES,
     Checkpoints,
+    checkpoint_path,
     new_number,
+    read_checkpoint,
 )
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.file_worker import FileWorker
@@ -222,10 +224,21 @@ class Journal(StoredBatches):
         """
         self._writer.on_written, self._heads.on_written, self.copied_lsn = written, head, copied_lsn
 
-    @property
-    def head_in_file(self) -> bool:
-        """Return whether the newest head is in a file of its own."""
-        return self._heads.in_file
+    def head_in_file(self) -> Callable[[], tuple[int, int, bytes] | None]:
+        """Return the work that reads the newest head with a file of its own: its base, number and content.
+
+        It returns None if a record has a newer head, or `copy_to` reports one. For a worker thread. Raises `OSError`.
+        """
+        known = self._heads.in_file
+        if known is None:
+            return lambda: None
+        base, number = known
+
+        def read() -> tuple[int, int, bytes] | None:
+            body = read_checkpoint(checkpoint_path(self.folder, base), base, number, self._disk)
+            return None if body is None else (base, number, body)
+
+        return read
 
     @property
     def written_lsn(self) -> int:

@@ -79,13 +79,13 @@ class TopicSwitch(Protocol):
         Raises `StoreUnavailable`: call again.
         """
 
-    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
+    async def hold(self, assignment: Assignment) -> None:
         """Accept nothing more for a topic. Return when everything accepted is committed, cursors too.
 
         A topic that is not served is only made readable.
         """
 
-    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
+    async def topic(self, assignment: Assignment) -> Topic:
         """Return a topic that is served, or was until `hold`, or is deleted and restorable.
 
         Raises `TopicNotFound`: it is deleted and not restorable.
@@ -93,6 +93,12 @@ class TopicSwitch(Protocol):
 
     async def rebuild(self, assignment: Assignment, arrival: Arrival) -> None:
         """Make the topic of a removed owner, or one handed over in fragments, safe in the journal."""
+
+    async def make_safe(self, assignment: Assignment) -> None:
+        """Wait until everything appended to the journal so far is as durable as the topic's messages have to be.
+
+        Raises the errors of the journal, and `Unavailable`, `StoreUnavailable`, `Fenced` of a topic that is stored.
+        """
 
     async def keep_rest(self, topic_id: TopicId) -> None:
         """Write the messages of a taken-over topic that only this journal has to lost+found. A moved topic has none.
@@ -278,7 +284,7 @@ class Mover:
             case Hold():
                 if seat.record is not None:  # else the topic was deleted for good, and has no callers
                     with anyio.CancelScope(shield=True):
-                        await self._hold(topic_id, seat.record.epoch)
+                        await self._hold(seat.record)
             case Stopped(turn):
                 self._stopped[topic_id] = turn
                 self._wake()
@@ -312,11 +318,11 @@ class Mover:
                 self._failed("topic_not_served_yet", topic_id, error)
                 await anyio.sleep(_AGAIN_S)
 
-    async def _hold(self, topic_id: TopicId, epoch: Epoch) -> None:
+    async def _hold(self, record: Assignment) -> None:
         try:
-            await self._doors.hold(topic_id, epoch)
+            await self._doors.hold(record)
         except ClusterError as error:  # reading the end fails too, which ends the move
-            self._failed("topic_not_settled", topic_id, error)
+            self._failed("topic_not_settled", record.topic_id, error)
 
     # -- as owner --------------------------------------------------------------------------------------------
 
@@ -334,7 +340,7 @@ class Mover:
                 if allowed and is_settled:
                     assert seat is not None
                     assert seat.record is not None
-                    return await self._doors.topic(topic_id, seat.record.epoch)
+                    return await self._doors.topic(seat.record)
                 if allowed is False:
                     break
                 await self._changed.wait()
@@ -382,7 +388,7 @@ class Mover:
                         break
                 if await self._until_it_may_stop(topic_id):
                     await self._round(topic_id, seat, seat.revision, last=False)
-                await self._hub.journal.until_durable()
+                await self._doors.make_safe(record)
         except ClusterError as error:
             self._failed("move_not_copied", topic_id, error)
             return error
@@ -416,7 +422,13 @@ class Mover:
             try:
                 await self._round(topic_id, seat, revision, last=True)
                 await self._coming[topic_id].arrival.await_move(revision)
-                return None
+                assert seat.record is not None
+                with anyio.move_on_after(_COPY_END_S):
+                    await self._doors.make_safe(seat.record)
+                    return None
+                return Unavailable(
+                    f"the object store did not have {seat.record.topic} within {_COPY_END_S:.0f} s"
+                )
             except Unavailable as error:
                 self._failed("move_not_copied", topic_id, error)
                 if self._copies.copied_bytes != copied_before:

@@ -25,7 +25,7 @@ from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
+from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
@@ -541,7 +541,7 @@ class Moves:
             state.start_offset = max(state.start_offset, head.start_offset)
         if record is None:
             return  # deleted: kept here while it is restorable
-        topic = ownership.adopt(record, assignment.epoch)
+        topic = ownership.adopt(record, assignment)
         if take_in_clients is not None:
             take_in_clients(topic)
 
@@ -554,6 +554,7 @@ class Moves:
             inherited = await self._inherit(assignment, arrival)
             state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
+        await self.make_safe(assignment)
 
     async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
@@ -598,16 +599,22 @@ class Moves:
             for place in self._registry.ownership.office.moving_places()
         )
 
-    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
-        ownership = self._registry.ownership
+    async def make_safe(self, assignment: Assignment) -> None:
+        await self._hub.journal.until_durable()
+        if assignment.stored and (storing := self._registry.storing) is not None:
+            # The heirs of this broker find the topic in its chain from now on.
+            await storing.until_stored()
+
+    async def hold(self, assignment: Assignment) -> None:
+        ownership, topic_id = self._registry.ownership, assignment.topic_id
         record = self._registry.catalog.index.topic_by_id(topic_id)
         if topic_id in ownership.held:
             return
         if record is None:
-            await ownership.hold_restorable(topic_id, epoch)
+            await ownership.hold_restorable(assignment)
             return
         await self._registry.unused.let_go(record.topic)
-        topic = ownership.topics.get(record.topic) or ownership.adopt(record, epoch)
+        topic = ownership.topics.get(record.topic) or ownership.adopt(record, assignment)
         ownership.held[topic_id] = topic
         error = NoOwner(
             f"topic {topic.name} is being handed over to another broker: try again in a moment",
@@ -624,10 +631,10 @@ class Moves:
         await topic.ended()  # producers have their receipts by now
         ownership.release(topic, error)
 
-    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
-        ownership = self._registry.ownership
+    async def topic(self, assignment: Assignment) -> Topic:
+        ownership, topic_id = self._registry.ownership, assignment.topic_id
         if topic_id not in ownership.held and topic_id not in self._hub.topics:
-            await ownership.hold_restorable(topic_id, epoch)
+            await ownership.hold_restorable(assignment)
         found = ownership.held.get(topic_id) or self._hub.topics.get(topic_id)
         if found is None:
             raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))

@@ -33,7 +33,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.office import Office, TakenOver
-from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
@@ -46,8 +46,6 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-# The durability of topics that are always taken over without a plan
-TAKEN_AT_ONCE: Final = Durability.STORED
 _AT_ONCE: Final = 200  # maximum topics of a broker in one `look`
 
 
@@ -120,7 +118,7 @@ class RemovedBrokers:
     async def _ask(self, office: Office, broker_id: BrokerId, journal: Found | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.
 
-        These are the topics whose durability is the object store, and all of a broker whose record says so (`on_loss`).
+        These are the stored topics, and all of a broker whose record says so (`on_loss`).
         """
         if journal is None or not journal.record.copies or not office.alive():
             return False
@@ -133,7 +131,7 @@ class RemovedBrokers:
             and self._is_to_go(place)
             and not place.topic.is_audit
             and (record := self._record(place)) is not None
-            and (everything or record.durability is TAKEN_AT_ONCE)
+            and (everything or place.stored)
         ]
         if not records:
             return False
@@ -308,6 +306,8 @@ class RemovedBrokers:
             state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
             end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
             chain = None if journal is None else journal.chain
+            if now.stored and chain is not None:
+                end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
             change = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
             name = now.topic
             folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
@@ -358,11 +358,16 @@ class RemovedBrokers:
         head = await self.head(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
-        if begin > end:
+        is_whole = now.stored and now.move.chain is not None
+        if is_whole:
+            end = max(begin, end, 0 if inherited is None else inherited.next_offset)
+        if begin > end or (is_whole and inherited is not None and begin < inherited.next_offset):
             raise CorruptObject(
                 f"{now.topic} goes on at {end}, and its lost owner's messages reach to {begin}", cause="chain"
             )
-        return rebuilt_state(state, begin=begin, end=end, starts=self._starts(now.topic_id))
+        return rebuilt_state(
+            state, begin=begin, end=end, starts=self._starts(now.topic_id), is_whole=is_whole
+        )
 
     def _starts(self, topic_id: TopicId) -> dict[int, int]:
         """Return subscription id → start offset, for existing and restorable subscriptions."""

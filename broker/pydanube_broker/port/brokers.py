@@ -162,7 +162,8 @@ class BrokersPart:
         )
 
     def _at_stop(self, topic: Topic, *, has_others: bool) -> TopicAtStop:
-        stores = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE
+        # A stored topic is taken over with all its messages
+        stores = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE and not topic.in_store
         start = topic.commit
         if stores:
             first = self._broker.journal.first_offset(topic.topic_id)

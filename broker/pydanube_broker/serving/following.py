@@ -116,6 +116,7 @@ class Following:
             if record.settings.schema != served.options.settings.schema:
                 served.schema = registry.schemas.guard_of(record)
             registry.policies.apply(served)
+            ownership.on_level(served)
 
     def _subscription(self, topic_id: TopicId, name: str) -> None:
         registry = self._registry

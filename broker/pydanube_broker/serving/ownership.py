@@ -18,11 +18,12 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId, numbers_of
+from pydanube_broker.cluster.ids import BrokerId, TopicId, numbers_of
+from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.office import Office, Seen
-from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionRecord, TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, Durability, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.engine import DeliveryEngine
@@ -66,6 +67,12 @@ class Ownership:
         self.arriving: Callable[[TopicRecord], Awaitable[Callable[[Topic], None]]] = _nothing
         self.on_served: Callable[[TopicName], None] = lambda name: None  # a topic is served from now on
         self.on_assigned: Callable[[str], None] = lambda key: None  # the assignment of a key changed
+        self.on_stored: Callable[[], None] = lambda: (
+            None
+        )  # a topic is served that the object store has to have
+        self.on_level: Callable[[Topic], None] = lambda topic: (
+            None
+        )  # a topic may have to change its durability
         self.me: BrokerAddress
         self._catalog = catalog
         self._schemas = schemas
@@ -85,14 +92,14 @@ class Ownership:
         changed: Callable[[str], None] = lambda key: None,
         seen: Seen = lambda topic_id, assignment, revision: None,
         *,
-        journal: int | None = None,
+        journal: OwnJournal | None = None,
     ) -> AsyncIterator[None]:
         """Register this broker, load and check the catalog, and adopt the topics that it owns. Deregister on leaving.
 
         Args:
             changed: called with the key of each assignment that changes, if there are several brokers.
             seen: called with each assignment that is read or watched there.
-            journal: the id of this broker's journal.
+            journal: this broker's journal.
         """
         self.me = me
 
@@ -301,22 +308,25 @@ class Ownership:
         empty = [r for r in records if (state := states.get(r.topic_id)) is None or not state.next_offset]
         await self._catalog.subscriptions.as_siblings(empty)
 
-    def adopt(self, record: TopicRecord, epoch: Epoch | None = None) -> Topic:
+    def adopt(self, record: TopicRecord, place: Assignment | None = None) -> Topic:
         """Serve a topic that is assigned to this broker, with its subscriptions, from the state in the journal.
 
-        `epoch`: needed if the watch has not delivered the assignment yet.
+        `place`: needed if the watch has not delivered the assignment yet.
         """
         schema = self._schemas.guard_of(record)
-        epoch = self.office.epoch(record.topic_id) if epoch is None else epoch
+        place = place or self.office.assignments[record.topic_id]
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             limits = self._policies.limits_of(record)
             topic = MemoryTopic(
-                record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=epoch
+                record.name, record.topic_id, self._hub, options=record, limits=limits, epoch=place.epoch
             )
         else:
-            topic = self._opened(record, epoch)
+            topic = self._opened(record, place)
             self._hub.adopt(topic)
+            if topic.in_store:
+                self.on_stored()
+            self.on_level(topic)
         topic.schema = schema
         self.topics[record.topic] = topic
         topic.changes.note(topic.name)
@@ -331,25 +341,27 @@ class Ownership:
         self._arrived(record.topic_id)
         return topic
 
-    def _opened(self, record: TopicRecord, epoch: Epoch) -> Topic:
+    def _opened(self, record: TopicRecord, place: Assignment) -> Topic:
+        level = Durability.STORED if place.stored else Durability.FSYNCED
         return Topic(
             record.name,
             self._hub.take_state(record.topic_id),
             self._hub,
             options=record,
             limits=self._policies.limits_of(record),
-            epoch=epoch,
-            durability="memory" if self._memory else record.durability.value,
+            epoch=place.epoch,
+            durability="memory" if self._memory else level.value,
         )
 
-    async def hold_restorable(self, topic_id: TopicId, epoch: Epoch) -> None:
+    async def hold_restorable(self, place: Assignment) -> None:
         """Make a deleted, restorable topic readable for a move. It is not served."""
+        topic_id = place.topic_id
         record = self._catalog.restorable.record(topic_id)
         if record is None or topic_id in self.held:
             return
         if (leaving := self._hub.leaving.get(topic_id)) is not None:
             await leaving.settled()  # messages that its deletion interrupted count as committed from here on
-        topic = self._opened(record, epoch)
+        topic = self._opened(record, place)
         self.held[topic_id] = topic
         self._hub.adopt(topic)
         topic.open_epoch()

@@ -7,7 +7,7 @@ state without a topic in the catalog was deleted while the broker died. A topic 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import anyio
 from pydanube_core.errors import (
     AlreadyExists,
     ClusterError,
+    Conflict,
     InvalidArgument,
     NotImplementedYet,
     StoreUnavailable,
@@ -27,12 +28,15 @@ from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
+from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.office import Seen
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord, TopicSettings
+from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.copying.arrival import decide_copies, forget_unfinished
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -49,6 +53,7 @@ from pydanube_broker.settings.sections import EMBEDDED, Settings
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.processor import charge_caller
 from pydanube_broker.tenants.quotas import Quotas
+from pydanube_broker.tier.storing import Storing
 from pydanube_broker.topics.agreement import (
     LossAccepted,
     check_epoch,
@@ -61,10 +66,6 @@ from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.topics")
-
-
-async def _store_nothing() -> None:
-    """Do nothing, because a broker in memory stores nothing."""
 
 
 class Registry:
@@ -106,8 +107,7 @@ class Registry:
         self.deleted = Deleted(self.catalog, hub, several=self.ownership.several)
         self.unused = UnusedHolds(self.catalog, self.ownership)
         self.accepted = LossAccepted(hub.journal.folder)
-        # Starts the parts that a topic in the object store needs. Raises `StoreUnavailable`, `StoreUnsuitable`.
-        self.begin_storing: Callable[[], Awaitable[None]] = _store_nothing
+        self.storing: Storing | None = None  # None for a broker in memory
         # Whether an error may propose a topic to the caller. None: any topic.
         self.seen: Callable[[TopicName], bool] | None = None
         # Start offsets of topics whose oldest messages are lost, if the loss is accepted.
@@ -130,7 +130,7 @@ class Registry:
         """
         await self.schemas.registry.load()
         await self.quotas.records.load()
-        journal = journal_id(self._hub.journal.folder) if self.ownership.several else None
+        journal = self._own_journal() if self.ownership.several else None
         async with (
             aclosing(self.schemas.registry.records),
             aclosing(self.quotas.records),
@@ -145,6 +145,11 @@ class Registry:
                 with self.ownership.serving(record):
                     self.ownership.adopt(record)
             yield
+
+    def _own_journal(self) -> OwnJournal:
+        folder = self._hub.journal.folder
+        chain = ChainFile.read(folder)
+        return OwnJournal(number=journal_id(folder), is_needed=chain is not None and chain.needed)
 
     async def check_journal(self) -> None:
         """Check, before the journal begins, that it has everything that the topics need.
@@ -313,13 +318,7 @@ class Registry:
             )
         settings = TopicSettings(dispatch_strategy=strategy, durability=level, **(options or {}))
         if level is Durability.STORED:
-            if self.ownership.several:
-                raise NotImplementedYet(
-                    "durability stored is for a broker alone so far: use fsynced, with journal.copy = true",
-                    field="durability",
-                    value=durability,
-                )
-            await self.begin_storing()
+            await self.check_stored()
         async with self.quotas.making(
             "topics",
             name.namespace,
@@ -327,6 +326,27 @@ class Registry:
             lambda: self.catalog.index.count_topics(name.namespace),
         ):
             return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new, here=here)
+
+    async def check_stored(self) -> None:
+        """Check that topics may be stored in the object store, before one is to be. A lone broker begins its chain.
+
+        Raises:
+            Conflict: a broker of an older build may have to serve the topic, and would not read its record.
+            StoreUnavailable, StoreUnsuitable.
+        """
+        if self.storing is None:
+            return
+        if self.catalog.index.format.metadata_format < WHOLE:
+            raise Conflict(
+                "durability stored needs all brokers to run this build, and the metadata are kept in the format of an older "
+                "one: replace the brokers that metadata_format_waits in the log names, then try again"
+                if self.ownership.several
+                else "durability stored needs metadata that an older build cannot read: start once without --no-upgrade",
+                field="durability",
+                value=Durability.STORED.value,
+                retryable=False,
+            )
+        await (self.storing.check() if self.ownership.several else self.storing.begin())
 
     def _exists(self, name: TopicName) -> bool:
         index = self.catalog.index

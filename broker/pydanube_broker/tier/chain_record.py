@@ -15,20 +15,30 @@ from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 
 
 class ChainRecord:
-    """The record of one of several brokers, which its registration has made. A lone broker has none."""
+    """The record of one of several brokers, which its registration has made. A lone broker has none.
 
-    def __init__(self, metadata: MetadataStore, broker_id: BrokerId, journal: int) -> None:
+    Args:
+        take_over: others take all topics over when this broker's lease ends (`lease_hold`).
+    """
+
+    def __init__(
+        self, metadata: MetadataStore, broker_id: BrokerId, journal: int, *, take_over: bool = False
+    ) -> None:
+        self._on_loss = "take_over" if take_over else ""
         self._metadata = metadata
         self._key = keys.journal_key(broker_id)
         self._journal = journal
 
-    async def copied(self, *, take_over: bool) -> int | None:
+    async def copied(self, from_piece: int) -> int | None:
         """Record that this journal is copied; return the term of its chain, None while other brokers take it over.
 
-        take_over: others take all topics over when this broker's lease ends (`lease_hold`).
+        `from_piece`: the piece at which reading begins. A lone broker that joins a cluster brings it along.
         """
-        on_loss = "take_over" if take_over else ""
-        record = await self._change(lambda found: replace(found, copies=True, on_loss=on_loss))
+        record = await self._change(
+            lambda found: replace(
+                found, copies=True, on_loss=self._on_loss, from_piece=max(found.from_piece, from_piece)
+            )
+        )
         return record.term if record.state is JournalState.OPEN else None
 
     async def waits(self) -> None:

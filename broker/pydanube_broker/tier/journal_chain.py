@@ -16,13 +16,13 @@ from typing import Final
 
 import anyio
 import anyio.to_thread
-from pydanube_core.errors import ClusterError, Fenced, LimitReached, Retryable, StoreOwned
+from pydanube_core.errors import ClusterError, Fenced, Retryable, StoreOwned
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_broker.chain.folder import ChainFile, restore_lost
 from pydanube_broker.chain.piece import Place
 from pydanube_broker.chain.probe import check_create_only
-from pydanube_broker.chain.reading import fenced_end
+from pydanube_broker.chain.reading import chain_end, fenced_end
 from pydanube_broker.chain.source import Stretch
 from pydanube_broker.chain.writer import ChainOwner, ChainStatistics, ChainWriter
 from pydanube_broker.journal import Journal
@@ -83,6 +83,7 @@ class JournalChain:
         self._wanted = asyncio.Event()
         self._opening = asyncio.Lock()
         self._heads: tuple[int, int, bytes] | None = None  # the newest head from before there was a writer
+        self._head_base = 0  # of the newest head
         self.error: ClusterError | None = None  # why it is not open
         self._record_from: Callable[[int], Awaitable[None]] | None = None
         self._moved = asyncio.Event()
@@ -97,6 +98,11 @@ class JournalChain:
         """Whether the journal is copied, for any reason."""
         return self._wanted.is_set()
 
+    @property
+    def from_number(self) -> int:
+        """Number of the first piece that a reader needs."""
+        return 1 if self.file is None else self.file.from_number
+
     def statistics(self) -> ChainStatistics | None:
         return None if self._writer is None else self._writer.statistics()
 
@@ -105,9 +111,10 @@ class JournalChain:
     async def reopen(self, *, copy: bool, take_over: bool) -> None:
         """Fence the earlier start of a journal that has a chain, and restore records that its disk has lost.
 
+        A chain that others have fenced is read up to its end. It is continued under the term that they leave (`begin_term`).
+
         Raises:
             StoreUnavailable, StoreUnsuitable: topics are stored there, and the store is away or replaces objects.
-            Fenced: another broker has taken this journal over.
             StoreOwned: this is a copy of the folder, and `take_over` is not set.
         """
         if self.file is None or not (copy or self.file.needed):
@@ -117,18 +124,24 @@ class JournalChain:
                 raise await self._is_a_copy(self.file)
             self.file = replace(self.file, place=self._place_here)
             await anyio.to_thread.run_sync(self.file.write, self._folder)
+        file = self.file
         try:
-            await self._open(self.file)
-        except (Retryable, Fenced) as error:
-            if self.file.needed:
+            await self._open(file)
+        except Retryable as error:
+            if file.needed:
                 raise
-            self.error = error
-            log.warning("chain_not_open", extra={"error": error.message})
+            self._not_open(error)
             return
-        assert self._place is not None
-        lost = await restore_lost(self.store, self.file, self._place, self._folder)
+        except Fenced as error:
+            self._not_open(error)
+        end = self._place or await chain_end(self.store, file.cluster, file.journal, file.from_number)
+        lost = await restore_lost(self.store, file, end, self._folder)
         if lost:
             log.warning("records_restored_from_chain", extra={"bytes": lost})
+
+    def _not_open(self, error: ClusterError) -> None:
+        self.error = error
+        log.warning("chain_not_open", extra={"error": error.message})
 
     async def _is_a_copy(self, file: ChainFile) -> ClusterError:
         try:
@@ -150,6 +163,11 @@ class JournalChain:
         _, self._place = await fenced_end(self.store, file.cluster, file.journal, file.from_number, file.term)
         self.error = None
 
+    async def check(self, cluster: str) -> None:
+        """Check that the store can keep a chain, unless there is one. Raises `StoreUnavailable`, `StoreUnsuitable`."""
+        if self._writer is None:
+            await check_create_only(self.store, cluster, self._url)
+
     def attach(
         self,
         journal: Journal,
@@ -168,7 +186,7 @@ class JournalChain:
         """Continue under a term that the metadata has raised, once the take-over is settled. Raises `OSError`."""
         if self.file is not None and self.file.term < term:
             self.file = replace(self.file, term=term)
-            self._place = None
+            self._place = self.error = None
             await anyio.to_thread.run_sync(self.file.write, self._folder)
 
     # -- as the writer's owner
@@ -192,6 +210,11 @@ class JournalChain:
             self._moved.clear()
             await self._moved.wait()
 
+    async def until_all_stored(self) -> None:
+        """Wait until everything appended so far is in the store. Raises `Fenced`."""
+        assert self._journal is not None
+        await self.until_stored(self._journal.next_lsn)
+
     async def want(self, cluster: str, *, needed: bool = False) -> None:
         """Copy the journal from now on. `needed`: a topic is stored by the chain, which is durable on return.
 
@@ -210,21 +233,18 @@ class JournalChain:
             except Retryable as error:
                 if needed:
                     raise
-                self.error = error
-                log.warning("chain_not_open", extra={"error": error.message})
+                self._not_open(error)
             file = replace(self.file or file, needed=needed or file.needed)
             await anyio.to_thread.run_sync(file.write, self._folder)
             self.file = file
+            if self._writer is not None:
+                self.stored(self._writer.stored_lsn)
         if not self._wanted.is_set():
             assert self._journal is not None
-            if self._journal.durable_lsn and self._journal.head_in_file:
-                raise LimitReached(
-                    "this broker has so many topics that the copy of its journal can only begin with a start: set "
-                    "journal.copy = true and start the broker again",
-                    field="journal.copy",
-                    value=False,
-                )
             self._journal.copy_to(self._written, self._head, self._stored_lsn)
+            found = await anyio.to_thread.run_sync(self._journal.head_in_file())
+            if found is not None:
+                self._head(found[0], found[1], [found[2]])
             self._wanted.set()
 
     async def _opened(self, file: ChainFile) -> None:
@@ -238,6 +258,9 @@ class JournalChain:
             self._writer.written(lsn)
 
     def _head(self, base: int, number: int, head: Sequence[bytes]) -> None:
+        if base < self._head_base:
+            return
+        self._head_base = base
         body = b"".join(head)
         if self._writer is not None:
             self._writer.head(base, number, body)
@@ -262,7 +285,7 @@ class JournalChain:
                 return
             except ClusterError as error:
                 if self.error is None:
-                    log.warning("chain_not_open", extra={"error": error.message})
+                    self._not_open(error)
                 self.error = error
                 await anyio.sleep(_AGAIN_S)
         self._writer = ChainWriter(

@@ -49,6 +49,8 @@ class Hub:
         # The same of system topics, which are never taken over: the disk is always sufficient
         self._own: deque[tuple[int, Topic]] = deque()
         self._durable = self._stored = 0
+        # Whether a start fails without the chain. Else it could lose what only the store has
+        self.stores: Callable[[], bool] = lambda: False
         # Whether the disk is not sufficient now, because other brokers may be taking topics over (`tier.lease_hold`)
         self.holds: Callable[[], bool] = lambda: False
 
@@ -75,7 +77,8 @@ class Hub:
         """Notify topics that wait for the object store: it has everything below `lsn`."""
         if self.failure is None:
             self._stored = lsn
-            _reach(self._unstored, lsn)
+            if self.stores():
+                _reach(self._unstored, lsn)
             self.look_again()
 
     def look_again(self) -> None:
@@ -105,6 +108,22 @@ class Hub:
     def appended(self, lsn: int, topic: Topic) -> None:
         waiting = self._unstored if topic.in_store else self._own if topic.is_system else self._pending
         waiting.append((lsn, topic))
+
+    def set_stored(self, topic: Topic, *, in_store: bool) -> None:
+        """Have a topic's records count once the object store has them, or once the disk has them."""
+        former, other = self._pending, self._unstored
+        if not in_store:
+            former, other = other, former
+        mine = [each for each in former if each[1] is topic]
+        rest = [each for each in former if each[1] is not topic]
+        former.clear()
+        former.extend(rest)
+        under_way = sorted([*other, *mine], key=lambda each: each[0])
+        other.clear()
+        other.extend(under_way)
+        topic.in_store, topic.durability = in_store, "stored" if in_store else "fsynced"
+        topic.changes.note(topic.name)
+        self.look_again()
 
     async def settled(self) -> None:
         """Wait until everything that topics have appended so far is safe. Raises the error that prevents it."""

@@ -1,7 +1,9 @@
 """Rebuild the state of a topic whose broker was removed, from the cold tier and that broker's last report. Pure.
 
-The end of the lost journal is unknown. So that no offset is assigned twice, the topic continues `JUMP` above the
-highest recorded offset. The offsets between have no messages, and count as acknowledged by every subscription.
+The end of the lost journal is unknown, unless the topic is stored: then the chain of that journal has all that was
+acknowledged, and the topic continues where the chain ends. Otherwise, so that no offset is assigned twice, the topic
+continues `JUMP` above the highest recorded offset. The offsets between have no messages, and count as acknowledged by
+every subscription.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def end_of_rebuilt(known_to: int, begin: int, resumed_at: int = 0) -> int:
     return max(known_to, begin, resumed_at) + JUMP
 
 
-def rebuilt_state(said: LogState, *, begin: int, end: int, starts: Mapping[int, int]) -> LogState:
+def rebuilt_state(
+    said: LogState, *, begin: int, end: int, starts: Mapping[int, int], is_whole: bool = False
+) -> LogState:
     """Return the state with which the next owner begins: the same for the same arguments.
 
     Args:
@@ -55,11 +59,15 @@ def rebuilt_state(said: LogState, *, begin: int, end: int, starts: Mapping[int, 
         begin: the offset up to which its messages are there.
         end: see `end_of_rebuilt`.
         starts: subscription id → its start offset if the report has no cursor of it.
+        is_whole: the report has everything that the owner acknowledged.
     """
     cursors = {
-        number: _passed_over(said.cursors.get(number) or CursorSnapshot(floor=start), begin, end)
-        for number, start in starts.items()
+        number: said.cursors.get(number) or CursorSnapshot(floor=start) for number, start in starts.items()
     }
+    if begin < end:
+        cursors = {number: _passed_over(cursor, begin, end) for number, cursor in cursors.items()}
+    if is_whole:
+        return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, deltas={})
     # Dead letters may have been lost with the journal, so their copies are not counted: they are made again.
     return replace(said, next_offset=end, opened=True, since_lsn=0, cursors=cursors, copied={}, deltas={})
 

@@ -49,9 +49,9 @@ async def test_the_record_says_that_the_journal_is_copied_and_where_reading_begi
 ) -> None:
     chain = ChainRecord(store, ME, 7)
     with pytest.raises(Unavailable):
-        await chain.copied(take_over=False)
+        await chain.copied(1)
     await put(store, ME, JournalRecord(journal=7, term=3))
-    assert await chain.copied(take_over=False) == 3
+    assert await chain.copied(1) == 3
     await chain.begins_at(12)
     await chain.begins_at(9)
     assert await record_of(store, ME) == JournalRecord(journal=7, term=3, copies=True, from_piece=12)
@@ -63,7 +63,7 @@ async def test_nothing_of_a_chain_goes_while_it_is_taken_over_or_of_another_jour
     chain = ChainRecord(store, ME, 7)
     record = taken_over(JournalRecord(journal=7, term=3, copies=True), [TopicId(5)])
     await put(store, ME, record)
-    assert await chain.copied(take_over=False) is None
+    assert await chain.copied(1) is None
     with pytest.raises(Unavailable, match="nothing of it is deleted"):
         await chain.begins_at(12)
     assert await record_of(store, ME) == record

@@ -12,7 +12,7 @@ from pydanube import Receipt, connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.chain import ChainObjects, chain_end, replay
 from pydanube_broker.chain.folder import ChainFile
-from pydanube_broker.journal import Disk
+from pydanube_broker.journal import Disk, journal
 from pydanube_broker.journal.recovery import recover
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
 from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable
@@ -241,3 +241,28 @@ async def test_a_store_that_is_away_stops_no_copied_broker_and_is_taken_up_later
         assert broker.chain.error is not None
         place.unlink()
         await all_stored(broker)
+
+
+async def test_chain_begins_while_the_newest_head_is_in_a_file_of_its_own(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "INLINE_BYTES", 0)  # as with ten thousand topics
+    async with opened() as broker:
+        await make(broker)
+        await publish(broker, [b"x"] * 3)
+    async with opened() as broker:  # its head has the topic
+        other = TopicName.parse("other")
+        await broker.registry.create(
+            other, partitions=0, dispatch_strategy="reliable", durability="stored", here=True
+        )
+        async with connect(broker.broker_url) as client, client.producer("other") as producer:
+            assert (await producer.send(b"y")).durability == "stored"
+        await all_stored(broker)
+        states = await states_in_chain(tmp_path / "data", tmp_path / "replayed")
+        ids = {topic.name: topic.topic_id for topic in broker.registry.topics}
+        assert {
+            name: states[topic_id].next_offset for name, topic_id in ids.items() if topic_id in states
+        } == {
+            "/default/t": 3,
+            "/default/other": 1,
+        }

@@ -13,6 +13,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import (
     JournalRecord,
     JournalState,
+    OwnJournal,
     fenced,
     registered,
     settled,
@@ -42,7 +43,8 @@ def closing(until: int = 7) -> JournalRecord:
 def membership(store: MemoryStore, clock: ManualClock, journal: int | None) -> Membership:
     me = BrokerAddress(broker_id="1", broker_url="http://b:1", admin_url="http://b:2")
     ttl_ms = None if journal is None else 30_000
-    return Membership(store, me, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock, journal=journal)
+    own = None if journal is None else OwnJournal(number=journal)
+    return Membership(store, me, ttl_ms=ttl_ms, wall_ms=lambda: 5, clock=clock, journal=own)
 
 
 async def stored(store: MemoryStore) -> JournalRecord | None:
@@ -63,6 +65,13 @@ async def test_registration_writes_the_record_once(store: MemoryStore, clock: Ma
     assert again.mod_revision == revision
     async with membership(store, clock, 5):
         assert await stored(store) == JournalRecord(journal=5, term=2)
+
+
+def test_start_of_a_broker_that_stores_topics_keeps_its_chain() -> None:
+    stores = OwnJournal(number=JOURNAL, is_needed=True)
+    assert registered(opened(), stores, is_start=True) == opened()
+    assert not registered(opened(), OwnJournal(number=JOURNAL), is_start=True).copies
+    assert not registered(opened(), replace(stores, number=5), is_start=True).copies, "another journal"
 
 
 @pytest.mark.anyio
@@ -142,7 +151,7 @@ class Records(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.record = replace(registered(None, JOURNAL, is_start=True), copies=True)
+        self.record = replace(registered(None, OwnJournal(number=JOURNAL), is_start=True), copies=True)
         self.fences: dict[int, int] = {}  # term → number, as it was recorded
         self.read: set[TopicId] = set()  # topics that heirs read now
         self.at_broker = dict.fromkeys(TOPICS, False)
@@ -150,7 +159,7 @@ class Records(RuleBasedStateMachine):
     @rule(journal=st.sampled_from([JOURNAL, 5]), is_start=st.booleans())
     def registers(self, journal: int, is_start: bool) -> None:
         before = self.record
-        self.record = registered(before, journal, is_start=is_start)
+        self.record = registered(before, OwnJournal(number=journal), is_start=is_start)
         if before.state is JournalState.CLOSING:
             assert self.record == before, "heirs may be reading"
         elif before.journal != journal:

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Leadership
-from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
+from pydanube_broker.cluster.ids import BrokerId, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
@@ -172,7 +172,11 @@ class Half:
         self.held.pop(assignment.topic_id, None)
         self.topics[assignment.topic_id] = topic
 
-    async def hold(self, topic_id: TopicId, epoch: Epoch) -> None:
+    async def make_safe(self, assignment: Assignment) -> None:
+        await self.hub.journal.until_durable()
+
+    async def hold(self, assignment: Assignment) -> None:
+        topic_id = assignment.topic_id
         if topic_id in self.held:
             return
         if topic_id not in self.topics:
@@ -185,8 +189,8 @@ class Half:
         self.hub.detach(topic_id)
         self.held[topic_id] = topic
 
-    async def topic(self, topic_id: TopicId, epoch: Epoch) -> Topic:
-        return self.topics.get(topic_id) or self.held[topic_id]
+    async def topic(self, assignment: Assignment) -> Topic:
+        return self.topics.get(assignment.topic_id) or self.held[assignment.topic_id]
 
     async def keep_rest(self, topic_id: TopicId) -> None:
         """No broker is taken over here."""

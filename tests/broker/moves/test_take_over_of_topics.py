@@ -19,9 +19,8 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
-from pydanube_broker.cluster.records import Durability
 from pydanube_broker.copying.arrival import Arrival
-from pydanube_broker.moves import moves, removed_brokers
+from pydanube_broker.moves import moves
 from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
 from pydanube_core.names import TopicName
@@ -261,23 +260,6 @@ async def test_another_heir_goes_on_if_the_first_is_lost(cluster: SeveralBrokers
     await until(lambda: cluster.serves_name("t"))
     assert await read_all(cluster, "t", 15) == TIERED + COPIED
     assert (await record_of(cluster, int(gone))).until == until_then, "it reads up to the same fence"
-
-
-async def test_stored_topics_are_taken_over_without_a_plan(
-    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner = cluster.brokers[3]
-    await filled("t", owner)
-    await owner.journal.until_durable()
-    shutil.copytree(owner.journal.folder, tmp_path / "copied")
-    gone = await lost(cluster, 3)
-    await copied(cluster, tmp_path, int(gone))
-    await anyio.sleep(1.0)  # some looks
-    assert (await record_of(cluster, int(gone))).state is JournalState.OPEN, "a topic of its disk waits"
-    monkeypatch.setattr(removed_brokers, "TAKEN_AT_ONCE", Durability.FSYNCED)
-    await until(lambda: cluster.serves_name("t"))
-    assert await read_all(cluster, "t", 15) == TIERED + COPIED
-    await until_state(cluster, gone, JournalState.CLOSED)
 
 
 def copying(settings: Settings, **more: Any) -> Broker:

@@ -1,0 +1,218 @@
+"""Topics with durability `stored` among several brokers: what is acknowledged is in the object store, wherever they are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.chain import fence
+from pydanube_broker.cluster import keys
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.journal_record import JournalState
+from pydanube_broker.moves import moves
+from pydanube_broker.settings.sections import Settings
+from pydanube_core.errors import ClusterError, Fenced
+from pydanube_core.names import TopicName
+
+from tests.broker.moves.test_moves_between_brokers import broker_id
+from tests.broker.moves.test_take_over_of_topics import lost, read_all, record_of, until_state
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
+
+NAME, OTHER = TopicName.parse("t"), TopicName.parse("other")
+FIRST = [b"first-%d" % n for n in range(10)]
+SECOND = [b"second-%d" % n for n in range(7)]
+THIRD = [b"third-%d" % n for n in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def says_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No minute is over in a test, on the slowest machine."""
+    monkeypatch.setattr(moves, "SAY_S", 3600.0)
+    monkeypatch.setattr(moves, "LEASE_MS", 300)  # until a new leader takes over
+
+
+def quick(settings: Settings) -> Broker:
+    return Broker(
+        settings.model_copy(update={"journal": settings.journal.model_copy(update={"stored_linger": 0.02})})
+    )
+
+
+async def make(owner: Broker, durability: str = "stored") -> None:
+    await owner.registry.create(
+        NAME, partitions=0, dispatch_strategy="reliable", durability=durability, here=True
+    )
+
+
+async def publish(cluster: SeveralBrokers, messages: Sequence[bytes]) -> tuple[int, str]:
+    """Return the first offset and the level of the receipts."""
+    async with connect(cluster.owner("t").broker_url) as client, client.producer("t") as producer:
+        with anyio.fail_after(60):
+            receipts = [await producer.send(each) for each in messages]
+    assert [each.offset for each in receipts] == list(
+        range(receipts[0].offset, receipts[0].offset + len(receipts))
+    )
+    return receipts[0].offset, receipts[0].durability
+
+
+async def assignment(cluster: SeveralBrokers) -> Assignment:
+    broker = next(iter(cluster.brokers.values()))
+    record = broker.registry.catalog.index.topic(NAME)
+    item = await broker.admin_state.store.get(keys.assignment_key(TopicId(record.topic_id)))
+    assert item is not None
+    return Assignment.of(item.key, item.value)
+
+
+async def test_topic_of_a_lost_broker_continues_without_a_gap_or_a_jump(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        assert await publish(cluster, FIRST) == (0, "stored")
+        served = cluster.brokers[3].registry.find(NAME)
+        assert served is not None
+        async with (
+            connect(cluster.owner("t").broker_url) as client,
+            client.consumer("t", "s", start="earliest") as consumer,
+        ):
+            for _ in range(4):
+                await (await anext(consumer)).ack()
+            await until(lambda: served.subscriptions["s"].floor == 4)
+        await cluster.brokers[3].registry.create(OTHER, partitions=0, dispatch_strategy="reliable", here=True)
+        record = await record_of(cluster, broker_id(cluster.brokers[3]))
+        assert record.copies
+        gone = await lost(cluster, 3)
+        shutil.rmtree(tmp_path / "broker-3")
+        await until(lambda: cluster.serves_name("t"))
+        assert await publish(cluster, SECOND) == (10, "stored")
+        assert await read_all(cluster, "t", 17) == FIRST + SECOND
+        async with connect(cluster.owner("t").broker_url) as client, client.consumer("t", "s") as consumer:
+            with anyio.fail_after(60):
+                assert [(await anext(consumer)).payload for _ in range(13)] == FIRST[4:] + SECOND
+        assert not cluster.serves(OTHER), "a topic of its disk waits"
+
+        # and the heir is lost, too
+        heir = next(n for n, each in cluster.brokers.items() if each is cluster.owner("t"))
+        await lost(cluster, heir)
+        shutil.rmtree(tmp_path / f"broker-{heir}")
+        await until(lambda: cluster.serves_name("t"))
+        assert await publish(cluster, THIRD) == (17, "stored")
+        assert await read_all(cluster, "t", 22) == FIRST + SECOND + THIRD
+
+
+async def test_retry_of_a_batch_that_the_heir_has_is_not_stored_again(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        urls = ",".join(each.broker_url for each in cluster.brokers.values())
+        async with connect(urls) as client, client.producer("t") as producer:
+            await producer.send_many(FIRST)
+            await lost(cluster, 3)
+            with anyio.fail_after(90):
+                receipt = await producer.send(b"next")
+            assert receipt.offset == len(FIRST)
+        assert await read_all(cluster, "t", 11) == [*FIRST, b"next"]
+
+
+async def test_moved_topic_is_acknowledged_once_the_store_of_its_next_owner_has_it(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST)
+        target = cluster.brokers[1]
+        create, go_on, is_held = target.chain.store.create, anyio.Event(), anyio.Event()
+
+        async def held(key: str, data: bytes) -> bool:
+            if "/probe/" not in key:
+                is_held.set()
+                await go_on.wait()
+            return await create(key, data)
+
+        monkeypatch.setattr(target.chain.store, "create", held)
+        await cluster.brokers[3].moves.begin(
+            [cluster.brokers[3].registry.catalog.index.topic(NAME)], broker_id(target)
+        )
+        await is_held.wait()
+        assert (await assignment(cluster)).broker_id == broker_id(cluster.brokers[3]), (
+            "its copy is not stored yet"
+        )
+        assert await publish(cluster, SECOND) == (10, "stored")
+        go_on.set()
+        await until(lambda: target.registry.find(NAME) is not None)
+        assert (await assignment(cluster)).stored
+        await lost(cluster, 1)
+        shutil.rmtree(tmp_path / "broker-1")
+        await until(lambda: cluster.serves_name("t"))
+        assert await publish(cluster, THIRD) == (17, "stored")
+        assert await read_all(cluster, "t", 22) == FIRST + SECOND + THIRD
+
+
+async def test_owner_that_another_broker_chose_begins_to_store(etcd: EtcdMembers, tmp_path: Path) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        for n in (1, 2):
+            await cluster.brokers[n].moves.drain()
+        one = cluster.brokers[1].registry
+        await until(lambda: list(one.ownership.office.alive()) == [broker_id(cluster.brokers[3])])
+        await one.create(NAME, partitions=0, dispatch_strategy="reliable", durability="stored")
+        await until(lambda: cluster.serves_name("t"))
+        assert cluster.owner("t") is cluster.brokers[3]
+        assert await publish(cluster, FIRST) == (0, "stored")
+        assert (await record_of(cluster, broker_id(cluster.brokers[3]))).copies
+
+
+async def test_broker_that_comes_back_stores_again(etcd: EtcdMembers, tmp_path: Path) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST)
+        gone = await lost(cluster, 3)
+        await until(lambda: cluster.serves_name("t"))
+        await publish(cluster, SECOND)
+        await cluster.start(3)
+        await cluster.all_know_all()
+        await until_state(cluster, gone, JournalState.OPEN)
+        (record,) = [cluster.brokers[3].registry.catalog.index.topic(NAME)]
+        await cluster.brokers[1].moves.begin([record], broker_id(cluster.brokers[3]))
+        await until(lambda: cluster.brokers[3].registry.find(NAME) is not None)
+        assert await publish(cluster, THIRD) == (17, "stored")
+        await lost(cluster, 3)
+        shutil.rmtree(tmp_path / "broker-3")
+        await until(lambda: cluster.serves_name("t"))
+        assert await read_all(cluster, "t", 22) == FIRST + SECOND + THIRD
+
+
+async def test_broker_that_was_fenced_acknowledges_nothing_and_comes_back(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        owner = cluster.brokers[3]
+        me = broker_id(owner)
+        await make(owner)
+        await publish(cluster, FIRST)
+        fenced: list[ClusterError] = []
+        owner.health.on_fenced = fenced.append
+        record = await record_of(cluster, me)
+        leader = next(each for each in cluster.brokers.values() if each.registry.ownership.office.leads())
+        await fence(  # as if its lease had ended
+            leader.moves.taking.take_overs._chains,
+            leader.tier.cluster,
+            record.journal,
+            record.from_piece,
+            record.term + 1,
+        )
+        with pytest.raises(ClusterError):
+            await publish(cluster, SECOND)
+        await until(lambda: bool(fenced))
+        assert isinstance(fenced[0], Fenced)
+        served = owner.registry.find(NAME)
+        assert served is None or served.commit == len(FIRST)
