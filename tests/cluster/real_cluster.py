@@ -17,6 +17,7 @@ from tests.cluster.networks import Networks
 from tests.support.broker_process import BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.faulty_proxy import FaultyProxy
+from tests.support.s3_door import conditional
 from tests.support.s3_server import BUCKET, running_s3_server, s3_environment
 
 BROKERS: Final = (1, 2, 3)
@@ -177,12 +178,17 @@ class RealCluster:
 
 
 @contextlib.contextmanager
-def real_cluster(folder: Path, **given: Any) -> Iterator[RealCluster]:
-    """Not started yet; all of it is gone in the end. `given`: see `RealCluster`."""
+def real_cluster(folder: Path, *, creates_only: bool = False, **given: Any) -> Iterator[RealCluster]:
+    """Not started yet; all of it is gone in the end. `given`: see `RealCluster`.
+
+    `creates_only`: the object store creates an object only where its name is free, if asked to.
+    """
     with contextlib.ExitStack() as stack:
         networks = stack.enter_context(Networks(len(BROKERS)))
         etcd = stack.enter_context(EtcdMembers(folder / "etcd", 3, host=networks.here))
-        server = stack.enter_context(running_s3_server(folder / "s3"))
+        server = stack.enter_context(running_s3_server(folder / "s3", public=creates_only))
+        if creates_only:
+            server = stack.enter_context(conditional(server))
         store = stack.enter_context(FaultyProxy(server.endpoint, host=networks.here))
         cluster = RealCluster(folder, networks, etcd, store, **given)
         stack.callback(cluster.close)

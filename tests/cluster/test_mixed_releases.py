@@ -22,6 +22,9 @@ async def test_brokers_of_the_release_before_are_replaced_under_load(tmp_path: P
                 await progress.more(20)
                 if n == BROKERS[-1]:
                     break
+                stored = {"topic": "/default/payments", "durability": "stored"}
+                with pytest.raises(ClusterError, match="needs all brokers to run this build"):
+                    await cluster.call("topics.create", stored, at=cluster.brokers[n])
                 old = cluster.id_of(BROKERS[-1])
                 for topic in (ORDERS, KEYS):
                     if await cluster.owner(topic) != n:

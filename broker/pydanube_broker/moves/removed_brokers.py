@@ -331,7 +331,7 @@ class RemovedBrokers:
                     "topic": str(now.topic),
                     "broker_id": str(owner),
                     "known_to": begin,
-                    "goes_on_at": end,
+                    "goes_on_at": end or None,  # None: at the end of the chain
                 },
             )
 

@@ -338,13 +338,14 @@ class Registry:
             return
         if self.catalog.index.format.metadata_format < WHOLE:
             raise Conflict(
-                "durability stored needs all brokers to run this build, and the metadata are kept in the format of an older "
-                "one: replace the brokers that metadata_format_waits in the log names, then try again"
+                "durability stored needs all brokers to run this build, and the metadata are still kept in the format of an "
+                "older one: replace the brokers that metadata_format_waits in the log names. If it names none, the leader "
+                "is converting the metadata: try again in a second"
                 if self.ownership.several
                 else "durability stored needs metadata that an older build cannot read: start once without --no-upgrade",
                 field="durability",
                 value=Durability.STORED.value,
-                retryable=False,
+                retryable=self.ownership.several,
             )
         await (self.storing.check() if self.ownership.several else self.storing.begin())
 

@@ -13,17 +13,18 @@ from pydanube_broker.broker import Broker
 from pydanube_broker.chain import fence
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import TopicId
+from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
+from pydanube_broker.cluster.office import Office
 from pydanube_broker.moves import moves
 from pydanube_broker.settings.sections import Settings
-from pydanube_core.errors import ClusterError, Fenced
+from pydanube_core.errors import ClusterError, Conflict, Fenced
 from pydanube_core.names import TopicName
 
 from tests.broker.moves.test_moves_between_brokers import broker_id
 from tests.broker.moves.test_take_over_of_topics import lost, read_all, record_of, until_state
 from tests.support.etcd import EtcdMembers
-from tests.support.several_brokers import SeveralBrokers, several_brokers
+from tests.support.several_brokers import SeveralBrokers, no_brokers, several_brokers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(150)]
@@ -90,7 +91,7 @@ async def test_topic_of_a_lost_broker_continues_without_a_gap_or_a_jump(
         await cluster.brokers[3].registry.create(OTHER, partitions=0, dispatch_strategy="reliable", here=True)
         record = await record_of(cluster, broker_id(cluster.brokers[3]))
         assert record.copies
-        gone = await lost(cluster, 3)
+        await lost(cluster, 3)
         shutil.rmtree(tmp_path / "broker-3")
         await until(lambda: cluster.serves_name("t"))
         assert await publish(cluster, SECOND) == (10, "stored")
@@ -107,6 +108,20 @@ async def test_topic_of_a_lost_broker_continues_without_a_gap_or_a_jump(
         await until(lambda: cluster.serves_name("t"))
         assert await publish(cluster, THIRD) == (17, "stored")
         assert await read_all(cluster, "t", 22) == FIRST + SECOND + THIRD
+
+
+async def test_stored_topic_is_refused_while_an_older_build_may_serve_it(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def older(self: Office) -> set[BrokerId]:
+        return {BrokerId(7)}
+
+    monkeypatch.setattr(Office, "_holding_up", older)
+    async with no_brokers(etcd, tmp_path, quick) as cluster:
+        await cluster.start(1)
+        with pytest.raises(Conflict, match="needs all brokers to run this build"):
+            await make(cluster.brokers[1])
+        await make(cluster.brokers[1], "fsynced")
 
 
 async def test_retry_of_a_batch_that_the_heir_has_is_not_stored_again(
