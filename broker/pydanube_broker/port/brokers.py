@@ -59,13 +59,13 @@ class BrokersPart:
         found = {"CLOCK_STEPPED": stepped, "CLOCKS_APART": apart}
         clock = tuple(Reason(code=code, message=why) for code, why in found.items() if why is not None)
         if tier is None:
-            return (*clock, *self._metadata_away(), *self.crowded())
+            return (*clock, *self._metadata_away(), *self._crowded())
         return (
             *reasons_of(tier),
             *clock,
             *self._metadata_away(),
             *self._others(),
-            *self.crowded(),
+            *self._crowded(),
             *self._set_aside(),
         )
 
@@ -93,11 +93,14 @@ class BrokersPart:
         return tuple(found)
 
     def _metadata_away(self) -> tuple[Reason, ...]:
-        error = self._broker.health.metadata_away
-        message = "" if error is None else f"no change can be made, messages flow on: {error.message}"
-        return () if error is None else (Reason(code=error.code, message=message),)
+        health = self._broker.health
+        found = health.without_metadata()
+        if (error := health.metadata_away) is None:
+            return found
+        message = f"no change can be made, messages flow on: {error.message}"
+        return (Reason(code=error.code, message=message), *found)
 
-    def crowded(self) -> tuple[Reason, ...]:
+    def _crowded(self) -> tuple[Reason, ...]:
         """Return the reason that the memory budget for clients is exceeded. The largest holders are closed."""
         reason = self._broker.peer_memory.reason()
         return () if reason is None else (reason,)

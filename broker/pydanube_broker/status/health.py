@@ -21,6 +21,7 @@ from pydanube_core.errors import (
     Draining,
     Fenced,
     JournalReadOnly,
+    MetadataUnavailable,
     Unavailable,
 )
 from pydanube_core.facts import Reason
@@ -244,8 +245,15 @@ class Health:
             found.append(Reason(code=code, message=self._disk_error.message))
         elif self.journal_error is None and (trouble := self.journal_trouble()) is not None:
             found.append(trouble)
-        found += [
+        return (*found, *self._refused(by_metadata=False))
+
+    def without_metadata(self) -> tuple[Reason, ...]:
+        """Return which changes the metadata store refuses. Messages flow on, so the broker is ready."""
+        return self._refused(by_metadata=True)
+
+    def _refused(self, *, by_metadata: bool) -> tuple[Reason, ...]:
+        return tuple(
             Reason(code=code, message=f"no change can be made: {error.message}")
             for code, error in self.changes_refused.items()
-        ]
-        return tuple(found)
+            if isinstance(error, MetadataUnavailable) is by_metadata
+        )

@@ -22,8 +22,8 @@ class Shown(Protocol):
 
     def not_ready(self) -> tuple[Reason, ...]: ...
 
-    def crowded(self) -> tuple[Reason, ...]:
-        """Return the resources that run short, although the broker serves all clients."""
+    def degraded(self) -> tuple[Reason, ...]:
+        """Return problems of a broker that serves its clients nevertheless."""
 
     async def status(self) -> BrokerFacts: ...
 
@@ -55,7 +55,7 @@ def status_app(
 
     async def readyz(request: Request) -> Response:
         reasons = shown.not_ready()
-        told = [dataclasses.asdict(reason) for reason in (*reasons, *shown.crowded())]
+        told = [dataclasses.asdict(reason) for reason in (*reasons, *shown.degraded())]
         if reasons_to is not None and reasons_to() is None:
             told = []
         return _PrettyJson({"ready": not reasons, "reasons": told}, status_code=503 if reasons else 200)

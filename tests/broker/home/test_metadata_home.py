@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
@@ -304,8 +305,13 @@ async def test_without_etcd_messages_flow_on_and_changes_wait_for_it(tmp_path: P
             await send(broker, "orders")
             with pytest.raises(MetadataUnavailable):
                 await create(broker, "new")
-            await until(lambda: "METADATA_UNAVAILABLE" in reasons(broker))
-            assert not broker.port.not_ready()
+            with pytest.raises(MetadataUnavailable):
+                await broker.port.write_state({"x": b"{}"})
+            await until(lambda: {"METADATA_UNAVAILABLE", "METADATA_UNWRITABLE"} <= {*reasons(broker)})
+            async with httpx.AsyncClient() as web:
+                answer = await web.get(f"{broker.metrics_url}/readyz")
+            assert (answer.status_code, answer.json()["ready"]) == (200, True), "messages flow on"
+            assert "METADATA_UNAVAILABLE" in [each["code"] for each in answer.json()["reasons"]]
             etcd.resume(0)
             await until(lambda: "METADATA_UNAVAILABLE" not in reasons(broker))
             while broker.registry.find(TopicName.parse("new")) is None:
