@@ -414,6 +414,18 @@ class Batch(_Received):
         """Return each message as a `Message`, to answer them one by one."""
         return [*map(Message, repeat(self._delivered), self.offsets, self.payloads)]
 
+    def part(self, start: int, end: int) -> Batch:
+        """Return the messages [start, end) as a batch, to answer them without the others.
+
+        Raises:
+            InvalidArgument: there are no such messages.
+        """
+        if not 0 <= start < end <= len(self):
+            raise InvalidArgument(
+                f"a batch of {len(self)} messages has no part {start} to {end}", field="start", value=start
+            )
+        return Batch(self._delivered.part(self._low + start, self._low + end))
+
     def _flat_ranges(self) -> tuple[int, ...]:
         return tuple(edge for run in self._delivered.ranges(self._low) for edge in run)
 

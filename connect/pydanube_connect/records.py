@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -88,6 +88,46 @@ class Record:
         raise Refused([self], f"the record is no object, so it has no field {name!r}")
 
 
+class Delivered(Sequence[Record]):
+    """Decoded messages of topics. A `Record` is made of each only if something needs more than the values.
+
+    Attributes:
+        values: the value of each record.
+        firsts: the lowest offset of each place.
+        delayed: whether a message was delayed, so that it came out of the order of offsets.
+    """
+
+    __slots__ = ("_made", "_makers", "delayed", "firsts", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.firsts: dict[Place, int] = {}
+        self.delayed = False
+        self._makers: list[Callable[[], list[Record]]] = []
+        self._made: list[Record] | None = None
+
+    def add(self, values: list[Any], make: Callable[[], list[Record]], place: Place, first: int) -> None:
+        """Add messages of one place, from offset `first` on. `make` returns their records."""
+        self.values += values
+        self.firsts.setdefault(place, first)
+        self._makers.append(make)
+
+    @property
+    def _records(self) -> list[Record]:
+        if self._made is None:
+            self._made = [record for make in self._makers for record in make()]
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._records[at]
+
+
 class Batch:
     """Records that are read or written together.
 
@@ -116,6 +156,12 @@ class Batch:
         self.shard = shard
         self.starts = starts or {}
         self.ends = ends or {}
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The value of each record. Cheaper than the records."""
+        records = self.records
+        return records.values if isinstance(records, Delivered) else [record.value for record in records]
 
     def __len__(self) -> int:
         return len(self.records)

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from pydanube import Batch as Delivered
+from pydanube import Batch as Piece
 from pydanube import Client, Consumer, TopicNotFound
 from pydanube_core.errors import ClusterError, InvalidArgument, PayloadInvalid
 
 from pydanube_connect.connector import Sink
 from pydanube_connect.dead_letters import DeadLetters
 from pydanube_connect.file import Declared
-from pydanube_connect.records import NULL, Batch, Place, Record, Refused
+from pydanube_connect.records import DELAYED, NULL, Batch, Delivered, Place, Record, Refused
 from pydanube_connect.retrying import Stopping, alone
 from pydanube_connect.shaping import shaper
 from pydanube_connect.statistics import State, Statistics
-from pydanube_connect.values import Readers
+from pydanube_connect.values import Readers, json_values
 from pydanube_connect.writing import Writer
 
 #: seconds (7 days), the maximum for which unacknowledged messages are kept while the target is unavailable
@@ -38,27 +41,11 @@ log = logging.getLogger("pydanube.connect")
 
 
 @dataclass(slots=True)
-class _Slice:
-    """A range of the messages of one delivery."""
-
-    delivered: Delivered
-    low: int
-    high: int
-
-    async def ack(self) -> None:
-        if self.high - self.low == len(self.delivered):
-            await self.delivered.ack()
-            return
-        for message in self.delivered.messages()[self.low : self.high]:
-            await message.ack()
-
-
-@dataclass(slots=True)
 class _Gathered:
     """A batch on its way to the sink."""
 
-    slices: list[_Slice] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    records: Delivered = field(default_factory=Delivered)
     refused: list[tuple[Record, str]] = field(default_factory=list)
     ends: dict[Place, int] = field(default_factory=dict)
     messages: int = 0
@@ -82,7 +69,7 @@ class SinkRunner:
         self._sought: dict[
             Place, int
         ] = {}  # number of the seek after which deliveries of a place count. 0: no seek was needed
-        self._rest: _Slice | None = None  # the rest of a delivery that did not fit into its batch
+        self._rest: Piece | None = None  # the rest of a delivery that did not fit into its batch
         self.statistics = Statistics(
             connector=declared.name, kind="sink", type=declared.connector, guarantee=str(self.sink.guarantee)
         )
@@ -160,7 +147,7 @@ class SinkRunner:
     # -- gathering -------------------------------------------------------------------------------------------
 
     async def _gather(self, consumer: Consumer, send: MemoryObjectSendStream[_Gathered]) -> None:
-        deliveries, take = anyio.create_memory_object_stream[Delivered](0)
+        deliveries, take = anyio.create_memory_object_stream[Piece](0)
         async with anyio.create_task_group() as tasks, send, take:
             tasks.start_soon(_hand_on, consumer, deliveries)
             while True:
@@ -175,7 +162,7 @@ class SinkRunner:
                     break
             tasks.cancel_scope.cancel()
 
-    async def _fill(self, gathered: _Gathered, take: MemoryObjectReceiveStream[Delivered]) -> bool:
+    async def _fill(self, gathered: _Gathered, take: MemoryObjectReceiveStream[Piece]) -> bool:
         """Gather a batch. Return False if no delivery will follow."""
         terms = self.declared.delivery
         while gathered.messages < terms.batch_size and gathered.bytes < terms.batch_bytes:
@@ -184,15 +171,13 @@ class SinkRunner:
                 wait_s = _QUIET_S
                 if gathered.messages:
                     wait_s = gathered.since + terms.batch_age - time.monotonic()
-                delivered = None
                 try:
                     with anyio.move_on_after(max(0.0, wait_s)):
-                        delivered = await take.receive()
+                        piece = await take.receive()
                 except anyio.EndOfStream:
                     return False
-                if delivered is None:
+                if piece is None:
                     break
-                piece = _Slice(delivered, 0, len(delivered))
             if not gathered.messages:
                 gathered.since = time.monotonic()
             piece, self._rest = _cut(
@@ -223,34 +208,35 @@ class SinkRunner:
             except InvalidArgument:  # the topic no longer holds the offset
                 await consumer.seek("earliest", partition=partition, topic=one_of)
 
-    async def _decode(self, piece: _Slice, gathered: _Gathered) -> None:
-        delivered, low, high = piece.delivered, piece.low, piece.high
-        place = Place(delivered.topic, delivered.partition)
-        payloads = delivered.payloads[low:high]
-        offsets = delivered.offsets[low:high]
-        time = delivered.append_time
-        records = [
-            Record(None, key, attributes, None, place, offset, time, payload)
-            for key, attributes, offset, payload in zip(
-                delivered.keys[low:high], delivered.attributes[low:high], offsets, payloads, strict=True
-            )
-        ]
-        gathered.slices.append(piece)
-        gathered.messages += len(records)
-        gathered.bytes += sum(map(len, payloads))
+    async def _decode(self, piece: Piece, gathered: _Gathered) -> None:
+        place = Place(piece.topic, piece.partition)
+        offsets = piece.offsets
+        gathered.pieces.append(piece)
+        gathered.messages += len(piece)
+        gathered.bytes += sum(map(len, piece.payloads))
         gathered.ends[place] = max(offsets[-1] + 1, gathered.ends.get(place, 0))
+        schemas = piece.schemas
+        await self._readers.prepare(schemas)
+        attributes = piece.attributes
+        special = any(attributes) and any(NULL in each or DELAYED in each for each in attributes)
+        if self.sink.decodes and self._shape is None and not special and self._readers.only_json(schemas):
+            values = json_values(piece.payloads)
+            if values is not None:
+                gathered.records.add(values, partial(_records, piece, place, values), place, offsets[0])
+                return
+        records = _records(piece, place, repeat(None))
+        gathered.records.delayed |= special
         if self.sink.decodes or self._shape is not None:
-            records = await self._with_values(records, delivered.schemas[low:high], gathered)
+            records = self._with_values(records, schemas, gathered)
         if self._shape is not None:
             records, refusals = self._shape(records)
             for refused in refusals:
                 gathered.refused += [(record, refused.reason) for record in refused.records or ()]
-        gathered.records += records
+        gathered.records.add([record.value for record in records], lambda: records, place, offsets[0])
 
-    async def _with_values(
+    def _with_values(
         self, records: list[Record], schemas: Sequence[Any], gathered: _Gathered
     ) -> list[Record]:
-        await self._readers.prepare(schemas)
         kept: list[Record] = []
         for record, schema in zip(records, schemas, strict=True):
             if record.attributes and NULL in record.attributes:
@@ -276,7 +262,7 @@ class SinkRunner:
         if gathered.refused:
             await writer.refuse(gathered.refused)
         await writer.write(Batch(gathered.records, ends=gathered.ends))
-        for piece in gathered.slices:
+        for piece in gathered.pieces:
             await piece.ack()
         self._unanswered -= 1
         self.statistics.positions |= {str(place): str(end) for place, end in gathered.ends.items()}
@@ -286,24 +272,30 @@ class SinkRunner:
         self.statistics.failed(reason)
 
 
-async def _hand_on(consumer: Consumer, deliveries: MemoryObjectSendStream[Delivered]) -> None:
+def _records(piece: Piece, place: Place, values: Iterable[Any]) -> list[Record]:
+    time = piece.append_time
+    columns = zip(values, piece.keys, piece.attributes, piece.offsets, piece.payloads, strict=False)
+    return [
+        Record(value, key, attributes, None, place, offset, time, payload)
+        for value, key, attributes, offset, payload in columns
+    ]
+
+
+async def _hand_on(consumer: Consumer, deliveries: MemoryObjectSendStream[Piece]) -> None:
     async with deliveries:
         async for delivered in consumer.batches():
             await deliveries.send(delivered)
 
 
-def _cut(piece: _Slice, messages: int, bytes_left: int) -> tuple[_Slice, _Slice | None]:
-    """Split a slice into the part that fits into a batch, at least one message, and the rest."""
-    end = min(piece.high, piece.low + max(1, messages))
-    size = 0
-    for at in range(piece.low, end):
-        size += len(piece.delivered.payloads[at])
-        if size > bytes_left and at > piece.low:
-            end = at
-            break
-    if end == piece.high:
+def _cut(piece: Piece, messages: int, bytes_left: int) -> tuple[Piece, Piece | None]:
+    """Split a piece into the part that fits into a batch, at least one message, and the rest."""
+    end = min(len(piece), max(1, messages))
+    sizes = list(accumulate(map(len, piece.payloads[:end])))
+    if sizes[-1] > bytes_left:
+        end = max(1, bisect_right(sizes, bytes_left))
+    if end == len(piece):
         return piece, None
-    return _Slice(piece.delivered, piece.low, end), _Slice(piece.delivered, end, piece.high)
+    return piece.part(0, end), piece.part(end, len(piece))
 
 
 async def dry_run(declared: Declared, client: Client, count: int) -> AsyncIterator[str]:
@@ -352,7 +344,7 @@ async def _first(declared: Declared, client: Client, count: int) -> AsyncIterato
         async with client.reader(topic, start=declared.delivery.start, stop="head") as reader:
             async for delivered in reader.batches():
                 gathered = _Gathered()
-                await runner._decode(_Slice(delivered, 0, min(left, len(delivered))), gathered)
+                await runner._decode(delivered.part(0, min(left, len(delivered))), gathered)
                 left -= gathered.messages
                 yield gathered
                 if left <= 0:

@@ -55,6 +55,8 @@ class _Lane:
 
     def partition(self, key: str | None, shard: int) -> int:
         """Return the partition of a record, which is the same on every read."""
+        if self.partitions == 1:
+            return 0
         return shard % self.partitions if key is None else self.router.pick(key, None)
 
     async def send(
@@ -164,19 +166,22 @@ class SourceRunner:
             for refused in (*undecoded, *refusals):
                 await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
         waiting: list[tuple[Record, PendingSend]] = []
+        shard = crc32(batch.shard.encode())
+        lanes: dict[str | None, _Lane] = {}  # by the topic that a record names
         for record in records:
-            lane = await self._lane(batch.shard, self._topic_of(record), stack)
+            lane = lanes.get(record.topic)
+            if lane is None:
+                lane = lanes[record.topic] = await self._lane(batch.shard, self._topic_of(record), stack)
+            value = record.value
             try:
-                payload = b"" if record.value is None else lane.encode(record.value)
+                payload = b"" if value is None else value if type(value) is bytes else lane.encode(value)
             except PayloadInvalid as error:
                 await self._refuse([(record, error.message)], letters)
                 continue
-            attributes = (
-                record.attributes if record.value is not None else {**record.attributes, NULL: "true"}
-            )
+            attributes = record.attributes if value is not None else {**record.attributes, NULL: "true"}
             at = None
             if lane.counts is not None:
-                at = lane.partition(record.key, crc32(batch.shard.encode()))
+                at = lane.partition(record.key, shard)
                 lane.counts[at] += 1
                 if lane.counts[at] <= lane.held[at]:
                     self.statistics.repeated += 1
@@ -188,11 +193,15 @@ class SourceRunner:
                     lane.counts[at] -= 1
                 await self._refuse([(record, error.message)], letters)
         refused_later: list[tuple[Record, str]] = []
-        for record, handle in waiting:
-            try:
-                await handle
-            except PayloadInvalid as error:  # the broker validates by the schema too
-                refused_later.append((record, error.message))
+        try:
+            for lane in lanes.values():
+                await lane.producer.flush()
+        except PayloadInvalid:  # the broker validates by the schema too
+            for record, handle in waiting:
+                try:
+                    await handle
+                except PayloadInvalid as error:
+                    refused_later.append((record, error.message))
         if refused_later:
             await self._refuse(refused_later, letters)
         # From here every record of the batch is durable, in its topic or in the dead-letter topic

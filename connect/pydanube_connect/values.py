@@ -5,7 +5,8 @@ A message without a schema holds JSON. A message with the attribute `danube-null
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -17,6 +18,8 @@ from pydanube_core.errors import PayloadInvalid
 Reader = Callable[[bytes], Any]
 Writer = Callable[[Any], bytes]
 
+_SEPARATOR: Final = secrets.token_hex(8)
+_BETWEEN: Final = f',"{_SEPARATOR}",'.encode()
 #: maximum schema versions in the cache. At this size it is emptied, and versions are fetched again.
 _KEPT: Final = 1_000
 
@@ -37,6 +40,10 @@ class Readers:
                 self._readers.clear()
             self._readers[ref] = _reader(await self._client.schemas.get(ref))
 
+    def only_json(self, refs: Iterable[SchemaRef | None]) -> bool:
+        """Return whether the payloads of all these prepared schemas are read as JSON."""
+        return all(self.of(ref) is json_value for ref in set(refs))
+
     def of(self, ref: SchemaRef | None) -> Reader:
         """Return the reader of a prepared schema. It raises `PayloadInvalid`, `InvalidArgument` or `MissingExtra`."""
         return json_value if ref is None else self._readers[ref]
@@ -52,6 +59,20 @@ def json_value(payload: bytes) -> Any:
         return from_json(payload, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise PayloadInvalid(f"the payload is no JSON: {error}", field="payload", value=None) from None
+
+
+def json_values(payloads: Sequence[bytes]) -> list[Any] | None:
+    """Return the JSON values of payloads, parsed in one call. None if a payload is not exactly one JSON value.
+
+    A value that no payload can contain stands between the payloads, so no two of them are read as one or as three.
+    """
+    try:
+        found = from_json(b"[%b]" % _BETWEEN.join(payloads), allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        return None
+    between = len(payloads) - 1
+    whole = len(found) == between + len(payloads) and found[1::2].count(_SEPARATOR) == between
+    return found[::2] if whole else None
 
 
 def _reader(schema: Schema) -> Reader:

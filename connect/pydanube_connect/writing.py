@@ -15,7 +15,7 @@ from pydanube_core.errors import ClusterError, PayloadInvalid
 
 from pydanube_connect.connector import Guarantee, Sink
 from pydanube_connect.file import Declared
-from pydanube_connect.records import DELAYED, Batch, Place, Record, Refused
+from pydanube_connect.records import DELAYED, Batch, Delivered, Place, Record, Refused
 from pydanube_connect.retrying import Attempts
 from pydanube_connect.statistics import State, Statistics
 
@@ -100,9 +100,9 @@ class Writer:
             Stopping: the connector was stopped before the batch was written.
         """
         async with self._turn:
-            await self._write_all(list(batch.records), batch)
+            await self._write_all(batch.records, batch)
 
-    async def _write_all(self, left: list[Record], batch: Batch) -> None:
+    async def _write_all(self, left: Sequence[Record], batch: Batch) -> None:
         if self._exact:
             left = await self._delayed(left)
         overtaken = 0
@@ -146,9 +146,11 @@ class Writer:
                 self._known[place] = found[place]
         self._asked.update(places)
 
-    def _new(self, records: list[Record], known: dict[Place, int]) -> list[Record]:
+    def _new(self, records: Sequence[Record], known: dict[Place, int]) -> Sequence[Record]:
         """Return the records that the target does not have yet."""
-        if not known:
+        if isinstance(records, Delivered) and all(
+            known.get(place, 0) <= first for place, first in records.firsts.items()
+        ):
             return records
         left = [
             record
@@ -158,7 +160,7 @@ class Writer:
         self._statistics.repeated += len(records) - len(left)
         return left
 
-    async def _write(self, records: list[Record], batch: Batch) -> None:
+    async def _write(self, records: Sequence[Record], batch: Batch) -> None:
         starts = {place: self._known[place] for place in batch.ends if place in self._known}
         ends = {place: end for place, end in batch.ends.items() if end > starts.get(place, -1)}
         if not records and not (self._exact and ends):
@@ -172,7 +174,7 @@ class Writer:
                 ) from refused
             await self._halve(records, batch)
 
-    async def _halve(self, records: list[Record], batch: Batch) -> None:
+    async def _halve(self, records: Sequence[Record], batch: Batch) -> None:
         """Write a batch in two halves to find the refused record."""
         middle = len(records) // 2
         first = records[:middle]
@@ -183,16 +185,18 @@ class Writer:
         self._written += first
         await self._write(records[middle:], batch)
 
-    def _unwritten(self, records: list[Record]) -> list[Record]:
+    def _unwritten(self, records: Sequence[Record]) -> Sequence[Record]:
         """Return the records that no half of the last attempt has written."""
         written, self._written = self._written, []
         return _without(records, written)
 
-    async def _delayed(self, records: list[Record]) -> list[Record]:
+    async def _delayed(self, records: Sequence[Record]) -> Sequence[Record]:
         """Refuse delayed messages.
 
         They arrive out of the order of offsets, so a position does not show whether the target has them.
         """
+        if isinstance(records, Delivered) and not records.delayed:
+            return records
         delayed = [record for record in records if DELAYED in record.attributes]
         if not delayed:
             return records
@@ -228,7 +232,7 @@ class Writer:
         await self._dead_letters([(each, self._declared.references.clean(why)) for each, why in records])
         self._statistics.letters(len(records), reason)
 
-    async def _refuse(self, records: list[Record], refused: Refused) -> list[Record]:
+    async def _refuse(self, records: Sequence[Record], refused: Refused) -> Sequence[Record]:
         assert refused.records is not None
         while True:
             try:
@@ -238,7 +242,7 @@ class Writer:
                 await self._attempts.again(failure)
 
 
-def _without(records: list[Record], gone: Sequence[Record]) -> list[Record]:
+def _without(records: Sequence[Record], gone: Sequence[Record]) -> Sequence[Record]:
     if not gone:
         return records
     ids = set(map(id, gone))

@@ -228,6 +228,8 @@ class Kafka:
         # Idempotent, because a plain producer that sends again changes the order
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         for key, value in records:
+            while len(producer) > 50_000:
+                producer.poll(0.1)
             producer.produce(topic, value, key, **more)
             producer.poll(0)
         assert producer.flush(60) == 0

@@ -137,6 +137,10 @@ class Batch:
         """Return the messages of the batch, one object each."""
         return [Message(message, self._acks) for message in self._inner.messages()]
 
+    def part(self, start: int, end: int) -> Batch:
+        """Return the messages [start, end) as a batch, as `pydanube.Batch.part` does."""
+        return Batch(self._inner.part(start, end), self._acks)
+
     def ack(self) -> None:
         """Acknowledge all messages of the batch, in the background, as `pydanube.Batch.ack` does."""
         self._acks.give(self._inner)

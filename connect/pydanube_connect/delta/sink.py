@@ -19,7 +19,7 @@ from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_connect.connector import Guarantee, Settings, Sink
-from pydanube_connect.records import Batch, Place, Record, Refused
+from pydanube_connect.records import Batch, Place, Refused
 from pydanube_connect.writing import Overtaken
 
 _ENGINE: Final = "danube-connect"
@@ -67,7 +67,7 @@ class DeltaSink(Sink[DeltaSinkSettings]):
 
     async def rehearse(self, batch: Batch) -> None:
         if batch.records:
-            self._rows([record.value for record in _objects(batch)])
+            self._rows(_objects(batch))
 
     async def write(self, batch: Batch) -> None:
         _objects(batch)
@@ -107,7 +107,7 @@ class DeltaSink(Sink[DeltaSinkSettings]):
     def _write(self, batch: Batch) -> None:
         if self._positions(batch.ends) != batch.starts:
             raise Overtaken
-        rows = self._rows([record.value for record in batch])
+        rows = self._rows(batch.values)
         now_ms = time.time_ns() // 1_000_000
         properties = CommitProperties(
             max_commit_retries=0,
@@ -142,7 +142,7 @@ class DeltaSink(Sink[DeltaSinkSettings]):
         """
         known = pa.schema([] if self._table is None else self._table.schema().to_arrow())
         types = {field.name: field.type for field in known}
-        new = dict.fromkeys(name for value in values for name in value if name not in types)
+        new = dict.fromkeys(name for value in values for name in value.keys() - types)
         if new and self._table is not None and not self.settings.evolve:
             raise Refused(
                 None, f"the table has no column {', '.join(new)}: set settings.evolve = true or drop it"
@@ -156,10 +156,11 @@ class DeltaSink(Sink[DeltaSinkSettings]):
         return pa.table(columns)
 
 
-def _objects(batch: Batch) -> Sequence[Record]:
-    if wrong := [record for record in batch if not isinstance(record.value, dict)]:
+def _objects(batch: Batch) -> Sequence[Mapping[str, Any]]:
+    if not {*map(type, batch.values)} <= {dict}:
+        wrong = [record for record in batch if not isinstance(record.value, dict)]
         raise Refused(wrong, "a row is an object, and the value is none")
-    return batch.records
+    return batch.values
 
 
 def _column(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:

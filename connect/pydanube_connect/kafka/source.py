@@ -30,7 +30,7 @@ _ANSWER_S: Final = 10.0
 WAIT_S: Final = 1.0  # seconds that one `read` waits for a record
 # Seconds without a record or the end of each partition. Then the source connects again
 _SILENT_S: Final = 30.0
-_BATCH_RECORDS: Final = 5_000
+_BATCH_RECORDS: Final = 20_000
 _FETCHED_KB: Final = 32 * 1024  # what librdkafka holds before it stops fetching
 DISCOVER_S: Final = 60.0  # seconds between looks for new partitions and topics
 _OURS: Final = frozenset({
@@ -181,7 +181,11 @@ class KafkaSource(Source[KafkaSettings]):
                 else:
                     raise self._translated(error)
             for place, some in by_partition.items():
-                records = [await self._record(message) for message in some]
+                records = self._records(*place, some)
+                if self._registry is not None:
+                    for record in records:
+                        if record.value is not None:
+                            record.value = await self._registry.value(place[0], record.value)
                 offset = some[-1].offset()
                 assert offset is not None
                 self._ready.append(Batch(records, shard=_shard(*place), position=str(offset + 1)))
@@ -219,28 +223,26 @@ class KafkaSource(Source[KafkaSettings]):
         assert self._consumer is not None
         self._consumer.commit(offsets=[place], asynchronous=False)
 
-    async def _record(self, message: Message) -> Record:
-        topic = str(message.topic())
-        attributes = {
-            "kafka-topic": topic, "kafka-partition": str(message.partition()), "kafka-offset": str(message.offset()),
-        }  # fmt: skip
-        kind, at_ms = message.timestamp()
-        if kind:
-            attributes["kafka-timestamp-ms"] = str(at_ms)
-        for header in message.headers() or ():
-            _add(attributes, header[0], header[1])
-        key = message.key()
-        text = None if key is None else _text(key)
-        if text is None and key is not None:
-            text, attributes["kafka-key-encoding"] = bytes(key).hex(), "hex"
-        value: Any = message.value()
-        if self._registry is not None and value is not None:
-            value = await self._registry.value(topic, value)
+    def _records(self, topic: str, partition: int, messages: Sequence[Message]) -> list[Record]:
         prefix = self.settings.topic_prefix
         target = None if prefix is None else prefix + re.sub(r"[^\w-]", "_", topic, flags=re.ASCII)
         if target is not None:
             self._note(target, topic)
-        return Record(value, text, attributes, target)
+        of_all = {"kafka-topic": topic, "kafka-partition": str(partition)}
+        found = []
+        for message in messages:
+            attributes = {**of_all, "kafka-offset": str(message.offset())}
+            kind, at_ms = message.timestamp()
+            if kind:
+                attributes["kafka-timestamp-ms"] = str(at_ms)
+            for header in message.headers() or ():
+                _add(attributes, header[0], header[1])
+            key = message.key()
+            text = None if key is None else _text(key)
+            if text is None and key is not None:
+                text, attributes["kafka-key-encoding"] = bytes(key).hex(), "hex"
+            found.append(Record(message.value(), text, attributes, target))
+        return found
 
     def _note(self, target: str, topic: str) -> None:
         known = self._subjects.setdefault(target, topic)

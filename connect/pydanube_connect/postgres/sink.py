@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, Literal
 
 import psycopg
@@ -19,8 +20,8 @@ from pydanube_connect.connector import Guarantee, Settings, Sink
 from pydanube_connect.postgres.connecting import connected, translated
 from pydanube_connect.postgres.tables import (
     MOST_COLUMNS,
+    adapt,
     columns_of,
-    converters,
     inferred,
     name_of,
     primary_key,
@@ -118,8 +119,8 @@ class PostgresSink(Sink[PostgresSinkSettings]):
 
     async def _write(self, batch: Batch, *, rehearsal: bool) -> None:
         assert self._connection is not None
-        wrong = [record for record in batch if not isinstance(record.value, dict | None)]
-        if wrong:
+        if not {*map(type, batch.values)} <= {dict, NoneType}:
+            wrong = [record for record in batch if not isinstance(record.value, dict | None)]
             raise Refused(wrong, "a row is an object, and the value is none")
         try:
             with translated(f"writing to {self.settings.table}"):
@@ -129,7 +130,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
                         await self._connection.execute(_POSITIONS)
                     else:
                         await self._move_positions(self._connection, batch)
-                    await self._write_rows(self._connection, batch.records)
+                    await self._write_rows(self._connection, batch)
         except (psycopg.DataError, psycopg.IntegrityError, psycopg.NotSupportedError) as error:
             self._types = await columns_of(self._connection, self._table)  # added columns are rolled back
             raise Refused(None, _reason(error)) from None
@@ -156,17 +157,17 @@ class PostgresSink(Sink[PostgresSinkSettings]):
             if cursor.rowcount != 1:
                 raise Overtaken
 
-    async def _write_rows(self, connection: psycopg.AsyncConnection[Any], records: Sequence[Record]) -> None:
+    async def _write_rows(self, connection: psycopg.AsyncConnection[Any], batch: Batch) -> None:
         if self.settings.mode == "insert":
-            deletions = [record for record in records if record.value is None]
-            if deletions:
+            rows = batch.values
+            if None in rows:
+                deletions = [record for record in batch if record.value is None]
                 raise Refused(deletions, "the record has no value: mode = 'upsert' deletes rows")
-            rows = [record.value for record in records]
             await self._fit(connection, rows)
             if rows:
                 await self._copy(connection, self._table, rows)
             return
-        newest: dict[tuple[str, ...], Record] = {self._key_of(record): record for record in records}
+        newest: dict[tuple[str, ...], Record] = {self._key_of(record): record for record in batch}
         rows = [record.value for record in newest.values() if record.value is not None]
         await self._fit(connection, rows)
         if rows:
@@ -205,7 +206,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         self, connection: psycopg.AsyncConnection[Any], values: Sequence[Mapping[str, Any]]
     ) -> None:
         """Create the table, or add columns for fields that have none."""
-        if not {name for value in values for name in value} - self._types.keys():
+        if not set().union(*values) - self._types.keys():
             return
         missing = inferred(values, self._types)
         if not self.settings.evolve:
@@ -239,24 +240,21 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         values: Sequence[Mapping[str, Any]],
     ) -> list[str]:
         """Copy rows into a table. Return the columns that they fill."""
-        present = {name for value in values for name in value}
+        present = set().union(*values)
         columns = [name for name in self._types if name in present]
         if not columns:
             raise Refused(None, f"the record has no field of table {self.settings.table}")
-        convert = converters(columns, self._types)
         names = sql.SQL(", ").join(map(sql.Identifier, columns))
-        async with (
-            connection.cursor() as cursor,
-            cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table, names)) as copy,
-        ):
-            for value in values:
-                get = value.get
-                await copy.write_row(
-                    [
-                        get(name) if change is None else change(get(name))
-                        for name, change in zip(columns, convert, strict=True)
-                    ]
-                )
+        async with connection.cursor() as cursor:
+            changes = adapt(cursor, columns, self._types)
+            async with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(table, names)) as copy:
+                add = copy.formatter.write_row  # the copy's own `write_row` would wait once for each row
+                for value in values:
+                    row = list(map(value.get, columns))
+                    for at, change in changes:
+                        row[at] = change(row[at])
+                    if full := add(row):
+                        await copy.write(full)
         return columns
 
     async def _upsert(

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.adapt import Dumper
 from pydantic_core import to_json
 from pydanube_core.errors import InvalidArgument
 
@@ -14,7 +15,8 @@ from pydanube_core.errors import InvalidArgument
 MOST_COLUMNS: Final = 1_600
 _LARGEST: Final = 1 << 63
 
-Convert = Callable[[Any], Any]
+#: index of a column, and what changes its value
+Change = tuple[int, Callable[[Any], Any]]
 
 
 def name_of(table: str) -> sql.Identifier:
@@ -84,14 +86,30 @@ def _wider(first: str | None, second: str | None) -> str | None:
     return "text"
 
 
-def converters(columns: Sequence[str], types: Mapping[str, str]) -> list[Convert | None]:
-    """Return a function per column that converts a JSON value for COPY. None: COPY takes the value unchanged."""
-    return [_converter(types[name]) for name in columns]
+class _JsonText(Dumper):
+    """Writes an object or a list as JSON, into a column of any type but an array."""
+
+    def dump(self, value: Any) -> bytes:
+        return to_json(value)
 
 
-def _converter(kind: str) -> Convert | None:
-    if kind in ("json", "jsonb"):
-        return lambda value: None if value is None else to_json(value).decode()
-    if kind.endswith("[]"):
-        return None
-    return lambda value: to_json(value).decode() if isinstance(value, dict | list) else value
+def adapt(cursor: psycopg.AsyncCursor[Any], columns: Sequence[str], types: Mapping[str, str]) -> list[Change]:
+    """Let a cursor copy JSON values into columns. Return the changes that each row needs before."""
+    arrays = any(types[name].endswith("[]") for name in columns)
+    for kind in (dict,) if arrays else (dict, list):
+        cursor.adapters.register_dumper(kind, _JsonText)
+    found: list[Change] = []
+    for at, name in enumerate(columns):
+        if types[name] in ("json", "jsonb"):
+            found.append((at, _json_of))
+        elif arrays and not types[name].endswith("[]"):
+            found.append((at, _text_of_list))
+    return found
+
+
+def _json_of(value: Any) -> str | None:
+    return None if value is None else to_json(value).decode()
+
+
+def _text_of_list(value: Any) -> Any:
+    return to_json(value).decode() if isinstance(value, list) else value

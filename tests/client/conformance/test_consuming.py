@@ -97,6 +97,22 @@ async def test_a_batch_has_columns_and_is_acknowledged_as_a_whole(cluster: Any) 
             assert await consumer.receive(max_wait_s=0.05) == []
 
 
+async def test_a_part_of_a_batch_is_acknowledged_alone(cluster: Any) -> None:
+    topic = cluster.topic()
+    async with cluster.connect() as client:
+        await fill(client, topic, numbers(10))
+        async with client.consumer(topic, "s") as consumer:
+            async for batch in consumer.batches():
+                part = batch.part(0, len(batch)).part(0, 1)
+                assert (part.payloads, list(part.offsets), len(part)) == ([b"0"], [0], 1)
+                await part.ack()
+                with pytest.raises(InvalidArgument):
+                    batch.part(0, len(batch) + 1)
+                break
+        async with client.consumer(topic, "s") as consumer:
+            assert [m.offset for m in await take(consumer, 9)] == list(range(1, 10))
+
+
 async def test_forms_of_taking_may_be_mixed(cluster: Any) -> None:
     topic = cluster.topic()
     async with cluster.connect() as client:
