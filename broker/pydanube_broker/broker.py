@@ -38,6 +38,7 @@ from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.journal.recovery import Recovered
 from pydanube_broker.moves.moves import Moves
+from pydanube_broker.observation.alert_webhook import AlertWebhook
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
@@ -364,6 +365,17 @@ class Broker(BrokerParts):
             self.observation.observe(self.load_meter.take)
         self._start_telemetry(self._stack)
         self.spawn(self.observation.run())
+        for url in self.settings.alerts.webhook or ():
+            webhook = AlertWebhook(
+                url,
+                self.settings.alerts.webhook_secret,
+                self.observation.alerts,
+                cluster=self.tier.cluster,
+                broker=str(self.data_dir.broker_id),
+                leads=lambda: not self.ownership.several or self.ownership.office.leads(),
+                sent=self.metrics.alerts_sent,
+            )
+            self.spawn(webhook.run())
         self._stack.push_async_callback(self._stop_tasks)
 
     def _start_telemetry(self, stack: contextlib.AsyncExitStack) -> None:

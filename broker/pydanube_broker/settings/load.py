@@ -24,9 +24,10 @@ from pydanube_broker.settings.sections import (
     Settings,
     Source,
     SourceKind,
+    field_kind,
     sections,
 )
-from pydanube_broker.settings.values import MEMORY_DIR, SECURITY_FILE, Section
+from pydanube_broker.settings.values import MEMORY_DIR, SECURITY_FILE, Section, ValueKind
 
 # Flags of settings, only for naming a source. Any other is `--<key>`.
 FLAGS: Final = {
@@ -360,7 +361,10 @@ def _invalid(
         cause = fault.get("ctx", {}).get("error")
         sentence = str(cause) if isinstance(cause, ValueError) else "this value does not fit"
         name = f"{section}.{key}"
-        yield Problem(key=name, value=values.get(key), source=sources[name], message=f"{name}: {sentence}")
+        field = sections()[section].model_fields[key]
+        kind, _ = field_kind(field.metadata, field.annotation)
+        value = "…" if kind is ValueKind.SECRET else values.get(key)
+        yield Problem(key=name, value=value, source=sources[name], message=f"{name}: {sentence}")
 
 
 def _refuse(problems: Sequence[Problem]) -> InvalidArgument:

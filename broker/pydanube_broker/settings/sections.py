@@ -37,10 +37,12 @@ from pydanube_broker.settings.values import (
     Secret,
     Section,
     ShortDuration,
+    SigningKey,
     Size,
     Switch,
     Text,
     ValueKind,
+    WebUrls,
     choice,
     format_value,
 )
@@ -292,6 +294,15 @@ class Diagnosis(Section):
     close_after: Count = Field(default=3, description="samples before it closes")
 
 
+class Alerts(Section):
+    """Alerts are sent to these addresses, in the form of Alertmanager's webhooks."""
+
+    webhook: WebUrls | None = Field(default=None, description="URLs that take alerts; unset: none are sent")
+    webhook_secret: SigningKey | None = Field(
+        default=None, description="whsec_ and base64: requests are signed as Standard Webhooks are"
+    )
+
+
 class Telemetry(Section):
     """The broker's records of itself in the object store; they need the cold tier's extra."""
 
@@ -406,6 +417,7 @@ class Settings(BaseModel):
     cluster: Cluster = Cluster()
     balance: Balance = Balance()
     diagnosis: Diagnosis = Diagnosis()
+    alerts: Alerts = Alerts()
     telemetry: Telemetry = Telemetry()
     mcp: Mcp = Mcp()
     metrics: Metrics = Metrics()

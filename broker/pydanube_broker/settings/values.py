@@ -7,6 +7,8 @@ source. `ValueKind` gives the form in which a value is shown again (`90s`, `64Mi
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Callable
 from enum import StrEnum
@@ -23,6 +25,8 @@ from pydanube_core.units import parse_bytes, parse_duration_s
 MEMORY_DIR: Final = ":memory:"
 SECURITY_FILE: Final = "security.toml"  # in the data directory, written by `danube security init`
 MIN_SHORT_DURATION_S: Final = 0.1  # short, so that checks need not wait. Below that a timer is a busy loop
+MOST_URLS: Final = 10
+LEAST_KEY_BYTES: Final = 24
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _BINARY: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -139,6 +143,43 @@ def _https_url(value: Any) -> str:
     return text
 
 
+def _web_urls(value: Any) -> tuple[str, ...]:
+    """Return the URLs of a list, or of a text with commas between. An error shows no URL, which may hold a secret."""
+    given = value if isinstance(value, list | tuple) else _text(value).split(",")
+    found = []
+    for at, each in enumerate(given, start=1):
+        text = each.strip() if isinstance(each, str) else ""
+        try:
+            parts = urlsplit(text)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            good = False
+        if (
+            not good
+            or parts.username is not None
+            or not (text.isascii() and text.isprintable())
+            or " " in text
+        ):
+            raise ValueError(f"address {at} is no URL of the form https://host[:port]/path")
+        found.append(text)
+    if len(found) > MOST_URLS:
+        raise ValueError(f"{len(found)} addresses, at most {MOST_URLS} are taken")
+    return tuple(found)
+
+
+def _signing_key(value: Any) -> bytes:
+    text = value if isinstance(value, str) else ""
+    try:
+        key = base64.b64decode(text.strip().removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) < LEAST_KEY_BYTES:
+        raise ValueError(
+            f"write whsec_ and the base64 of {LEAST_KEY_BYTES} random bytes or more: openssl rand -base64 32"
+        )
+    return key
+
+
 def _data_dir(value: Any) -> Path | None:
     return None if value is None or value == MEMORY_DIR else _path(value)
 
@@ -167,6 +208,8 @@ QuotaOfNamespace = Annotated[str, BeforeValidator(_quota("namespace")), ValueKin
 QuotaOfPrincipal = Annotated[str, BeforeValidator(_quota("principal")), ValueKind.TEXT]
 Secret = Annotated[str, BeforeValidator(_text), ValueKind.SECRET]
 FilePath = Annotated[Path, BeforeValidator(_path), ValueKind.PATH]
+WebUrls = Annotated[tuple[str, ...], BeforeValidator(_web_urls), ValueKind.SECRET]
+SigningKey = Annotated[bytes, BeforeValidator(_signing_key), ValueKind.SECRET]
 HttpsUrl = Annotated[str, BeforeValidator(_https_url), ValueKind.TEXT]
 DataDir = Annotated[Path | None, BeforeValidator(_data_dir), ValueKind.PATH]
 

@@ -60,6 +60,10 @@ _DECLARED: Final = (
     _of(_BROKER, _GAUGE, "danube_broker_topics_owned", "topics this broker owns"),
     _of(_BROKER, _GAUGE, "danube_leader_election_state", "1: this broker leads"),
     _of(_BROKER, _GAUGE, "danube_open_alerts", "findings that lasted, by rule of diagnosis", "rule", "severity"),
+    _of(
+        _BROKER, _COUNTER, "danube_alert_webhook_requests",
+        "requests to the addresses in alerts.webhook that were taken, and that failed", "outcome",
+    ),
     _of(_BROKER, _GAUGE, "danube_journal_bytes", "bytes of journal segments on disk", unit="bytes"),
     _of(_BROKER, _GAUGE, "danube_journal_read_only", "1: writes failed, restart needed"),
     _of(_BROKER, MetricKind.HISTOGRAM, "danube_journal_fsync_seconds", "time of one fdatasync of the journal", unit="s"),

@@ -83,6 +83,7 @@ class BrokerMetrics:
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.quota_felt: Callable[[], Iterable[tuple[tuple[str, ...], int]]] = tuple
         self.observation_s: dict[str, float] = {"sample": 0.0, "judge": 0.0, "tell": 0.0}
+        self.alerts_sent: Counter[str] = Counter()  # requests to webhooks: taken, failed
         self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
         self._fsync_sum = 0.0
         self._limit = topic_series_limit
@@ -157,6 +158,7 @@ class BrokerMetrics:
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
             "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],
             "danube_security_refused": [((what,), n) for what, n in self.security_refused.items()],
+            "danube_alert_webhook_requests": [((outcome,), n) for outcome, n in self.alerts_sent.items()],
             "danube_observation_seconds": [((part,), spent) for part, spent in self.observation_s.items()],
         }
         for name, counts in counted.items():

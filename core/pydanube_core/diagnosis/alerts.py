@@ -51,6 +51,7 @@ class Alerts:
         self._open: OrderedDict[str, Alert] = OrderedDict()
         self._closed: deque[Alert] = deque(maxlen=MOST_CLOSED)
         self.not_kept = 0
+        self.changes = 0  # alerts that opened or closed
 
     def __len__(self) -> int:
         return len(self._open)
@@ -117,10 +118,12 @@ class Alerts:
             finding=finding,
         )
         self._open[alert.alert_id] = alert
+        self.changes += 1
         return alert
 
     def _close(self, alert: Alert, now_ms: int) -> None:
         self._open.pop(alert.alert_id, None)
+        self.changes += 1
         self._closed.append(replace(alert, closed_at_ms=now_ms))
 
     def open(self) -> Sequence[Alert]:

@@ -12,6 +12,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from pydanube_broker import outgoing
 from pydanube_broker.security import published_keys
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, read_keys
 from pydanube_broker.security.published_keys import KeySource, PublishedKeys
@@ -114,7 +115,7 @@ async def test_a_server_that_is_not_trusted_gives_no_keys(server: KeyServer, tmp
 async def test_a_server_that_takes_its_time_is_given_up(
     server: KeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published_keys, "MOST_S", 0.5)
+    monkeypatch.setattr(outgoing, "MOST_S", 0.5)
     published, verifier = reader(server)
     server.body = json.dumps({"keys": server.keys}).encode() + b" " * 1000
     server.drip.set()
