@@ -262,7 +262,7 @@ class SubscriptionPump:
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> None:
         if self.core().answers.ack(consumer_id, session, ranges, masks):
-            self.changed()
+            self._acknowledged(well_supplied=False)
         else:
             self.wake()  # a late ack shows that its consumer answers again
 
@@ -277,8 +277,18 @@ class SubscriptionPump:
 
     def ack_delivered(self, ranges: Sequence[Range]) -> None:
         """Acknowledge without naming consumer or session. See `Answers.ack_delivered`."""
-        if self.core().answers.ack_delivered(ranges, self.engine.deadlines.now_ms()):
-            self.changed()
+        answers = self.core().answers
+        if answers.ack_delivered(ranges, self.engine.deadlines.now_ms()):
+            self._acknowledged(well_supplied=answers.well_supplied)
+
+    def _acknowledged(self, *, well_supplied: bool) -> None:
+        """Note that the cursor moved. If no consumer waits for a message, a turn within milliseconds is enough."""
+        self._moved()
+        if well_supplied or self.core().all_sent:
+            self.topic.changes.note(self.key)
+            self.engine.turns.wake_later(self.sender)
+        else:
+            self.wake()
 
     def nack_delivered(self, ranges: Sequence[Range], delay_ms: int, reason: str) -> None:
         now = self.engine.deadlines.now_ms()
@@ -438,10 +448,14 @@ class SubscriptionPump:
         self.topic.when_safe(self._cursor_position, done)
 
     def changed(self) -> None:
+        self._moved()
+        self.wake()
+
+    def _moved(self) -> None:
+        """Note that the cursor is to be written, and that the core may have another deadline."""
         self._snapshot_stale = True
         self.engine.cursors.note(self)
         self.want_tick()
-        self.wake()
 
     def write_cursor(self) -> None:
         """Append the cursor's delta to the journal."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLICE_S: Final = 0.0002
+REFILL_S: Final = 0.005  # a consumer with many messages gets the next ones together, at the latest after this
 
 
 class Pump(Protocol):
@@ -32,6 +33,7 @@ class Turns:
         self._queue: deque[Pump] = deque()
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
+        self._later: dict[Pump, None] = {}  # woken by the next timer
         # Flushes the frames that were sent. Set by the owner of the connections.
         self.flush: Callable[[], None] = lambda: None
 
@@ -42,6 +44,17 @@ class Turns:
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._run)
+
+    def wake_later(self, pump: Pump) -> None:
+        """Wake a pump within `REFILL_S`, because its consumers have many messages and a frame costs more than one."""
+        if not self._later:
+            self._loop.call_later(REFILL_S, self._wake_those)
+        self._later[pump] = None
+
+    def _wake_those(self) -> None:
+        later, self._later = self._later, {}
+        for pump in later:
+            self.wake(pump)
 
     def at_once(self, pump: Pump) -> None:
         """Wake a pump. The first one in a turn of the loop makes its step now, and its frame is flushed."""

@@ -32,7 +32,7 @@ def refresh_every_ms(ack_timeout_ms: int) -> int:
 class Answers:
     """Processes answers and counts them."""
 
-    __slots__ = ("_aside", "_failures", "_members", "_window", "acknowledged", "stale")
+    __slots__ = ("_aside", "_failures", "_members", "_window", "acknowledged", "stale", "well_supplied")
 
     def __init__(self, window: Window, members: Members, aside: SettingAside, failures: Failures) -> None:
         self._window = window
@@ -40,6 +40,8 @@ class Answers:
         self._aside = aside
         self._failures = failures
         self.acknowledged = 0  # messages
+        # Whether the consumers of the last `ack_delivered` have enough messages to wait a moment for more.
+        self.well_supplied = False
         self.stale = 0  # answers of another session, or of an unknown consumer
 
     def ack(
@@ -107,7 +109,9 @@ class Answers:
             self._aside.answered(flight.consumer)
             end = flight.chunk.start + mask.bit_length()
             ends[flight.consumer] = max(end, ends.get(flight.consumer, 0))
+        self.well_supplied = bool(ends)
         for consumer, offset in ends.items():
+            self.well_supplied &= consumer.well_supplied
             if consumer.ack_timeout_ms and now_ms >= consumer.refresh_at_ms:
                 consumer.refresh_at_ms = now_ms + refresh_every_ms(consumer.ack_timeout_ms)
                 self._refresh_behind(consumer, offset, now_ms + consumer.ack_timeout_ms)

@@ -169,6 +169,11 @@ class Consumer:
         """Return how many messages one plan may send it, if it has credit."""
         return self.credit_messages if self.standing is Standing.ANSWERING else 1
 
+    @property
+    def well_supplied(self) -> bool:
+        """Return whether it holds at least fifteen messages for each one that it may still be sent."""
+        return self.in_flight > 15 * self.credit_messages
+
     def takes_all_of(self, other: Consumer) -> bool:
         """Return whether it accepts every key that `other` accepts. A kept place accepts nothing."""
         if self.absent or (not self.credit_messages and not self.in_flight):

@@ -6,6 +6,7 @@ import anyio
 import grpc
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.delivery import turns
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -377,6 +378,28 @@ async def test_window_bounds_what_is_in_flight_and_acks_open_it(brokers: Brokers
         assert await stream.take(1) == [b"3"]
         await client.ack(messages[0])
         assert await stream.take(1) == [b"4"]
+
+
+async def test_consumer_with_many_messages_gets_the_next_ones_together(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await brokers.restart(delivery__max_unacked_messages=64)
+    async with RawClient(broker.broker_url) as client:
+        producer = await client.create_producer(T)
+        stream = await client.consume(T)
+        await send(client, producer, *map(str, range(70)))
+        messages = [await stream.next() for _ in range(64)]
+        await client.ack(messages[63])
+        assert await stream.take(1) == [b"64"], "also if it never acknowledges more"
+        monkeypatch.setattr(turns, "REFILL_S", 3_600.0)
+        pump = broker.registry.topics[0].subscriptions["s"]
+        for message in messages[:3]:
+            await client.ack(message)
+        statistics = pump.statistics()
+        assert statistics is not None
+        assert statistics.in_flight == 61
+        await client.ack(messages[3])
+        assert await stream.take(4) == [b"65", b"66", b"67", b"68"]
 
 
 async def test_answers_that_come_late_or_name_nothing_delivered_are_ok_and_ignored(
