@@ -354,7 +354,7 @@ class Broker(BrokerParts):
         self.spawn(self.following.run())
         if self.relay is not None:
             open_wire = wires(self.relay, self.ownership.url_of)
-            self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire))
+            self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire, self.chain))
         await self.ownership.office.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:

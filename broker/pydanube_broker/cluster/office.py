@@ -123,6 +123,7 @@ class Office:
         self._changes = 0  # of assignments and members, as they are watched
         self.moving: set[TopicId] = set()  # topics with a move in progress
         self.failed: set[TopicId] = set()  # topics whose last move was cancelled
+        self.member_gone: Callable[[], None] = lambda: None  # called when a broker is no longer registered
         # While this broker leads: lost brokers whose topics are taken over
         self.taken_over: Mapping[BrokerId, TakenOver] = {}
         self._load: Counter[BrokerId] = Counter()
@@ -545,6 +546,7 @@ class Office:
                 del self._members[broker_id]
                 self._gone[broker_id] = before, _wall_ms()
                 log.info("member_gone", extra={"broker_id": str(broker_id)})
+                self.member_gone()
             return
         self._members[broker_id] = after
         if before is None or before.load != after.load:

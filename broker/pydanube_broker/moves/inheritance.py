@@ -6,6 +6,7 @@ is deleted once no topic was read from it for `IDLE_S`, and at a start.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -28,8 +29,10 @@ from pydanube_broker.cluster.move_record import ChainRange
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.reading import pieces_of
-from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOptions
-from pydanube_broker.journal.helper import HelperSyncer
+from pydanube_broker.journal import Disk, Journal, JournalOptions
+from pydanube_broker.journal.helper import PrepareDone, SyncDone
+from pydanube_broker.journal.records import encode_file_header
+from pydanube_broker.journal.sync_program import prepare
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
@@ -159,8 +162,8 @@ class Inheritances:
             JournalOptions(segment_bytes=_SEGMENT_BYTES, tail_cache_bytes=_CACHE_BYTES),
             hub,
             disk=Disk(),
-            syncer=HelperSyncer(),
-            preparer=HelperPreparer(),
+            syncer=_NoSyncer(),
+            preparer=_ThreadPreparer(),
         )
         try:
             with self._worker_threads.pending():
@@ -181,6 +184,44 @@ class Inheritances:
             },
         )
         return Inherited(hub, self._worker_threads)
+
+
+class _NoSyncer:
+    """Syncs nothing: a replay is never used by a later process. A helper process would take half a second to start."""
+
+    def __init__(self) -> None:
+        self.done: SyncDone = lambda lsn, error, seconds: None
+
+    def open(self, slot: int, fd: int) -> None: ...
+
+    def forget(self, slot: int) -> None: ...
+
+    def sync(self, slots: tuple[int, ...], lsn: int) -> None:
+        asyncio.get_running_loop().call_soon(self.done, lsn, None, 0.0)
+
+    def close(self) -> None: ...
+
+
+class _ThreadPreparer:
+    """Prepares the few small segments of a replay in a thread."""
+
+    def __init__(self) -> None:
+        self.done: PrepareDone = lambda base, error: None
+        self._closed = False
+
+    def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
+        header = encode_file_header(base_lsn, segment_bytes)
+
+        def prepared(future: asyncio.Future[None]) -> None:
+            error = None if future.cancelled() else future.exception()
+            if not self._closed:
+                self.done(base_lsn, error if isinstance(error, OSError) else None)
+
+        running = asyncio.get_running_loop().run_in_executor(None, prepare, str(path), segment_bytes, header)
+        running.add_done_callback(prepared)
+
+    def close(self) -> None:
+        self._closed = True
 
 
 def _not_written(folder: Path, error: OSError) -> DiskFull | Unavailable:

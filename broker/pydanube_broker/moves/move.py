@@ -40,7 +40,7 @@ from typing import Final, assert_never
 from pydanube_core.errors import ClusterError, Conflict, Unavailable
 from pydanube_storage.catalog.catalog import Committed, head_key
 from pydanube_storage.catalog.records import CatalogHead
-from pydanube_storage.metadata import Absent, Guard, ModRevision, Put, Revision, Write
+from pydanube_storage.metadata import Absent, Guard, ModRevision, Put, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
@@ -209,11 +209,11 @@ def settle(change: Change, witnesses: Witnesses) -> Change:
     return replace(change, after=replace(change.after, epoch=epoch))
 
 
-def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
+def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[Guard]]:
     """Return the writes of a settled change and their guards."""
     after = change.after
     key = keys.assignment_key(after.topic_id)
-    writes: list[Write] = [Put(key, after.to_json())]
+    writes: list[Put] = [Put(key, after.to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
         case Step.TAKE_AWAY:
@@ -242,7 +242,23 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Write], list
     return writes, guards
 
 
-def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Write], guards: list[Guard]) -> None:
+def joined(
+    taken: Change, assigned: Change, witnesses: Witnesses, by: Witnesses
+) -> tuple[list[Put], list[Guard]]:
+    """Return the writes and guards of `take_away` and the `assign` that follows it, as one transaction.
+
+    Args:
+        witnesses: of `taken`.
+        by: of `assigned`.
+    """
+    assert (taken.step, assigned.step) == (Step.TAKE_AWAY, Step.ASSIGN)
+    before, conditions = transaction(taken, witnesses)
+    writes, guards = transaction(assigned, by)
+    assert guards[0] == conditions[0], "both change the assignment that was read"
+    return [writes[0], *before[1:], *writes[1:]], [*conditions, *guards[1:]]
+
+
+def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Put], guards: list[Guard]) -> None:
     assert witnesses.counter is not None
     assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
     guards.append(witnesses.counter.guard)
@@ -250,7 +266,7 @@ def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Write], g
 
 
 def _raise_head(
-    epoch: Epoch, witnesses: Witnesses, after: Assignment, writes: list[Write], guards: list[Guard]
+    epoch: Epoch, witnesses: Witnesses, after: Assignment, writes: list[Put], guards: list[Guard]
 ) -> None:
     key, found = head_key(after.topic_id), witnesses.head
     writes.append(Put(key, _raised(found, epoch, witnesses).to_json()))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
+import anyio
+from pydanube_core.errors import ClusterError
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
@@ -15,6 +18,8 @@ from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.moves.move import LeaderView, Witnesses, leaders_change, transaction
 
 log = logging.getLogger("pydanube.cluster")
+
+_AT_ONCE: Final = 16  # topics whose steps are taken concurrently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,25 @@ class MoveLeader:
             # The watched assignment is checked first, so that progressing moves cost the store nothing.
             if leaders_change(place, Revision(0), self._view(place, brokers, place.epoch)) is not None:
                 await self.take_step(place.topic_id, brokers)
+
+    async def take_steps(self, topics: Iterable[TopicId], brokers: Brokers) -> None:
+        """Take the step of each of these topics, some concurrently. Raises as `look_after`."""
+        errors: list[ClusterError] = []
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def take(topic_id: TopicId) -> None:
+            async with limiter:
+                try:
+                    if not errors:
+                        await self.take_step(topic_id, brokers)
+                except ClusterError as error:
+                    errors.append(error)
+
+        async with anyio.create_task_group() as group:
+            for topic_id in topics:
+                group.start_soon(take, topic_id)
+        if errors:
+            raise errors[0]
 
     async def take_step(self, topic_id: TopicId, brokers: Brokers) -> None:
         """Read one topic's assignment, and take the leader's step for it if one is due."""

@@ -50,8 +50,8 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.health import Health
-from pydanube_broker.tier.chain_work import TierChains
 from pydanube_broker.tier.fragments import copy_parts
+from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.tier.lost_and_found import LostAndFound, left_behind
 from pydanube_broker.tier.tier import Tier
@@ -97,14 +97,15 @@ class Moves:
         self._mover: Mover | None = None
         self._draining = anyio.Event()
         self._sealed: set[TopicId] = set()  # for the leader, which assigns them
-        self._any_sealed = anyio.Event()
+        self._is_gone = False  # a member, since the leader's last look
+        self._wake_leader = anyio.Event()
         self._early: dict[TopicId, tuple[Assignment | None, Revision]] = {}
 
     def seen(self, topic_id: TopicId, assignment: Assignment | None, revision: Revision) -> None:
         """Take in an assignment as read or watched."""
         if assignment is not None and assignment.stage is Stage.SEALED:
             self._sealed.add(topic_id)
-            self._any_sealed.set()
+            self._wake_leader.set()
         if self._mover is None:
             self._early[topic_id] = (assignment, revision)
         else:
@@ -116,6 +117,7 @@ class Moves:
         load: Callable[[], Mapping[str, float] | None],
         health: Health,
         open_wire: OpenWire,
+        chain: JournalChain,
     ) -> None:
         """Carry out moves, until cancelled. A lone broker has none.
 
@@ -123,11 +125,13 @@ class Moves:
             load: returns the load of this broker (`cluster.owner_choice`), for the choice of owners. None if not yet
                 measured.
             open_wire: opens a stream of copies to another broker.
+            chain: of this broker. Its process reads the chains of others, too.
         """
         office = self._registry.ownership.office
         if not self._registry.ownership.several:
             return
         self._tier = tier
+        office.member_gone = self._member_gone
         me = BrokerId(int(self._registry.ownership.me.broker_id))
         self._health = health
         copies = Copies(open_wire)
@@ -141,18 +145,17 @@ class Moves:
             wall_ms=now_ms,
         )
         self._registry.ownership.on_their_way = mover.seats
-        self._kept = KeptStates(tier.child.call, tier.cluster)
-        chains = TierChains(tier.child.call)
+        self._kept = KeptStates(tier.child.call, chain.call, tier.cluster)
         self.taking = RemovedBrokers(
             self._store,
             self._registry.catalog,
             self._kept,
             tier.cluster,
-            TakeOvers(self._store, chains, tier.cluster, self._registry.catalog.aside),
+            TakeOvers(self._store, chain.store, tier.cluster, self._registry.catalog.aside),
         )
         self._left = LostAndFound(self._settings, me, self._hub, tier.cluster, tier.child)
         folder = self._hub.journal.folder.parent
-        self._inherited = Inheritances(chains, tier.cluster, folder, self._worker_threads)
+        self._inherited = Inheritances(chain.store, tier.cluster, folder, self._worker_threads)
         async with anyio.create_task_group() as group:
             await group.start(self._inherited.run)
             await group.start(mover.run)
@@ -241,7 +244,9 @@ class Moves:
         look_s = time.monotonic()
         while True:
             sealed = await self._sealed_by(look_s)
-            if (is_look := time.monotonic() >= look_s) or not office.leads():
+            is_look = self._is_gone or time.monotonic() >= look_s
+            self._is_gone = False
+            if is_look or not office.leads():
                 look_s = time.monotonic() + LOOK_S
             if not office.leads():
                 leader, office.taken_over = None, {}
@@ -252,8 +257,7 @@ class Moves:
                     leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
                     losses = LossWatch(monotonic_ms(), LEASE_MS)
                 brokers = self._brokers(office)
-                for topic_id in sealed:  # its clients wait
-                    await leader.take_step(topic_id, brokers)
+                await leader.take_steps(sealed, brokers)  # their clients wait
                 if not is_look:
                     continue
                 due = losses.look(
@@ -284,11 +288,15 @@ class Moves:
         )
 
     async def _sealed_by(self, then_s: float) -> set[TopicId]:
-        """Wait for topics that were sealed since the last call, and return them."""
+        """Wait for topics that were sealed since the last call or a lost member, and return those topics."""
         with anyio.move_on_after(then_s - time.monotonic()):
-            await self._any_sealed.wait()
-        sealed, self._sealed, self._any_sealed = self._sealed, set(), anyio.Event()
+            await self._wake_leader.wait()
+        sealed, self._sealed, self._wake_leader = self._sealed, set(), anyio.Event()
         return sealed
+
+    def _member_gone(self) -> None:
+        self._is_gone = True
+        self._wake_leader.set()
 
     def takers(self) -> list[BrokerId]:
         """Return the brokers that take topics, those with the fewest first. Empty for a lone broker."""

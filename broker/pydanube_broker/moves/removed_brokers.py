@@ -3,15 +3,15 @@
 A removed broker loses all of its topics, a broker that may come back loses those that a plan names (`take_over`).
 
 The leader decides the offset at which a topic continues, and seals it. The next owner rebuilds it from the store
-(`topics.rebuilt_state`). Each topic is one guarded transaction, so two leaders, or a leader that is killed in between,
-do each of them exactly once.
+(`topics.rebuilt_state`). Each topic is sealed and assigned in one guarded transaction, several topics in one, so two
+leaders, or a leader that is killed in between, do each of them exactly once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
@@ -24,12 +24,12 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import RemovalFacts, TakeOverFacts, TopicLeft
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
-from pydanube_storage.metadata import GuardFailed, MetadataStore
+from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, MetadataStore, Put
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId, TopicId
+from pydanube_broker.cluster.assignment import Assignment, epoch_counter
+from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
 from pydanube_broker.cluster.office import Office, TakenOver
@@ -37,7 +37,7 @@ from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
-from pydanube_broker.moves.move import Witnesses, take_away, transaction
+from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
 from pydanube_broker.moves.take_over import Found, TakeOvers
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
@@ -46,7 +46,17 @@ from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.cluster")
 
-_AT_ONCE: Final = 200  # maximum topics of a broker in one `look`
+_AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
+_READ_AT_ONCE: Final = 32  # topics whose records are read concurrently
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """The transaction that gives one topic to its next owner. `facts`: for the log."""
+
+    writes: list[Put]
+    guards: list[Guard]
+    facts: Mapping[str, object]
 
 
 class RemovedBrokers:
@@ -180,12 +190,21 @@ class RemovedBrokers:
             self._said[broker_id], _ = await self._kept.read(broker_id)
         said = self._said[broker_id]
         targets = office.spread(topics)
+        prepared: list[_Prepared] = []
+        limiter = anyio.CapacityLimiter(_READ_AT_ONCE)
+
+        async def prepare(place: Assignment) -> None:
+            async with limiter:
+                found = await self._prepare(office, place, said, targets[place.topic_id], journal)
+            if found is not None:
+                prepared.append(found)
+
         async with anyio.create_task_group() as group:
             for place in places:
                 if place.topic_id in targets:
-                    group.start_soon(
-                        self._take, place.topic_id, broker_id, said, targets[place.topic_id], journal
-                    )
+                    group.start_soon(prepare, place)
+        while prepared:
+            await self._take(prepared)
 
     async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
         """Return the time of the broker's last report about its topics, or None if it never made one."""
@@ -285,55 +304,86 @@ class RemovedBrokers:
         record = self._record(place)
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
 
-    async def _take(
+    async def _prepare(
         self,
-        topic_id: TopicId,
-        owner: BrokerId,
+        office: Office,
+        place: Assignment,
         said: Mapping[int, LogState],
         target: BrokerId,
         journal: Found | None,
-    ) -> None:
+    ) -> _Prepared | None:
+        """Return the transaction that gives a topic of a lost broker to its next owner. None if it is not to go now."""
+        topic_id = place.topic_id
         key = keys.assignment_key(topic_id)
         try:
             item = await self._store.get(key)
             if item is None:
-                return
+                return None
             now = Assignment.of(key, item.value)
-            if now.broker_id != owner or not self._is_to_go(now):
-                return
+            if now.broker_id != place.broker_id or not self._is_to_go(now):
+                return None
             head = await self._objects.head(topic_id)
-            found = None if head is None else head.head
-            state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
-            end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
-            chain = None if journal is None else journal.chain
-            if now.stored and chain is not None:
-                end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
-            change = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
-            name = now.topic
-            folder = topic_folder(self._cluster, name.namespace, name.name, topic_id)
-            witnesses = Witnesses(
-                head=head,
-                folder=folder,
-                start_offset=state.start_offset,
-                resumes_at=end,
-                journal=None if journal is None or chain is None else journal.revision,
-            )
-            writes, guards = transaction(change, witnesses)
-            await self._store.transact(writes, guards=guards)
-        except GuardFailed:
-            return  # another leader was faster, or the topic was deleted, which the next look shows
+            counter = await epoch_counter(self._store, now.topic)
         except ClusterError as error:
             log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
+            return None
+        incarnation = office.alive().get(target)
+        if incarnation is None or not office.leads():
+            return None
+        found = None if head is None else head.head
+        state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
+        end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
+        chain = None if journal is None else journal.chain
+        if now.stored and chain is not None:
+            end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
+        taken = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
+        epoch = Epoch(max(counter.epoch, now.epoch) + 1)
+        assigned = assign(taken.after, item.mod_revision, target, incarnation=incarnation, epoch=epoch)
+        name = now.topic
+        witnesses = Witnesses(
+            head=head,
+            folder=topic_folder(self._cluster, name.namespace, name.name, topic_id),
+            start_offset=state.start_offset,
+            resumes_at=end,
+            journal=None if journal is None or chain is None else journal.revision,
+        )
+        by = Witnesses(leadership=office.leadership, counter=counter)
+        writes, guards = joined(taken, assigned, witnesses, by)
+        facts = {
+            "topic": str(name),
+            "broker_id": str(place.broker_id),
+            "known_to": begin,
+            "goes_on_at": end or None,  # None: at the end of the chain
+            "to": str(target),
+        }
+        return _Prepared(writes=writes, guards=guards, facts=facts)
+
+    async def _take(self, prepared: list[_Prepared]) -> None:
+        """Carry out some prepared transactions as one, and remove them from the list."""
+        taken: list[_Prepared] = []
+        writes: dict[str, Put] = {}
+        guards: dict[Guard, None] = {}
+        while prepared:
+            each = prepared[-1]
+            more = dict.fromkeys([*guards, *each.guards])
+            size = len(writes) + len(each.writes) + len(more)
+            # Two topics of one name share the counter of epochs
+            if taken and (size > MAX_OPERATIONS or any(write.key in writes for write in each.writes)):
+                break
+            writes.update((write.key, write) for write in each.writes)
+            guards = more
+            taken.append(prepared.pop())
+        try:
+            await self._store.transact(list(writes.values()), guards=list(guards))
+        except GuardFailed:
+            # Another leader was faster, the broker is back, or one of the topics was deleted
+            for one in taken if len(taken) > 1 else ():
+                await self._take([one])
+        except ClusterError as error:
+            log.warning("topics_not_taken_away", extra={"topics": len(taken), "error": error.message})
         else:
-            log.warning(
-                "topic_taken_away",
-                extra={
-                    "topic": str(now.topic),
-                    "broker_id": str(owner),
-                    "known_to": begin,
-                    "goes_on_at": end or None,  # None: at the end of the chain
-                },
-            )
+            for each in taken:
+                log.warning("topic_taken_away", extra=each.facts)
 
     async def head(self, topic_id: TopicId) -> CatalogHead:
         """Return the catalog's head of a topic that was taken away. Raises `MetadataUnavailable`."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydanube_storage.objects import ObjectStore
 
 from pydanube_broker.chain.store import names_below, read_object
-from pydanube_broker.tier.kept_states_work import Answer, Call
+from pydanube_broker.tier.kept_states_work import Answer, Call, KeptStatesWork
 
 THREADS: Final = 8  # pieces on their way, and a few reads beside them
 
@@ -20,7 +20,13 @@ class ChainWork:
         self._store = store
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
-        return {"create": self.create, "read": self.read, "names": self.names, "delete": self.delete}
+        return {
+            "create": self.create,
+            "read": self.read,
+            "names": self.names,
+            "delete": self.delete,
+            "states_newest": KeptStatesWork(self._store).newest,
+        }
 
     def create(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         return {"made": self._store.create(arguments["key"], blob)}, b""

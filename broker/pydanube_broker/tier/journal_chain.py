@@ -75,7 +75,8 @@ class JournalChain:
         self._url = options.url
         self._linger_s = linger_s
         self._child = TierChild(options, work="chain")
-        self.store = ChainCalls(self._child.call)
+        self.call = self._child.call
+        self.store = ChainCalls(self.call)
         self._place: Place | None = None  # the end of this start's fence
         self._writer: ChainWriter | None = None
         self._journal: Journal | None = None

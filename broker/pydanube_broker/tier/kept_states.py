@@ -25,10 +25,16 @@ log = logging.getLogger("pydanube.cluster")
 
 
 class KeptStates:
-    """Writes and reads reports. `call` calls the tier's process. Single user: the loop."""
+    """Writes and reads reports. Single user: the loop.
 
-    def __init__(self, call: Call, cluster: str) -> None:
-        self._call = call
+    Args:
+        write: calls the tier's process.
+        read: calls the chain's process, which starts sooner, because the topics of a lost broker wait.
+    """
+
+    def __init__(self, write: Call, read: Call, cluster: str) -> None:
+        self._write = write
+        self._read = read
         self._cluster = cluster
         self._written = b""  # the digest of the report written last
         self._count = 0
@@ -58,7 +64,7 @@ class KeptStates:
             return False
         self._count += 1
         name = f"{incarnation:020d}-{self._count:010d}.fragment"
-        await self._call("states_write", {"folder": self._folder(me), "name": name}, data)
+        await self._write("states_write", {"folder": self._folder(me), "name": name}, data)
         self._written = digest
         return True
 
@@ -70,7 +76,7 @@ class KeptStates:
         Raises `StoreUnavailable`.
         """
         folder = self._folder(broker_id)
-        found, data = await self._call("states_newest", {"folder": folder}, b"")
+        found, data = await self._read("states_newest", {"folder": folder, "awaited": True}, b"")
         if "written_ms" not in found:
             return {}, None
         states, slices = {}, Slices()

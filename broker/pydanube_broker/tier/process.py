@@ -66,6 +66,7 @@ class Session:
         self._active: Counter[int] = Counter()
         self._last_s: dict[int, float] = {}  # when a call of that value ended
         self._shown: int | None = None
+        self.idle = WRITING  # the priority without a call
         if file.exists():
             threading.Thread(target=self._follow, name="tier-priority", daemon=True).start()
 
@@ -83,7 +84,8 @@ class Session:
 
     def _wanted(self, now_s: float) -> int:
         recent = (value for value, at_s in self._last_s.items() if now_s - at_s < self._linger_s)
-        return min((*(value for value, count in self._active.items() if count), *recent), default=WRITING)
+        active = (value for value, count in self._active.items() if count)
+        return min((*active, *recent, self.idle))
 
     def _follow(self) -> None:
         while True:
@@ -156,6 +158,7 @@ class _Server:
                 from pydanube_broker.tier.chain_calls import THREADS, ChainWork
 
                 self._pools[READING] = ThreadPoolExecutor(THREADS, thread_name_prefix="chain")
+                self._session.idle = READING  # raising it takes 100 ms, for which the first piece would wait
                 self._calls = ChainWork(open_store(StoreOptions(**body["options"]))).calls()
                 self._answer(number, {"result": {"pid": os.getpid()}})
                 return

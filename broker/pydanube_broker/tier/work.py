@@ -41,7 +41,6 @@ from pydanube_storage.parquet.export import ExportWork
 from pydanube_storage.parquet.read import Expected, digest_of
 
 from pydanube_broker.telemetry.work import TelemetryWork
-from pydanube_broker.tier.chain_work import ChainWork
 from pydanube_broker.tier.fragments import FragmentWork
 from pydanube_broker.tier.kept_states_work import KeptStatesWork
 from pydanube_broker.tier.messages import pack_batches
@@ -88,7 +87,6 @@ class TierWork:
             "export_finish": self._exports.finish,
             "export_abort": self._exports.abort,
             **KeptStatesWork(self._store).calls(),
-            **ChainWork(self._store).calls(),
             **FragmentWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }

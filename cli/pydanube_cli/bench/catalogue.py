@@ -26,7 +26,7 @@ DEFAULT_MESSAGES: Final = {
 }
 OF_A_CLUSTER: Final = ("move", "failover", "cluster")  # these start three brokers and etcd
 OF_THE_TIER: Final = ("replay", "tier")
-DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000}
+DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000, "failover": 100}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
 DEFAULT_RUNS: Final = {
     **{"backlog": 3, "unary": 3, "topics": 1, "replay": 3, "tier": 3},

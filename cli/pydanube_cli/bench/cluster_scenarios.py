@@ -2,7 +2,7 @@
 
     move      moves a topic under load, moves one with 64 MB that the object store does not have and that is written at
               5 MB/s, and drains a broker with many quiet topics
-    failover  kills a broker and starts it again, and kills a leader
+    failover  kills a broker and starts it again, kills a leader, and loses a broker whose topics are taken over
     cluster   new topics, a topic on one of three beside a lone broker, calls that another broker carries, many idle topics
 
 A ratio that ends in `_to_bound` is the figure divided by its upper bound: 1 and below is within. The bounds
@@ -34,6 +34,7 @@ from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, unt
 from pydanube_cli.bench.payloads import percentiles_ms
 from pydanube_cli.bench.result import COUNTS, sum_verified
 from pydanube_cli.bench.role import for_every
+from pydanube_cli.bench.take_over_scenario import taken_over
 from pydanube_cli.render import prose
 
 LOADED: Final = 8  # concurrent senders to one topic
@@ -45,6 +46,7 @@ PARTITIONS: Final = 100
 PATIENCE: Final = Retry(max_elapsed_s=120.0)
 OFTEN: Final = replace(PATIENCE, max_delay_s=0.1)  # when the broker's return is measured
 LEASE_S: Final = 10.0
+FEW_TOPICS: Final = 100  # of a lost broker: they are taken over within 1 s, more within 3 s
 HEAVY_MESSAGE_BYTES: Final = 64 << 10
 HEAVY_BYTES: Final = 64 << 20  # of the heavy topic before its first move
 HEAVY_RATE: Final = 5_000_000 / HEAVY_MESSAGE_BYTES  # messages per second
@@ -234,7 +236,7 @@ async def _state(cluster: OwnCluster, broker_id: str, state: str) -> bool:
 
 
 async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
-    """Kill a broker and start it again, and kill the leader, each `runs` times."""
+    """Kill a broker and start it again, kill the leader, and lose a broker of `plan.topics`, each `runs` times."""
     late: list[float] = []
     ready: list[float] = []
     led: list[float] = []
@@ -257,18 +259,28 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
             await cluster.local.kill_broker(leader)
             led.append(await until(partial(_another, cluster, leader), "another leads"))
             await cluster.local.start_broker(leader)
+    taken, slowest, counts = await taken_over(plan.topics, runs, home)
     return {
         "median": {
             "restart_s": round(median(ready), 3),
             "topics_after_restart_s": _spread(late),
             "leader_s": _spread(led),
+            "taken_over": {
+                "topics": plan.topics,
+                "each_topic_s": _spread(taken),
+                "all_topics_s": _spread(slowest),
+            },
         },
         "raw": {"lease_s": LEASE_S},
         "ratio": {
             "topics_after_restart_to_bound": _share(max(late), 1.0),
             "leader_to_bound": _share(max(led), LEASE_S + 1),
+            "taken_over_to_bound": _share(max(slowest), 1.0 if plan.topics <= FEW_TOPICS else 3.0),
         },
-        "verified": dict.fromkeys(COUNTS, 0),
+        "verified": {
+            **dict.fromkeys(COUNTS, 0),
+            "taken_over": {name: sum(each[name] for each in counts) for name in COUNTS},
+        },
     }
 
 

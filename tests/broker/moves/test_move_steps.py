@@ -19,6 +19,7 @@ from pydanube_broker.moves.move import (
     assign,
     begin,
     cancel,
+    joined,
     leaders_change,
     open_topic,
     ready,
@@ -219,3 +220,20 @@ def test_the_leader_ends_what_hangs() -> None:
         change = leader(now, alive, waited)
         assert change is not None
         assert (change.after.broker_id, change.after.epoch) == (to, 7)
+
+
+def test_a_lost_owners_topic_is_sealed_and_assigned_in_one_transaction() -> None:
+    leadership = Leadership(broker_id=ONE, incarnation=LIFE, token=FencingToken(30))
+    counter_key = keys.epoch_key(SERVING.topic)
+    counter = EpochCounter(epoch=Epoch(3), guard=ModRevision(counter_key, Revision(31)))
+    taken = take_away(SERVING, NOW, TWO, at_ms=9)
+    assigned = assign(taken.after, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
+    sealing, by = Witnesses(folder="g", resumes_at=99), Witnesses(leadership=leadership, counter=counter)
+    writes, guards = joined(taken, assigned, sealing, by)
+    first, second = transaction(taken, sealing), transaction(assigned, by)
+    assert {write.key: write.value for write in writes} == {
+        write.key: write.value for write in (*first[0], *second[0])
+    }
+    assert len({write.key for write in writes}) == len(writes)
+    assert set(guards) == {*first[1], *second[1]}
+    assert len(set(guards)) == len(guards)
