@@ -110,6 +110,7 @@ def _traffic(answers: Sequence[TrafficFacts]) -> TrafficFacts:
 #: how the answers of the owners of a topic's partitions are combined
 _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "truncate_topic": _nothing,
+    "set_durability": all,
     "create_subscription": _nothing,
     "seek_subscription": _nothing,
     "purge_subscription": _nothing,

@@ -295,6 +295,12 @@ class TopicPort(Protocol):
     async def set_topic_policies(self, topic: str, changes: Mapping[str, int | None]) -> None:
         """Set some policies, None removes one. Takes effect immediately. Raises `InvalidArgument` for a partition."""
 
+    async def set_durability(self, topic: str, durability: str) -> bool:
+        """Set what publishes wait for. Return whether the owner has reached it, or False if that takes longer.
+
+        Raises `Conflict`, `StoreUnavailable`, `StoreUnsuitable`: the topic cannot be stored.
+        """
+
     async def create_subscription(self, topic: str, subscription: str, *, type: str, start: str) -> None:
         """Create a subscription on every partition. Raises `AlreadyExists`, `LimitReached`."""
 

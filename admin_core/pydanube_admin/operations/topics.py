@@ -101,6 +101,14 @@ class TopicDescription(Result):
     next_offset_reason: str | None = None
     tiered_offset: int | None  # below it everything is in the cold tier
     tiered_offset_reason: str | None = None
+    stored_until: int | None  # below it everything is in the object store, in the tier or the chain
+    stored_until_reason: str | None = None  # partitioned | not_copied
+    requests_per_hour: (
+        int | None
+    )  # of the chain that all topics of its broker share, on average since its start
+    requests_per_hour_reason: str | None = None
+    bytes_per_hour: int | None
+    bytes_per_hour_reason: str | None = None
     journal_bytes: int
     object_bytes: int
     policies: dict[str, Any]
@@ -276,6 +284,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
     topic = await find_topic(context, request.topic)
     own = topic.own
     split = PARTITIONED if own.partitions else None
+    uncopied = split or ("not_copied" if own.stored_until is None else None)
     because = await _in_use_because(context, topic)
     return TopicDescription.of(
         topic,
@@ -293,6 +302,12 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
         next_offset_reason=split,
         tiered_offset=None if split else own.tiered_offset,
         tiered_offset_reason=split or ("no_cold_tier" if own.tiered_offset is None else None),
+        stored_until=own.stored_until,
+        stored_until_reason=uncopied,
+        requests_per_hour=own.requests_per_hour,
+        requests_per_hour_reason=uncopied,
+        bytes_per_hour=own.bytes_per_hour,
+        bytes_per_hour_reason=uncopied,
         journal_bytes=sum(log.journal_bytes for log in topic.logs),
         kept_failure_policies={
             name: dict(kept) for log in topic.logs for name, kept in log.kept_failure_policies.items()

@@ -28,6 +28,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.cluster.namespace_operations import Namespaces
 from pydanube_broker.cluster.records import (
+    Durability,
     PartitionedRecord,
     PartitionedSpec,
     Stage,
@@ -210,6 +211,7 @@ class TopicCatalog:
         policies: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
         options: Mapping[str, Any] | None = None,
+        durability: Durability | None = None,
     ) -> list[TopicRecord]:
         """Change the settings that are given, of a partitioned topic in all parts. An empty schema removes it.
 
@@ -221,6 +223,8 @@ class TopicCatalog:
         changes: dict[str, Any] = {name: dict(value) for name, value in given.items() if value is not None}
         if schema is not None and not schema:
             changes["schema"] = None
+        if durability is not None:
+            changes["durability"] = durability
         await self._update(topic, lambda settings: changes)
         return self._logs(topic)
 

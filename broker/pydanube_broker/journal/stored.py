@@ -436,6 +436,16 @@ class StoredBatches:
         runs = self._runs.get(topic_id)
         return runs[0].first if runs else None
 
+    def offset_at_lsn(self, topic_id: int, lsn: int) -> int | None:
+        """Return the offset of the first batch whose record is at or above an address. None if there is none."""
+        following: int | None = None
+        for run in reversed(self._runs.get(topic_id, [])):
+            at = bisect_left(run.places, max(0, lsn - run.segment) << 32)
+            if at:
+                return run.bases[at] if at < len(run) else following
+            following = run.first
+        return following
+
     def offset_at_time(self, topic_id: int, time_ms: int) -> int | None:
         """Return the offset of the first batch appended at or after `time_ms`. None if there is none."""
         following: int | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from pydanube_core.errors import Unavailable
+from pydanube_core.errors import Fenced, Unavailable
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
@@ -329,6 +329,8 @@ class BrokersPart:
                 tier_backlog_bytes=0 if tier is None else tier.backlog_bytes,
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
+                chain=broker.chain.statistics(),
+                chain_fenced=isinstance(broker.chain.error, Fenced),
                 peer_memory=broker.peer_memory.statistics(),
                 longest_stop_s=0.0 if self._observation is None else self._observation.stops.longest_s(),
                 open_alerts=self._open_alerts(),

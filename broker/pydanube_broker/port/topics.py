@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from pydanube_core.facts import (
@@ -19,7 +19,7 @@ from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import deleted_meanwhile
 
-from pydanube_broker.cluster.records import TopicRecord, TopicSettings
+from pydanube_broker.cluster.records import Durability, TopicRecord, TopicSettings
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.schema.administration import SchemaAdministration
 from pydanube_broker.serving.administration import Administration
@@ -28,6 +28,8 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
+
+_REACHED_S: Final = 5.0  # maximum that a change of durability waits for the object store
 
 
 class TopicsPart(Administration):
@@ -156,6 +158,20 @@ class TopicsPart(Administration):
         for part in parts:
             await part.settled()
 
+    async def set_durability(self, topic: str, durability: str) -> bool:
+        registry = self._broker.registry
+        parts = registry.known_parts(TopicName.parse(topic))
+        level = Durability(durability)
+        if level is Durability.STORED:
+            await registry.check_stored()
+        await registry.catalog.update_topic(TopicName.parse(topic), durability=level)
+        for part in parts:
+            registry.policies.apply(part)
+        with anyio.move_on_after(_REACHED_S):
+            await self._broker.levels.until_reached(parts)
+            return True
+        return False
+
     async def forecast_retention(self, policies: Mapping[str, Mapping[str, int]]) -> RetentionFacts:
         slices, found = Slices(), RetentionFacts()
         registry = self._broker.registry
@@ -220,7 +236,18 @@ class TopicsPart(Administration):
             kept_failure_policies=self.kept_failure_policies(topic.name),
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
+            **self._stored(topic),
         )
+
+    def _stored(self, topic: Topic) -> dict[str, int]:
+        chain = self._broker.chain
+        found = chain.statistics()
+        if found is None or topic.durability == "memory":
+            return {}
+        requests, written = chain.per_hour
+        first = self._broker.journal.offset_at_lsn(topic.topic_id, found.stored_lsn)
+        until = topic.commit if first is None else min(topic.commit, max(first, topic.state.needed_offset))
+        return {"stored_until": until, "requests_per_hour": requests, "bytes_per_hour": written}
 
     def _parent(self, name: TopicName, parts: Sequence[TopicFacts]) -> TopicFacts:
         """Return a partitioned topic's facts as the sum of its parts."""

@@ -14,6 +14,7 @@ a topic moves its durability stays.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -46,6 +47,7 @@ class Levels:
         self._store = store
         self._storing = storing
         self._due: dict[int, None] = {}  # ids of topics to look at
+        self._at_work = 0  # the id of the topic that is changed now
         self._more = anyio.Event()
         self._done = anyio.Event()
 
@@ -55,17 +57,17 @@ class Levels:
             self._due[topic.topic_id] = None
             self._more.set()
 
-    async def until_reached(self, topics: list[Topic]) -> None:
+    async def until_reached(self, topics: Sequence[Topic]) -> None:
         """Wait until these topics have the durability of their records, or are not served here any more."""
         for topic in topics:
             self.look(topic)
-        while any(self._differs(topic) for topic in topics):
+        while any(self._differs(topic) or topic.topic_id == self._at_work for topic in topics):
             await self._done.wait()
 
     def _differs(self, topic: Topic) -> bool:
         served = self._hub.topics.get(topic.topic_id) is topic and topic.closed is None
-        wanted = topic.options.durability
-        return served and wanted is not Durability.MEMORY and topic.in_store != (wanted is Durability.STORED)
+        is_wanted = topic.options.durability is Durability.STORED
+        return served and topic.durability != Durability.MEMORY and topic.in_store != is_wanted
 
     async def run(self) -> None:
         """Change levels until cancelled, one topic after the other."""
@@ -79,12 +81,14 @@ class Levels:
                 topic = self._hub.topics.get(topic_id)
                 if topic is None or not self._differs(topic):
                     continue
+                self._at_work = topic_id
                 try:
                     await (self._lower(topic) if topic.in_store else self._raise(topic))
                 except ClusterError as error:  # also a topic that moves: tried again until it is there
                     failed[topic_id] = None
                     facts = {"topic": topic.name, "code": error.code, "error": error.message}
                     log.warning("durability_not_changed", extra=facts)
+                self._at_work = 0
                 done, self._done = self._done, anyio.Event()
                 done.set()
             if failed:

@@ -22,6 +22,7 @@ from prometheus_client.core import (
 )
 from pydanube_core.cursor_state import CursorState
 
+from pydanube_broker.chain import ChainStatistics
 from pydanube_broker.rpc.peer_memory import HeldForPeers
 from pydanube_broker.slices import Slices
 from pydanube_broker.status.metric_table import METRICS, MetricKind
@@ -60,6 +61,8 @@ class Gathered:
     tier_backlog_bytes: int
     tier_errors: int
     tier_objects: Mapping[str, int]  # work on objects → count
+    chain: ChainStatistics | None  # None: the journal is not copied
+    chain_fenced: bool
     peer_memory: HeldForPeers
     longest_stop_s: float
     open_alerts: Mapping[tuple[str, ...], int]  # (rule, severity) → count
@@ -140,6 +143,7 @@ class BrokerMetrics:
             family = _family(name)
             family.add_metric([], value)
             yield family
+        yield from _chain_families(now)
         yield self._fsync_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
@@ -238,6 +242,21 @@ def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
     declared = METRICS[name]
     kind = CounterMetricFamily if declared.kind is MetricKind.COUNTER else GaugeMetricFamily
     return kind(declared.name, declared.text, labels=declared.labels)
+
+
+def _chain_families(now: Gathered) -> Iterator[Metric]:
+    chain = now.chain
+    for name, value in (
+        ("danube_chain_pieces", 0 if chain is None else chain.pieces),
+        ("danube_chain_bytes", 0 if chain is None else chain.bytes),
+        ("danube_chain_failures", 0 if chain is None else chain.failures),
+        ("danube_chain_behind_bytes", 0 if chain is None else chain.behind_bytes),
+        ("danube_chain_behind_seconds", 0.0 if chain is None else chain.behind_s),
+        ("danube_chain_fenced", int(now.chain_fenced)),
+    ):
+        family = _family(name)
+        family.add_metric([], value)
+        yield family
 
 
 def _build_info(now: Gathered) -> Metric:

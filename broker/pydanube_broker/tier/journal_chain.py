@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,7 @@ class JournalChain:
         self.error: ClusterError | None = None  # why it is not open
         self._record_from: Callable[[int], Awaitable[None]] | None = None
         self._moved = asyncio.Event()
+        self._begun_s = time.monotonic()  # the writer
 
     @property
     def is_needed(self) -> bool:
@@ -103,6 +105,15 @@ class JournalChain:
     def from_number(self) -> int:
         """Number of the first piece that a reader needs."""
         return 1 if self.file is None else self.file.from_number
+
+    @property
+    def per_hour(self) -> tuple[int, int]:
+        """Requests that create pieces, and their bytes, in an hour like those since this start."""
+        found = self.statistics()
+        if found is None:
+            return 0, 0
+        hours = max(1.0, time.monotonic() - self._begun_s) / 3600
+        return round(found.pieces / hours), round(found.bytes / hours)
 
     def statistics(self) -> ChainStatistics | None:
         return None if self._writer is None else self._writer.statistics()
@@ -289,6 +300,7 @@ class JournalChain:
                     self._not_open(error)
                 self.error = error
                 await anyio.sleep(_AGAIN_S)
+        self._begun_s = time.monotonic()
         self._writer = ChainWriter(
             self.store,
             _Source(self._journal),

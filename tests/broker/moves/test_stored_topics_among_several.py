@@ -17,6 +17,7 @@ from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.office import Office
 from pydanube_broker.moves import moves
+from pydanube_broker.port import topics
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.errors import ClusterError, Conflict, Fenced
 from pydanube_core.names import TopicName
@@ -231,3 +232,44 @@ async def test_broker_that_was_fenced_acknowledges_nothing_and_comes_back(
         assert isinstance(fenced[0], Fenced)
         served = owner.registry.find(NAME)
         assert served is None or served.commit == len(FIRST)
+
+
+async def test_durability_that_is_raised_counts_once_everything_is_stored(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        owner = cluster.brokers[3]
+        await make(owner, "fsynced")
+        await publish(cluster, FIRST)
+        create, go_on = owner.chain.store.create, anyio.Event()
+
+        async def held(key: str, data: bytes) -> bool:
+            if "/probe/" not in key:
+                await go_on.wait()
+            return await create(key, data)
+
+        monkeypatch.setattr(owner.chain.store, "create", held)
+        monkeypatch.setattr(topics, "_REACHED_S", 0.1)
+        assert not await owner.port.set_durability("t", "stored")
+        assert not (await assignment(cluster)).stored
+        go_on.set()
+        assert (await publish(cluster, SECOND))[0] == 10
+        served = owner.registry.find(NAME)
+        assert served is not None
+        await until(lambda: served.in_store)
+        with anyio.fail_after(30):
+            while not (await assignment(cluster)).stored:  # noqa: ASYNC110  (it is in the store)
+                await anyio.sleep(0.02)
+        assert (await publish(cluster, THIRD))[1] == "stored"
+        await lost(cluster, 3)
+        shutil.rmtree(tmp_path / "broker-3")
+        await until(lambda: cluster.serves_name("t"))
+        assert (await publish(cluster, FIRST))[0] == 22
+        assert await read_all(cluster, "t", 32) == FIRST + SECOND + THIRD + FIRST
+
+        # lowered: its next loss costs a jump, and it waits for its owner
+        heir = cluster.owner("t")
+        monkeypatch.setattr(topics, "_REACHED_S", 30.0)
+        assert await heir.port.set_durability("t", "fsynced")
+        assert not (await assignment(cluster)).stored
+        assert (await publish(cluster, SECOND))[1] == "fsynced"

@@ -24,6 +24,7 @@ from pydanube.admin.generated.results import (
     ChangedBroker,
     ChangedCompatibility,
     ChangedConnector,
+    ChangedDurability,
     ChangedFailurePolicy,
     ChangedNamespace,
     ChangedQuota,
@@ -1784,6 +1785,18 @@ class TopicsOperations(KeywordsNamed):
     ) -> Plan[ReplayedTopic]:
         """What `replay` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.replay", locals(), ReplayedTopic, long_running=True)
+
+    async def set_durability(
+        self, topic: str, *, durability: Literal["fsynced", "stored"], plan_token: str | None = None
+    ) -> ChangedDurability:
+        """Set what publishes to a topic wait for: the disk of its broker, or the object store."""
+        return await self._caller.call("topics.set_durability", locals(), ChangedDurability)
+
+    async def plan_set_durability(
+        self, topic: str, *, durability: Literal["fsynced", "stored"]
+    ) -> Plan[ChangedDurability]:
+        """What `set_durability` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "topics.set_durability", locals(), ChangedDurability)
 
     async def set_policies(
         self,

@@ -1369,6 +1369,12 @@ class TopicDescription(Result):
     next_offset_reason: str | None = None
     tiered_offset: int | None
     tiered_offset_reason: str | None = None
+    stored_until: int | None
+    stored_until_reason: str | None = None
+    requests_per_hour: int | None
+    requests_per_hour_reason: str | None = None
+    bytes_per_hour: int | None
+    bytes_per_hour_reason: str | None = None
     journal_bytes: int
     object_bytes: int
     policies: dict[str, Any]
@@ -1455,6 +1461,15 @@ class ReplayedTopic(Result):
     to: str
     messages: int
     ranges: list[ReplayedRange]
+
+
+class ChangedDurability(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    durability: str
+    reached: bool
 
 
 class ChangedTopicPolicies(Result):

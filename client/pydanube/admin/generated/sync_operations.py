@@ -346,6 +346,8 @@ class SyncTopicsOperations(InLoop[TopicsOperations]):
     plan_move = Wrapped(Blocking(TopicsOperations.plan_move), SyncPlan)
     replay = Blocking(TopicsOperations.replay)
     plan_replay = Wrapped(Blocking(TopicsOperations.plan_replay), SyncPlan)
+    set_durability = Blocking(TopicsOperations.set_durability)
+    plan_set_durability = Wrapped(Blocking(TopicsOperations.plan_set_durability), SyncPlan)
     set_policies = Blocking(TopicsOperations.set_policies)
     plan_set_policies = Wrapped(Blocking(TopicsOperations.plan_set_policies), SyncPlan)
     set_validation_policy = Blocking(TopicsOperations.set_validation_policy)
