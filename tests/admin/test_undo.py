@@ -138,10 +138,13 @@ OF_SEVERAL_BROKERS = {"topics.move", "topics.unload", "cluster.rebalance"}
 #: undone where there are letters: test_dead_letters.py
 OF_LETTERS = {"dead_letters.replay"}
 
+#: undone on a disk: test_set_durability.py
+OF_A_DISK = {"topics.set_durability"}
+
 
 def test_every_change_that_can_be_undone_is_undone_here() -> None:
     undone = {name for name, _ in CHANGES} | {"topics.set_validation_policy"} | OF_GRANTS | OF_SEVERAL_BROKERS
-    undone |= OF_LETTERS
+    undone |= OF_LETTERS | OF_A_DISK
     assert undone == {name for name, operation in OPERATIONS.items() if operation.undo is not None}
 
 

@@ -29,7 +29,7 @@ from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.retention import Keep
 from pydanube_broker.topics.topic import Topic
 
-_REACHED_S: Final = 5.0  # maximum that a change of durability waits for the object store
+REACHED_S: Final = 5.0  # maximum that a change of durability waits for the object store
 
 
 class TopicsPart(Administration):
@@ -167,7 +167,7 @@ class TopicsPart(Administration):
         await registry.catalog.update_topic(TopicName.parse(topic), durability=level)
         for part in parts:
             registry.policies.apply(part)
-        with anyio.move_on_after(_REACHED_S):
+        with anyio.move_on_after(REACHED_S):
             await self._broker.levels.until_reached(parts)
             return True
         return False

@@ -1,8 +1,11 @@
 """Chains under a store that loses, delays and doubles, owners that die, pause and come back: real writers, fences and readers.
 
 One seed decides everything; time is the loop's own. One producer sends the values 1, 2, 3 … to the broker it believes to
-be the owner, and sends again after each change what was not acknowledged. Every successor's log must hold, in order and
-once, every value that was acknowledged until then.
+be the owner, and sends again after each change what was not acknowledged. The invariants:
+
+* A value that is acknowledged is in the chain at that instant: below every fence, and no stray.
+* Every successor's log holds, in order and once, every value that was acknowledged until then.
+* Of two owners one acknowledges: after a fence an owner acknowledges nothing that it had not stored before.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from zlib import crc32
 
-from pydanube_broker.chain import Drop, Group, chain_end, fenced_end, pieces
+from pydanube_broker.chain import Drop, Group, Place, chain_end, fenced_end, piece_key, pieces
+from pydanube_broker.chain.piece import HEADER_BYTES as PIECE_HEADER_BYTES
+from pydanube_broker.chain.piece import NO_PIECE, decode_header
 from pydanube_broker.chain.source import Stretch
 from pydanube_broker.chain.writer import ChainWriter
 from pydanube_broker.journal.records import (
@@ -222,6 +227,21 @@ class World:
     journals: int = 1
     sent: int = 0
     stages: set[str] = field(default_factory=set)
+    _seen: dict[int, Place] = field(
+        default_factory=dict
+    )  # journal → the end of its chain, as far as it was read
+
+    def held(self, journal: int, from_number: int) -> int:
+        """Return up to which address the store holds a chain now."""
+        place = self._seen.get(journal) or Place(number=1)
+        if place.number < from_number:
+            place = Place(number=from_number)
+        while (data := self.store.objects.get(piece_key(CLUSTER, journal, place.number))) is not None:
+            header = decode_header(data[:PIECE_HEADER_BYTES], journal=journal, number=place.number)
+            begins = header.number == from_number > 1 and place.before == NO_PIECE
+            place = place.after(header) if begins or place.continued_by(header) else place.past_stray()
+        self._seen[journal] = place
+        return place.stored_lsn
 
 
 class Owner:
@@ -337,8 +357,7 @@ class Owner:
         if value == last + 1:
             end = self.folder.append(value, [each for _, each in self.values])
             self.values.append((end, value))
-            assert self.writer is not None
-            self.writer.written(self.folder.written_lsn)
+            self.written()
         elif value <= self.answered:
             self.acknowledge(value)  # a duplicate of what is stored
 
@@ -355,9 +374,19 @@ class Owner:
             self.world.stages.add("opened")
         if self.heir_of is not None:
             return
+        begun = self.answered
         while self.answered < len(self.values) and self.values[self.answered][0] <= lsn:
             self.answered += 1
+        if self.answered > begun:
+            held = self.world.held(self.folder.journal, self.record.from_number)
+            end = self.values[self.answered - 1][0]
+            assert end <= held, f"value {self.answered} ends at {end}, the store holds {held}"
         self.acknowledge(self.answered)
+
+    def written(self) -> None:
+        """Note that the journal has more."""
+        assert self.writer is not None
+        self.writer.written(self.folder.written_lsn)
 
     def acknowledge(self, value: int) -> None:
         assert self.error is None, "acknowledged after the fence"
@@ -510,4 +539,24 @@ class ChainDroppedEarly(Owner):
         return True
 
 
-BUGS = (FenceForgotten, LocalTailCommitted, LowestNameRead, ChainDroppedEarly)
+class AnsweredWhenWritten(Owner):
+    """Records count as stored when the own disk has them."""
+
+    def written(self) -> None:
+        super().written()
+        self.stored(self.folder.durable_lsn)
+
+
+class OpenedBeforeStored(Owner):
+    """An heir serves the topic before its own chain has what it took over."""
+
+    def begin(self, log: list[tuple[int, int]], place: Any, sent: int, term: int, from_number: int) -> None:
+        super().begin(log, place, sent, term, from_number)
+        if self.heir_of is not None and self.world.record is self.heir_of:
+            self.heir_of = None
+            self.world.record = self.record = Record(self.folder.journal)
+
+
+BUGS = (
+    FenceForgotten, LocalTailCommitted, LowestNameRead, ChainDroppedEarly, AnsweredWhenWritten, OpenedBeforeStored,
+)  # fmt: skip

@@ -10,17 +10,17 @@ import anyio
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.chain import fence
-from pydanube_broker.cluster import keys
+from pydanube_broker.chain import ChainObjects, fence
+from pydanube_broker.cluster import keys, office
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
-from pydanube_broker.cluster.office import Office
 from pydanube_broker.moves import moves
 from pydanube_broker.port import topics
 from pydanube_broker.settings.sections import Settings
 from pydanube_core.errors import ClusterError, Conflict, Fenced
 from pydanube_core.names import TopicName
+from pydanube_storage.objects import LocalStore
 
 from tests.broker.moves.test_moves_between_brokers import broker_id
 from tests.broker.moves.test_take_over_of_topics import lost, read_all, record_of, until_state
@@ -114,10 +114,7 @@ async def test_topic_of_a_lost_broker_continues_without_a_gap_or_a_jump(
 async def test_stored_topic_is_refused_while_an_older_build_may_serve_it(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def older(self: Office) -> set[BrokerId]:
-        return {BrokerId(7)}
-
-    monkeypatch.setattr(Office, "_holding_up", older)
+    monkeypatch.setattr(office, "holding_up", lambda *_: {BrokerId(7)})
     async with no_brokers(etcd, tmp_path, quick) as cluster:
         await cluster.start(1)
         with pytest.raises(Conflict, match="needs all brokers to run this build"):
@@ -218,10 +215,9 @@ async def test_broker_that_was_fenced_acknowledges_nothing_and_comes_back(
         fenced: list[ClusterError] = []
         owner.health.on_fenced = fenced.append
         record = await record_of(cluster, me)
-        leader = next(each for each in cluster.brokers.values() if each.registry.ownership.office.leads())
         await fence(  # as if its lease had ended
-            leader.moves.taking.take_overs._chains,
-            leader.tier.cluster,
+            ChainObjects(LocalStore(tmp_path / "objects")),
+            owner.tier.cluster,
             record.journal,
             record.from_piece,
             record.term + 1,
@@ -249,7 +245,7 @@ async def test_durability_that_is_raised_counts_once_everything_is_stored(
             return await create(key, data)
 
         monkeypatch.setattr(owner.chain.store, "create", held)
-        monkeypatch.setattr(topics, "_REACHED_S", 0.1)
+        monkeypatch.setattr(topics, "REACHED_S", 0.1)
         assert not await owner.port.set_durability("t", "stored")
         assert not (await assignment(cluster)).stored
         go_on.set()
@@ -269,7 +265,7 @@ async def test_durability_that_is_raised_counts_once_everything_is_stored(
 
         # lowered: its next loss costs a jump, and it waits for its owner
         heir = cluster.owner("t")
-        monkeypatch.setattr(topics, "_REACHED_S", 30.0)
+        monkeypatch.setattr(topics, "REACHED_S", 30.0)
         assert await heir.port.set_durability("t", "fsynced")
         assert not (await assignment(cluster)).stored
         assert (await publish(cluster, SECOND))[1] == "fsynced"
