@@ -138,6 +138,8 @@ class Declared:
         kind: the connector's class.
         topics: full names. A sink has every topic that it reads. A source has the topic of the file, if it names one.
         target: the settings for creating a source's topic.
+        epoch: number of times that the offsets of a declared sink were set. Positions in the target of another epoch do
+            not count.
         references: redacts resolved secrets in texts.
     """
 
@@ -150,6 +152,7 @@ class Declared:
     settings: Any
     delivery: Delivery
     shape: Shape
+    epoch: int = 0
     references: References = field(repr=False)
 
     @property
@@ -168,7 +171,8 @@ class Declared:
             InvalidArgument: the settings contradict each other.
         """
         try:
-            return self.kind(self.settings, name=self.name)
+            name = f"{self.name}.{self.epoch}" if self.epoch else self.name
+            return self.kind(self.settings, name=name)
         except ClusterError as error:
             error.message = self.references.clean(f"{self.path}: {error.message}")
             raise
@@ -209,7 +213,7 @@ def read_file(path: str | Path) -> Declared:
     return declared(tree, path=str(path))
 
 
-def declared(tree: dict[str, Any], *, path: str) -> Declared:
+def declared(tree: dict[str, Any], *, path: str, epoch: int = 0) -> Declared:
     """Check the content of a file. Errors show `path`. Raises as `read_file` does."""
     found = checked(_File, tree, path=path)
     kind = connector_class(found.connector, path=path)
@@ -227,6 +231,7 @@ def declared(tree: dict[str, Any], *, path: str) -> Declared:
         settings=settings,
         delivery=found.delivery,
         shape=found.shape,
+        epoch=epoch if is_sink else 0,
         references=references,
     )
     _check_names(made)

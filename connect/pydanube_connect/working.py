@@ -51,12 +51,12 @@ class _Run:
         self._state = ""
         self._since_ms = 0
 
-    async def run(self, client: Client, definition: str) -> None:
+    async def run(self, client: Client, definition: str, epoch: int) -> None:
         path = f"connector {self.name}"
         made: Declared | None = None
         try:
             with self.scope:
-                made = declared({**tomllib.loads(definition), "name": self.name}, path=path)
+                made = declared({**tomllib.loads(definition), "name": self.name}, path=path, epoch=epoch)
                 with logs_as(made):
                     self.runner = runner_of(made, client, stop=self.stop)
                     facts = self.runner.statistics
@@ -240,7 +240,7 @@ class GroupWorker:
             if seat.run is None and not seat.paused:
                 described = await self._client.admin.connectors.describe(name)
                 seat.run = _Run(name, described.generation)
-                tasks.start_soon(seat.run.run, self._client, described.definition)
+                tasks.start_soon(seat.run.run, self._client, described.definition, described.epoch)
 
     async def _share(self) -> None:
         """Leave one lease, if this worker holds more than its share of them."""

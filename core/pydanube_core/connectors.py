@@ -21,6 +21,9 @@ from pydanube_core.names import TopicName
 from pydanube_core.secrets import is_secret_name, without_secrets
 
 CONNECTORS: Final = "connect/connectors/"  # keys of the metadata store, below /admin/
+#: keys too, each a number that grows when positions of a sink are set. It is part of the name of the positions in the
+#: sink's target, and stays when the connector is deleted: its name may come again, and the positions are still there
+EPOCHS: Final = "connect/epochs/"
 LEASES: Final = "/default/connect-leases"
 REPORTS: Final = "/default/connect-reports"
 LOGS: Final = "/default/connect-logs"

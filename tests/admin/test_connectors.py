@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from pydanube_core.connectors import REPORT_COUNTS_MS, REPORTS
+from pydanube_core.connectors import LOGS, REPORT_COUNTS_MS, REPORTS
 
 from tests.admin.real_broker import Administered, administered
 
@@ -106,3 +106,67 @@ async def test_the_newest_report_counts_and_none_that_is_old(
     (item,) = (await cluster("connectors.list"))["items"]
     assert (item["state"], item["worker"]) == ("stopped", None)
     assert "danube connect worker --group default" in item["worker_reason"]
+
+
+def lines(connector: str, *said: tuple[str, str]) -> bytes:
+    each = [{"time_ms": n, "level": level, "text": text} for n, (level, text) in enumerate(said)]
+    return json.dumps({"connector": connector, "worker": "w", "lines": each}).encode()
+
+
+async def test_the_last_log_lines_of_a_connector_are_shown(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster("connectors.create", connector="c", definition=SINK)
+    assert (await cluster("connectors.logs", connector="c"))["items"] == []
+    await cluster("topics.create", topic=LOGS)
+    await cluster.publish(LOGS, *(lines("other", ("info", "not mine")) for _ in range(120)))
+    await cluster.publish(
+        LOGS, lines("c", ("info", "first"), ("error", "second")), b"no lines", lines("other")
+    )
+    await cluster.publish(
+        LOGS, lines("c", ("warning", "third"), ("debug", "hidden")), b'{"connector":"c","lines":[1]}'
+    )
+
+    async def shown(**more: Any) -> list[str]:
+        found = await cluster("connectors.logs", connector="c", **more)
+        return [item["untrusted"]["text"] for item in found["items"]]
+
+    assert await shown() == ["first", "second", "third"]
+    assert await shown(level="warning") == ["second", "third"]
+    assert await shown(lines=1) == ["third"]
+    monkeypatch.setattr("pydanube_admin.operations.connector_offsets.LOGS_KEPT_S", -60)
+    assert await shown() == [], "they are kept for an hour"
+
+
+async def test_offsets_of_a_sink_are_set_by_a_plan_while_it_rests(cluster: Administered) -> None:
+    await cluster("connectors.create", connector="c", definition=SINK)
+    await cluster("topics.create", topic="orders")
+    await cluster.publish("orders", *(b"%d" % n for n in range(10)))
+    running = await cluster.refused("connectors.reset_offsets", connector="c", plan_only=True)
+    assert (running.code, "Pause it" in running.message) == ("CONFLICT", True)
+    await cluster("connectors.pause", connector="c")
+    nothing = await cluster.refused("connectors.reset_offsets", connector="c", plan_only=True)
+    assert "has not run yet" in nothing.message
+    await cluster("subscriptions.create", topic="orders", subscription="connect-c", start="latest")
+    wrong = {"connector": "c", "place": "/default/other", "position": "1"}
+    assert (
+        "It has /default/orders"
+        in (await cluster.refused("connectors.set_offsets", **wrong, plan_only=True)).message
+    )
+    plan = await cluster("connectors.reset_offsets", connector="c", plan_only=True)
+    assert plan["diff"] == [{"path": "connectors/c/offsets//default/orders", "before": "10", "after": 0}]
+    assert "10 messages are written again" in str(plan)
+    done = await cluster("connectors.reset_offsets", connector="c", plan_token=plan["plan_token"])
+    assert done["items"] == [{"place": "/default/orders", "position": "0", "lag_messages": 10}]
+    assert (await cluster("connectors.describe", connector="c"))["epoch"] == 1
+    forward = {"connector": "c", "place": "/default/orders", "position": "4"}
+    plan = await cluster("connectors.set_offsets", **forward, plan_only=True)
+    assert plan["blast_radius"]["messages"] == 4, "they are passed over"
+    await cluster("connectors.set_offsets", **forward, plan_token=plan["plan_token"])
+    assert (await cluster("connectors.offsets", connector="c"))["items"][0]["position"] == "4"
+    plan = await cluster("connectors.delete", connector="c", plan_only=True)
+    await cluster("connectors.delete", connector="c", plan_token=plan["plan_token"])
+    await cluster("connectors.create", connector="c", definition=SINK)
+    assert (await cluster("connectors.describe", connector="c"))["epoch"] == 2, (
+        "its target still has the positions"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
+import anyio
 from pydanube_connect import (
     Batch,
     Guarantee,
@@ -88,3 +89,12 @@ class LinesSource(Source[NoSettings]):
 
     async def stored(self, batch: Batch) -> None:
         self.stored_up_to.append(batch.position or "")
+
+
+class SlowLines(LinesSource):
+    """The same, for a worker: it waits where it has no lines."""
+
+    async def read(self) -> Batch | None:
+        if (batch := await super().read()) is None:
+            await anyio.sleep(0.05)
+        return batch

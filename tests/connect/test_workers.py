@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from tests.connect.targets import HttpTarget
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
@@ -187,4 +189,51 @@ def test_what_is_declared_is_what_runs(
     publish(broker, "t", range(30, 40))
     time.sleep(3)
     assert not arrived(target, range(30, 31))
+    assert worker.stop() == 0
+
+
+def test_logs_are_reported_and_offsets_are_reset(
+    broker: BrokerProcess, tmp_path: Path, workers: contextlib.ExitStack
+) -> None:
+    broker.command("topics", "create", "t")
+    publish(broker, "t", range(10))
+    sink = f'connector = "delta-sink"\ntopic = "t"\n[settings]\ntable = "{tmp_path}/table"\n'
+    broker.command("connectors", "create", "sink", "--definition", sink)
+    source = 'connector = "tests.connect.own:SlowLines"\ntopic = "lines"\n'
+    broker.command("connectors", "create", "lines", "--definition", source)
+    worker = start(workers, broker, tmp_path, "w")
+
+    def rows() -> int:
+        with contextlib.suppress(TableNotFoundError):
+            return len(DeltaTable(str(tmp_path / "table")).to_pyarrow_table())
+        return 0
+
+    def position(connector: str) -> list[str]:
+        return [each["position"] for each in broker.ask("connectors.offsets", connector=connector)["items"]]
+
+    def published() -> int:
+        return int(broker.ask("topics.describe", topic="lines")["messages"])
+
+    wait_until(lambda: rows() == 10 and position("lines") == ["100"])
+    for name in ("sink", "lines"):
+        broker.command("connectors", "pause", name)
+    wait_until(lambda: {item["worker"] for item in items(broker).values()} == {None})
+    broker.command("connectors", "reset-offsets", "sink", "--yes")
+    (shard,) = broker.ask("connectors.offsets", connector="lines")["items"]
+    broker.command(
+        "connectors", "set-offsets", "lines", "--place", shard["place"], "--position", "40", "--yes"
+    )
+    for name in ("sink", "lines"):
+        broker.command("connectors", "resume", name)
+    wait_until(lambda: rows() == 20)
+    wait_until(lambda: published() == 160)
+    publish(broker, "t", range(10, 15))
+    wait_until(lambda: rows() == 25)
+    said = broker.ask("connectors.logs", connector="sink")["items"]
+    assert [item["untrusted"]["text"].split()[2] for item in said[:2]] == [
+        "connector_started",
+        "connector_ended",
+    ]
+    assert {item["worker"] for item in said} == {"w"}
+    assert b"connector_started" in broker.command("connectors", "logs", "sink").stdout
     assert worker.stop() == 0

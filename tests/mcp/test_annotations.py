@@ -54,6 +54,7 @@ async def state_of(cluster: Administered, *, plans: bool) -> dict[str, Any]:
 async def world() -> AsyncIterator[tuple[Administered, Client]]:
     async with administered() as cluster:
         await fill(cluster)
+        await cluster("subscriptions.create", topic="orders", subscription="connect-rests")
         await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
         async with (
             build_server(cluster.url, profile="full", toolsets="connectors") as server,
@@ -127,6 +128,8 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "connectors.resume": {"connector": "rests"},
     "connectors.restart": {"connector": "runs"},
     "connectors.delete": {"connector": "runs"},
+    "connectors.reset_offsets": {"connector": "rests"},
+    "connectors.set_offsets": {"connector": "rests", "place": "/default/orders", "position": "latest"},
     "tokens.create": {"name": "t"},
     "tokens.rotate": {},
     "tokens.revoke": {},

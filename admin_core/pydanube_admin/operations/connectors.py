@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydanube_core.connectors import (
     CONNECTORS,
+    EPOCHS,
     MOST_CONNECTORS,
     MOST_DEFINITION_CHARS,
     REPORT_COUNTS_MS,
@@ -25,11 +26,9 @@ from pydanube_core.errors import (
     AlreadyExists,
     ConnectorNotFound,
     InvalidArgument,
-    SubscriptionNotFound,
     TopicNotFound,
 )
 from pydanube_core.facts import MessageFacts
-from pydanube_core.names import TopicName
 from pydanube_core.refusals import changed_since
 from pydanube_core.units import format_time
 
@@ -40,11 +39,11 @@ from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, 
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.engine.stored_grants import state_values
-from pydanube_admin.operations.messages import CHUNK_BYTES, MessageItem, message_item
-from pydanube_admin.operations.subscriptions import subscription_facts
+from pydanube_admin.operations.messages import CHUNK_BYTES
 from pydanube_admin.operations.topics import find_topic
 
 MOST_REPORTS: Final = 500  # messages: 60 workers in the time that reports count
+_BLOCK: Final = 50  # messages that are read together
 MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 CHANGE: Final = "connectors:change"
 
@@ -81,10 +80,6 @@ class SetConnectorRequest(ConnectorRequest):
     definition: DefinitionArgument
 
 
-class ConnectorErrorsRequest(ConnectorRequest):
-    limit: Annotated[int, Field(ge=1, le=100, description="Newest refused records of each topic")] = 10
-
-
 class ConnectorItem(Result):
     identity: ClassVar = ("connector",)
 
@@ -112,27 +107,8 @@ class ConnectorDescription(ConnectorItem):
     records: int | None
     repeated: int | None
     retries: int | None
+    epoch: int  # grows when offsets of a sink are set
     position: dict[str, str]  # of each partition or shard, as the worker reported it last
-
-
-class ConnectorErrors(Result):
-    connector: str
-    state: str
-    last_error: str | None
-    refused: list[MessageItem]  # newest last; the attribute x-failure-reason says why
-    dead_letter_topics: list[str]
-
-
-class ConnectorOffset(Result):
-    place: str  # partition of a topic; shard of a source
-    position: str  # next offset of a sink; position of a source in its own form
-    lag_messages: int | None
-
-
-class ConnectorOffsets(Result):
-    connector: str
-    stored_in: str  # subscription of a sink, topic with the positions of a source
-    items: list[ConnectorOffset]
 
 
 class ChangedConnector(Change):
@@ -146,7 +122,7 @@ class DeletedConnector(Change):
     connector: str
 
 
-class _Report(BaseModel):
+class Report(BaseModel):
     """What a worker reports of one connector. Any producer may write to the topic, so values are checked."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -178,13 +154,13 @@ class _Report(BaseModel):
 )
 async def list_connectors(context: Context, request: SortedListRequest) -> Page[ConnectorItem]:
     matches = glob(request.filter)
-    reports = await _reports(context)
+    reports = await reports_of(context)
     records = [each for each in await _records(context) if matches(each.name)]
     return await page_of(
         context,
         ConnectorItem,
         records,
-        lambda record: ConnectorItem(**_facts(record, reports.get(record.name))),
+        lambda record: ConnectorItem(**item_facts(record, reports.get(record.name))),
         key=lambda record: (record.name,),
         request=request,
     )
@@ -199,94 +175,34 @@ async def list_connectors(context: Context, request: SortedListRequest) -> Page[
     examples=(Example({"connector": "orders-delta"}, "one connector"),),
 )
 async def describe_connector(context: Context, request: ConnectorRequest) -> ConnectorDescription:
-    record = await _found(context, request.connector)
-    report = (await _reports(context)).get(record.name)
+    record = await found_connector(context, request.connector)
+    report = (await reports_of(context)).get(record.name)
     return ConnectorDescription(
-        **_facts(record, report),
+        **item_facts(record, report),
         topics=topics_of(record.tree),
         definition=record.definition,
         records=None if report is None else report.records,
         repeated=None if report is None else report.repeated,
         retries=None if report is None else report.retries,
+        epoch=await epoch_of(context, record.name),
         position={} if report is None else report.position,
     )
 
 
-@operation(
-    "connectors.errors",
-    effect=Effect.READ,
-    tool="list_connector_errors",
-    title="Errors of a connector",
-    summary="Show a connector's last error and the newest records that it refused, with the reason.",
-    examples=(Example({"connector": "orders-delta"}, "its newest ten of each topic"),),
-)
-async def connector_errors(context: Context, request: ConnectorErrorsRequest) -> ConnectorErrors:
-    record = await _found(context, request.connector)
-    facts = _facts(record, (await _reports(context)).get(record.name))
-    subscription = _subscription(record)
-    refused: list[MessageItem] = []
-    found_in: list[str] = []
-    for topic in topics_of(record.tree):
-        name = f"{TopicName.parse(topic)}-dlq-{subscription}"
-        found = await _newest(context, name, request.limit)
-        found_in += [name] if found else []
-        refused += [message_item(message, CHUNK_BYTES)[0] for message in found]
-    return ConnectorErrors(
-        connector=record.name,
-        state=facts["state"],
-        last_error=facts["last_error"],
-        refused=refused,
-        dead_letter_topics=found_in,
-    )
+async def epoch_of(context: Context, name: str) -> int:
+    """Return how many times the offsets of a sink of that name were set."""
+    item = await context.port.read_state(EPOCHS + name)
+    return 0 if item is None else int(item.value)
 
 
-@operation(
-    "connectors.offsets",
-    effect=Effect.READ,
-    tool="list_connector_offsets",
-    title="Positions of a connector",
-    summary="Show how far a connector is: a sink in its topics, a source in the other system.",
-    examples=(Example({"connector": "orders-delta"}, "by partition or shard"),),
-)
-async def connector_offsets(context: Context, request: ConnectorRequest) -> ConnectorOffsets:
-    record = await _found(context, request.connector)
-    topics = topics_of(record.tree)
-    items: list[ConnectorOffset] = []
-    if _kind(record) != "source":
-        stored_in = _subscription(record)
-        for topic in topics:
-            try:
-                found = await subscription_facts(context, str(TopicName.parse(topic)), stored_in)
-            except (TopicNotFound, SubscriptionNotFound):
-                continue  # it has not run yet
-            items += [
-                ConnectorOffset(
-                    place=each.topic,
-                    position=str(each.state.next_unacked),
-                    lag_messages=each.state.lag_messages,
-                )
-                for each in found
-            ]
-        return ConnectorOffsets(connector=record.name, stored_in=stored_in, items=items)
-    namespace = TopicName.parse(topics[0]).namespace if topics else "default"
-    stored_in = f"/{namespace}/connect-{record.name}-positions"
-    for message in await _newest(context, stored_in, 1):
-        positions = _json(message.payload).get("positions")
-        items = [
-            ConnectorOffset(place=shard, position=str(position), lag_messages=None)
-            for shard, position in sorted(positions.items() if isinstance(positions, dict) else ())
-        ]
-    return ConnectorOffsets(connector=record.name, stored_in=stored_in, items=items)
-
-
-def _facts(record: ConnectorRecord, report: _Report | None) -> dict[str, Any]:
+def item_facts(record: ConnectorRecord, report: Report | None) -> dict[str, Any]:
     """Return the fields of an item, from the record and the newest report that counts."""
     tree = record.tree
     topics = topics_of(tree)
     kind = report.kind if report is not None else None
     return {
         "connector": record.name,
-        "kind": kind or _kind(record),
+        "kind": kind or kind_of(record),
         "kind_reason": "its class is known where it is installed, and no worker has reported it",
         "type": tree["connector"],
         "state": "paused" if record.paused else "stopped" if report is None else report.state,
@@ -306,52 +222,63 @@ def _facts(record: ConnectorRecord, report: _Report | None) -> dict[str, Any]:
     }
 
 
-def _kind(record: ConnectorRecord) -> str | None:
+def kind_of(record: ConnectorRecord) -> str | None:
     _, _, kind = str(record.tree["connector"]).rpartition("-")
     return kind if kind in ("source", "sink") else None
 
 
-def _subscription(record: ConnectorRecord) -> str:
+def subscription_of(record: ConnectorRecord) -> str:
     delivery = record.tree.get("delivery")
     given = delivery.get("subscription") if isinstance(delivery, dict) else None
     return given if isinstance(given, str) else f"connect-{record.name}"
 
 
-async def _reports(context: Context) -> dict[str, _Report]:
+async def reports_of(context: Context) -> dict[str, Report]:
     """Return the newest report of each connector. Of each worker the newest message counts, for `REPORT_COUNTS_MS`."""
     since_ms = context.now_ms() - REPORT_COUNTS_MS
-    found: dict[str, _Report] = {}
+    found: dict[str, Report] = {}
     workers: set[str] = set()
-    for message in reversed(await _newest(context, REPORTS, MOST_REPORTS)):
-        body = _json(message.payload)
+    async for message in newest_first(context, REPORTS, MOST_REPORTS):
+        if message.append_time_ms < since_ms:
+            break
+        body = json_object(message.payload)
         worker, connectors = body.get("worker"), body.get("connectors")
-        if message.append_time_ms < since_ms or not isinstance(worker, str) or worker in workers:
+        if not isinstance(worker, str) or worker in workers:
             continue
         workers.add(worker)
         for each in connectors if isinstance(connectors, list) else ():
             with suppress(ValidationError, TypeError):
-                report = _Report(**{**each, "worker": worker})
+                report = Report(**{**each, "worker": worker})
                 found.setdefault(report.connector, report)
     return found
 
 
-async def _newest(context: Context, topic: str, count: int) -> Sequence[MessageFacts]:
-    """Return the newest messages of a topic, of each partition; none if the topic does not exist."""
-    found: list[MessageFacts] = []
+async def newest_first(context: Context, topic: str, count: int) -> AsyncIterator[MessageFacts]:
+    """Yield up to `count` messages of each partition, the newest first. None if the topic does not exist."""
     try:
         logs = (await find_topic(context, topic)).logs
     except TopicNotFound:
-        return found
+        return
     for log in logs:
-        start = max(log.start_offset, log.next_offset - count)
-        if start < log.next_offset:
-            found += await context.port.read_messages(
-                log.topic, start=start, end=log.next_offset, max_messages=count, max_bytes=CHUNK_BYTES
-            )
-    return found
+        end = log.next_offset
+        oldest = max(log.start_offset, end - count)
+        while end > oldest:
+            start = at = max(oldest, end - _BLOCK)
+            block: list[MessageFacts] = []
+            while at < end:
+                found = await context.port.read_messages(
+                    log.topic, start=at, end=end, max_messages=_BLOCK, max_bytes=CHUNK_BYTES
+                )
+                if not found:
+                    break
+                block += found
+                at = found[-1].offset + 1
+            for message in reversed(block):
+                yield message
+            end = start
 
 
-def _json(payload: bytes) -> dict[str, Any]:
+def json_object(payload: bytes) -> dict[str, Any]:
     """Return the object of a payload; empty if it is none, since any producer may write to these topics."""
     try:
         found = json.loads(payload)
@@ -450,7 +377,7 @@ async def create_connector(context: Context, request: CreateConnectorRequest) ->
 
 async def _set(context: Context, request: SetConnectorRequest) -> tuple[ConnectorRecord, ConnectorRecord]:
     check_definition(request.definition)
-    before = await _found(context, request.connector)
+    before = await found_connector(context, request.connector)
     return before, replace(before, definition=request.definition, generation=before.generation + 1)
 
 
@@ -489,7 +416,7 @@ async def _with(
     context: Context, request: ConnectorRequest, *, paused: bool | None
 ) -> tuple[ConnectorRecord, ConnectorRecord]:
     """Return the record, and the record paused or not, with None as it is; a generation later if that is a change."""
-    before = await _found(context, request.connector)
+    before = await found_connector(context, request.connector)
     if paused is None:
         return before, replace(before, generation=before.generation + 1)
     if paused == before.paused:
@@ -552,7 +479,7 @@ async def restart_connector(context: Context, request: ConnectorRequest) -> Chan
 
 
 async def forecast_delete(context: Context, request: ConnectorRequest) -> Forecast:
-    return _forecast(request.connector, await _found(context, request.connector), None)
+    return _forecast(request.connector, await found_connector(context, request.connector), None)
 
 
 async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -> Undo:
@@ -569,7 +496,7 @@ async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -
     examples=(Example({"connector": "orders-delta"}, "it runs no more"),),
 )
 async def delete_connector(context: Context, request: ConnectorRequest) -> DeletedConnector:
-    await _found(context, request.connector)
+    await found_connector(context, request.connector)
     await _write(context, request.connector, None)
     return DeletedConnector(connector=request.connector)
 
@@ -583,7 +510,7 @@ async def _stored(context: Context, name: str) -> ConnectorRecord | None:
     return None if item is None else ConnectorRecord.from_bytes(item.value)
 
 
-async def _found(context: Context, name: str) -> ConnectorRecord:
+async def found_connector(context: Context, name: str) -> ConnectorRecord:
     found = await _stored(context, name)
     if found is None:
         raise ConnectorNotFound(

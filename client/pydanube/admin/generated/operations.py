@@ -27,6 +27,7 @@ from pydanube.admin.generated.results import (
     ChangedDurability,
     ChangedFailurePolicy,
     ChangedNamespace,
+    ChangedOffsets,
     ChangedQuota,
     ChangedRevocation,
     ChangedRole,
@@ -40,6 +41,7 @@ from pydanube.admin.generated.results import (
     ConnectorDescription,
     ConnectorErrors,
     ConnectorItem,
+    ConnectorLogs,
     ConnectorOffsets,
     ConsumerItem,
     CreatedSubscription,
@@ -429,6 +431,16 @@ class ConnectorsOperations(KeywordsNamed):
         """List declared connectors with state, worker, rate and last error."""
         return await self._caller.call("connectors.list", locals(), Page[ConnectorItem])
 
+    async def logs(
+        self,
+        connector: str,
+        *,
+        lines: int | None = None,
+        level: Literal["info", "warning", "error"] | None = None,
+    ) -> ConnectorLogs:
+        """Show the last log lines of a connector, of one hour, as its workers reported them."""
+        return await self._caller.call("connectors.logs", locals(), ConnectorLogs)
+
     async def offsets(self, connector: str) -> ConnectorOffsets:
         """Show how far a connector is: a sink in its topics, a source in the other system."""
         return await self._caller.call("connectors.offsets", locals(), ConnectorOffsets)
@@ -440,6 +452,14 @@ class ConnectorsOperations(KeywordsNamed):
     async def plan_pause(self, connector: str) -> Plan[ChangedConnector]:
         """What `pause` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.pause", locals(), ChangedConnector)
+
+    async def reset_offsets(self, connector: str, *, plan_token: str | None = None) -> ChangedOffsets:
+        """Let a paused connector begin anew: a sink at the oldest message, a source at its beginning."""
+        return await self._caller.call("connectors.reset_offsets", locals(), ChangedOffsets)
+
+    async def plan_reset_offsets(self, connector: str) -> Plan[ChangedOffsets]:
+        """What `reset_offsets` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.reset_offsets", locals(), ChangedOffsets)
 
     async def restart(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
         """Start a connector anew from its position, also one that has stopped with an error."""
@@ -466,6 +486,16 @@ class ConnectorsOperations(KeywordsNamed):
     async def plan_set(self, connector: str, *, definition: str) -> Plan[ChangedConnector]:
         """What `set` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.set", locals(), ChangedConnector)
+
+    async def set_offsets(
+        self, connector: str, *, place: str, position: str, plan_token: str | None = None
+    ) -> ChangedOffsets:
+        """Set the position of a paused connector at one place, a partition of a sink or a shard of a source."""
+        return await self._caller.call("connectors.set_offsets", locals(), ChangedOffsets)
+
+    async def plan_set_offsets(self, connector: str, *, place: str, position: str) -> Plan[ChangedOffsets]:
+        """What `set_offsets` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "connectors.set_offsets", locals(), ChangedOffsets)
 
 
 class ConsumersOperations(KeywordsNamed):

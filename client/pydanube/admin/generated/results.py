@@ -391,6 +391,7 @@ class ConnectorDescription(Result):
     records: int | None
     repeated: int | None
     retries: int | None
+    epoch: int
     position: dict[str, str]
 
 
@@ -436,6 +437,11 @@ class ConnectorItem(Result):
     generation: int
 
 
+class ConnectorLogs(Result):
+    connector: str
+    items: list[dict[str, Any]]
+
+
 class ConnectorOffset(Result):
     place: str
     position: str
@@ -445,6 +451,15 @@ class ConnectorOffset(Result):
 class ConnectorOffsets(Result):
     connector: str
     stored_in: str
+    items: list[ConnectorOffset]
+
+
+class ChangedOffsets(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    connector: str
+    generation: int
     items: list[ConnectorOffset]
 
 

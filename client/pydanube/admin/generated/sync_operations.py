@@ -110,15 +110,20 @@ class SyncConnectorsOperations(InLoop[ConnectorsOperations]):
     describe = Blocking(ConnectorsOperations.describe)
     errors = Blocking(ConnectorsOperations.errors)
     list = Blocking(ConnectorsOperations.list)
+    logs = Blocking(ConnectorsOperations.logs)
     offsets = Blocking(ConnectorsOperations.offsets)
     pause = Blocking(ConnectorsOperations.pause)
     plan_pause = Wrapped(Blocking(ConnectorsOperations.plan_pause), SyncPlan)
+    reset_offsets = Blocking(ConnectorsOperations.reset_offsets)
+    plan_reset_offsets = Wrapped(Blocking(ConnectorsOperations.plan_reset_offsets), SyncPlan)
     restart = Blocking(ConnectorsOperations.restart)
     plan_restart = Wrapped(Blocking(ConnectorsOperations.plan_restart), SyncPlan)
     resume = Blocking(ConnectorsOperations.resume)
     plan_resume = Wrapped(Blocking(ConnectorsOperations.plan_resume), SyncPlan)
     set = Blocking(ConnectorsOperations.set)
     plan_set = Wrapped(Blocking(ConnectorsOperations.plan_set), SyncPlan)
+    set_offsets = Blocking(ConnectorsOperations.set_offsets)
+    plan_set_offsets = Wrapped(Blocking(ConnectorsOperations.plan_set_offsets), SyncPlan)
 
 
 class SyncConsumersOperations(InLoop[ConsumersOperations]):
