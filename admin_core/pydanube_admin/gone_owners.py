@@ -16,6 +16,7 @@ import anyio
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
 from pydanube_core.errors import ClusterError, Unavailable
+from pydanube_core.refusals import gone_remedy
 from pydanube_core.units import counted, format_time, known_time
 
 from pydanube_admin.engine.context import system_now_ms
@@ -59,15 +60,7 @@ class GoneOwner:
 
     @property
     def _remedy(self) -> str:
-        copied = (
-            " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
-            if self.copies
-            else ""
-        )
-        return (
-            f"Start it again on its data directory, and nothing is lost.{copied} If that is gone for good: "
-            f"danube brokers remove {self.broker_id}"
-        )
+        return gone_remedy(self.broker_id, copied=self.copies)
 
     def sentence(self, topic: str) -> str:
         """Return the state of the topic, and the remedy."""

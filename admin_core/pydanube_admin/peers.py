@@ -14,6 +14,7 @@ part of, and the caller must be permitted to make that.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -95,7 +96,9 @@ def _answer(method: str) -> TypeAdapter[tuple[Any]]:
 CARRIED_CALL: Final = "/danube.relay.Administration/Call"
 ASK: Final = "peers."  # prefix of the name of a method that is called at another broker
 DEADLINE_S: Final = 5.0
-FORWARD_S: Final = 600.0
+FORWARD_S: Final = 600.0  # a replay or an export may take minutes
+# A broker that sends nothing for so long, and for as long again after a PING, hangs. A face waits for 10 s.
+KEEPALIVE_S: Final = 2.0
 TOPICS_NAMED: Final = 100  # topics of a broker that a list names
 SILENT_S: Final = 10.0  # how long a broker that did not answer is skipped: a task may make calls for hours
 
@@ -185,6 +188,12 @@ class Peers:
         why = f"broker {broker.broker_id} does not answer"
         return answer_of(method, await self._carried(broker, request, why, timeout_s=timeout_s))
 
+    async def call(self, broker: BrokerAddress, call: Any, *, timeout_s: float) -> dict[str, Any]:
+        """Return the result of a `CallRequest` that another broker carries out. Raises any `ClusterError`."""
+        why = f"broker {broker.broker_id} does not answer"
+        found: dict[str, Any] = json.loads(await self._carried(broker, call, why, timeout_s=timeout_s))
+        return found
+
     async def answer(self, method: str, arguments: bytes) -> bytes:
         """Answer another broker's call of a method of the port, for an authorized caller.
 
@@ -200,7 +209,9 @@ class Peers:
         if channel is None:
             shown = self._port.peer_certificates
             tls = Tls(ca=shown.ca, cert=shown.cert, key=shown.key) if url.startswith("https") else None
-            channel = self._channels[url] = OpsChannel(url, transport=Http2Transport(url, tls=tls))
+            channel = self._channels[url] = OpsChannel(
+                url, transport=Http2Transport(url, tls=tls, keepalive_s=KEEPALIVE_S)
+            )
         return channel
 
 

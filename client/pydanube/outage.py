@@ -1,4 +1,4 @@
-"""Log that the client waits for its broker: once per outage, not per topic or retry.
+"""Log that the client waits for its broker: once per outage, not per topic or retry, and again if the reason changes.
 
 Parts that wait are grouped by waiter (a producer, a consumer). The outage is over when none is left.
 """
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 NOTICE_S: Final = 1.0  # a broker that restarts, or a connection that breaks once, is not worth a line
+AGAIN_S: Final = 4.0  # between two lines of one outage. The second comes when the reason has changed
 
 _log = logging.getLogger("pydanube")
 
@@ -31,6 +32,7 @@ class Outage:
         self._waiting: dict[tuple[int, str], tuple[float, str, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._told = False
+        self._told_reason, self._told_at_s = "", 0.0
         self._ids = 0
 
     def waiter(self, what: str) -> Waiter:
@@ -49,6 +51,8 @@ class Outage:
         self._waiting[who] = (since_s, f"{what} waits for the broker at {url or self._url}", reason)
         if self._timer is None and not self._told:
             self._timer = loop.call_later(NOTICE_S, self._tell)
+        elif self._told and reason != self._told_reason and loop.time() - self._told_at_s >= AGAIN_S:
+            self._tell()
 
     def end(self, who: tuple[int, str]) -> None:
         """Note that `who` waits no longer: it got its answer, or gave up."""
@@ -74,7 +78,9 @@ class Outage:
             self._timer = loop.call_later(early_s, self._tell)
             return
         self._timer = None
-        self._told = True
+        if self._told and reason == self._told_reason:
+            return  # another part waits for another reason
+        self._told_reason, self._told_at_s = reason, loop.time()
         others = len(self._waiting) - 1
         _log.warning(
             "%s%s: %s; trying for up to %g s",
@@ -83,6 +89,7 @@ class Outage:
             reason or "it has not answered yet",
             self._max_elapsed_s,
         )
+        self._told = True
 
 
 class Waiter:

@@ -23,6 +23,22 @@ from pydanube_core.units import counted
 SHOWN_NAMES: Final = 20  # maximum of existing names in an error
 
 
+def gone_remedy(broker_id: str, *, copied: bool = False) -> str:
+    """Return what to do about a broker that is not registered and does not answer, while topics wait for it.
+
+    `copied`: its journal is copied into the object store.
+    """
+    copy = (
+        " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
+        if copied
+        else ""
+    )
+    return (
+        f"Start it again on its data directory, and nothing is lost.{copy} If that is gone for good: "
+        f"danube brokers remove {broker_id}"
+    )
+
+
 def audit_is_kept(topic: str) -> PermissionDenied:
     return PermissionDenied(
         f"{topic} holds the audit: it cannot be deleted or cut", field="topic", value=topic

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube import Producer, Retry, connect
+from pydanube import Producer, Retry, Unavailable, connect
+from pydanube.outage import NOTICE_S
 from pydanube.routing import Router, Routing
 from pydanube_broker.broker import Broker
 from pydanube_core.errors import ClusterError
@@ -192,6 +193,25 @@ async def test_partitions_whose_broker_is_gone_hold_up_no_message_without_a_key(
             with anyio.fail_after(60):
                 assert (await kept).partition == (await keyed).partition == min(down)
                 await until_in(down, later)
+
+
+async def test_who_waits_for_a_broker_that_is_gone_learns_which_and_what_to_do(
+    mortal: SeveralBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, gone = mortal.brokers[1], mortal.brokers[3]
+    topic = next(str(part) for part in PARTS if mortal.owner(str(part)) is gone)
+    gone_id = id_of(gone)
+    await mortal.stop(3)
+    await until(lambda: int(gone_id) not in first.registry.ownership.office.members)
+    async with connect(first.broker_url, retry=Retry(max_elapsed_s=NOTICE_S + 1)) as client:
+        for opened in (client.producer(topic), client.consumer(topic, "s")):
+            with pytest.raises(Unavailable) as caught:
+                await opened.__aenter__()
+            said = caught.value
+            assert (said.details["broker_id"], said.details["state"]) == (gone_id, "gone")
+            assert f"{topic} waits for broker {gone_id}" in said.message
+            assert f"danube brokers remove {gone_id}" in said.message
+    assert f"{topic} waits for broker {gone_id}" in caplog.text, "as a warning, long before the error"
 
 
 async def until_in(partitions: set[int], producer: Producer) -> None:

@@ -128,3 +128,19 @@ def test_commands_say_for_what_they_wait(command: str, tmp_path: Path) -> None:
     assert f"waits for the broker at {url}" in said.splitlines()[0]
     assert said.count("waits for") == 1
     assert "Traceback" not in said
+
+
+async def test_a_new_reason_is_told_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the broker is gone shows only when its lease has ended."""
+    monkeypatch.setattr("pydanube.outage.AGAIN_S", 0.0)
+    waiter = Outage("http://b", 60).waiter("the producer on /default/t")
+    waiter.begin("t", "http://b", "refused")
+    await _told(caplog, 1)
+    for reason in ("refused", "it is gone", "it is gone"):
+        waiter.begin("t", "http://b", reason)
+    assert [record.getMessage().split(": ")[1].split(";")[0] for record in caplog.records] == [
+        "refused",
+        "it is gone",
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import grpc
 import pytest
-from pydanube import connect
+from pydanube import Unavailable, connect
 
 from tests.broker.official.raw_client import RawClient
 from tests.e2e.test_removed_broker import ask, planned
@@ -57,3 +57,29 @@ async def test_what_waits_at_a_broker_that_is_removed_meanwhile_is_refused(tmp_p
             await again.send(b"after")
             async with sdk.reader(TOPIC, start="earliest") as reader:
                 assert [(await anext(reader)).payload for _ in range(2)] == [b"before", b"after"]
+
+
+async def test_a_call_for_a_broker_that_hangs_ends_before_its_caller_gives_up(tmp_path: Path) -> None:
+    """It is still registered, so the call is forwarded to it. A forwarded call may take minutes."""
+    with ExitStack() as stack:
+        etcd = stack.enter_context(EtcdMembers(tmp_path / "etcd"))
+        options: dict[str, Any] = {
+            "arguments": ["--metadata", etcd.url("/cluster")],
+            "environment": {"DANUBE_TIER__URL": str(tmp_path / "objects")},
+        }
+        one = stack.enter_context(BrokerProcess(tmp_path / "one", **options))
+        await ask(one.admin, "topics.create", topic=TOPIC)
+        two = stack.enter_context(BrokerProcess(tmp_path / "two", **options))
+        hangs = (await ask(one.admin, "brokers.status"))["broker_id"]
+        assert (await ask(two.admin, "topics.describe", topic=TOPIC))["owner"] == hangs
+        one.pause()
+        try:
+            with pytest.raises(Unavailable, match="does not answer") as caught:
+                await ask(two.admin, "messages.peek", topic=TOPIC)
+            assert hangs in caught.value.message
+            listed = await ask(two.admin, "topics.list")
+            assert listed["items"] == []
+            [missing] = listed["not_seen"]
+            assert (missing["broker_id"], missing["topics"]) == (hangs, [TOPIC])
+        finally:
+            one.resume()

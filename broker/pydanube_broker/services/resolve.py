@@ -64,6 +64,7 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
                 topic_id=topic.topic_id,
                 broker_url=access.connect_url or topic.broker_url,
                 epoch=topic.epoch,
+                waits_for=topic.waits_for,
             )
             for topic in topics
         ],

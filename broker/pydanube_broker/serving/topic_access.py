@@ -42,7 +42,10 @@ _MOST_ASKING: Final = 256  # waiting reads. Beyond that, a flood of unknown name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A concrete topic and its owner. `broker_url` is empty if there is none."""
+    """A concrete topic and its owner. `broker_url` is empty if there is none.
+
+    `waits_for` is the owner's id if it is not registered, else empty.
+    """
 
     topic: TopicName
     topic_id: int
@@ -50,6 +53,7 @@ class Placed:
     broker_url: str
     epoch: int
     max_message_bytes: int
+    waits_for: str = ""
 
     @property
     def name(self) -> str:
@@ -108,6 +112,12 @@ class Placement:
         registry = self._registry
         served, place = registry.find(record.topic), registry.ownership.office.place(record.topic_id)
         owner = registry.ownership.owner(record.topic_id)
+        is_gone = (
+            served is None
+            and place is not None
+            and place.is_served
+            and place.broker_id not in registry.ownership.office.members
+        )
         if served is not None:
             epoch, largest = served.state.epoch, served.max_message_bytes
         else:
@@ -120,6 +130,7 @@ class Placement:
             broker_url="" if owner is None else owner.broker_url,
             epoch=epoch,
             max_message_bytes=largest,
+            waits_for=str(place.broker_id) if is_gone and place is not None else "",
         )
 
     async def reach(self, name: TopicName) -> None:

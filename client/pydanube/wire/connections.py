@@ -18,6 +18,7 @@ from pydanube.options import ConsumerOptions
 from pydanube.outage import Waiter
 from pydanube.retry import Retry
 from pydanube.topic_watch import Partitions, TopicChoice, TopicWatch
+from pydanube.wire.gone_owner import GoneOwner
 from pydanube.wire.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
@@ -36,7 +37,8 @@ class Connections:
         self._make = make
         self._retry = retry
         self._transports: dict[str, Transport] = {}
-        self._owners: dict[str, str] = {}  # concrete topic → url, from the latest Resolve, used once
+        # concrete topic → url, and the owner's id if it is not registered. From the latest Resolve, used once
+        self._owners: dict[str, tuple[str, str]] = {}
         self.usable = False
 
     def __len__(self) -> int:
@@ -161,16 +163,17 @@ class Connections:
         for partition in response.partitions:
             if partition.broker_url and len(self._known) < MOST_KNOWN:
                 self._known.setdefault(partition.broker_url)
-            self._owners[partition.topic] = partition.broker_url or self.url
+            self._owners[partition.topic] = partition.broker_url or self.url, partition.waits_for
         return response
 
     async def locate(self, concrete_topic: str) -> Transport:
         """Return the transport to the topic's owner, looked up for each connection because the topic may have moved."""
-        url = self._owners.pop(concrete_topic, None)
-        if url is None:
+        found = self._owners.pop(concrete_topic, None)
+        if found is None:
             await self._resolve(pb.ResolveRequest(topic=concrete_topic))
-            url = self._owners.pop(concrete_topic, self.url)
-        return self.to(url)
+            found = self._owners.pop(concrete_topic, (self.url, ""))
+        url, waits_for = found
+        return GoneOwner(self.to(url), concrete_topic, waits_for) if waits_for else self.to(url)
 
 
 def _unheard(reason: str) -> None:

@@ -31,7 +31,9 @@ class Http2Transport:
         token: TokenSource | None = None,
         tls: Tls | None = None,
         principal: str | None = None,
+        keepalive_s: float = KEEPALIVE_S,
     ) -> None:
+        self._keepalive_s = keepalive_s
         target, secure = parse_url(url)
         self._url = url
         if target.startswith(UNIX):
@@ -121,7 +123,7 @@ class Http2Transport:
             self._current = None
             link = await open_link(
                 self._url, self._host, self._port,
-                tls=self._tls, patience_s=CONNECT_S, keepalive_s=KEEPALIVE_S,
+                tls=self._tls, patience_s=CONNECT_S, keepalive_s=self._keepalive_s,
             )  # fmt: skip
             if self._closed:
                 link.abort()

@@ -39,16 +39,18 @@ class ResolveResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., dispatch_strategy: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., partitioned: bool = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("topic", "topic_id", "broker_url", "epoch")
+    __slots__ = ("topic", "topic_id", "broker_url", "epoch", "waits_for")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_URL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: int
     broker_url: str
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    waits_for: str
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., epoch: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class MatchRequest(_message.Message):
     __slots__ = ("patterns", "limit")
