@@ -42,6 +42,7 @@ from pydanube_core.facts import (
     sums_of_parts,
 )
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
+from pydanube_core.ops_call import call_request
 
 from pydanube_admin.engine.places import by_id
 from pydanube_admin.gone_owners import GoneOwner, gone_owner
@@ -485,6 +486,41 @@ class ClusterWidePort:
     async def _note_on_its_way(self, topic: str) -> None:
         for broker_id in by_id(await self._port.owners(topic)):
             note_unseen(broker_id, f"{topic} is on its way to another broker")
+
+    async def call_others(
+        self,
+        operation: str,
+        arguments: Mapping[str, Mapping[str, Any]],
+        *,
+        principal: str,
+        face: str,
+        timeout_s: float = DEADLINE_S,
+    ) -> dict[str, dict[str, Any]]:
+        """Have an operation carried out at other brokers too, each for itself. Return the results by broker id.
+
+        Args:
+            arguments: by broker id.
+
+        Brokers that do not answer are noted.
+        """
+        for gone in await self._gone(None):
+            note_unseen(gone.broker_id, gone.why, gone=gone)
+        answers: dict[str, dict[str, Any]] = {}
+
+        async def one(broker: BrokerAddress) -> None:
+            request = call_request(operation, arguments[broker.broker_id], principal=principal, face=face)
+            try:
+                answers[broker.broker_id] = await self._peers.call(broker, request, timeout_s=timeout_s)
+            except (Unavailable, DeadlineExceeded) as error:
+                note_silent(broker.broker_id, error.message)
+            except ClusterError as error:
+                note_unseen(broker.broker_id, error.message)
+
+        async with anyio.create_task_group() as group:
+            for broker in await self._port.members():
+                if broker.broker_id in arguments and not is_silent(broker.broker_id):
+                    group.start_soon(one, broker)
+        return answers
 
     async def _everywhere(self, method: str, **given: Any) -> dict[str, Any]:
         for gone in await self._gone(None):

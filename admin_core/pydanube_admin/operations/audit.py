@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, Self
 
+import anyio
 from pydantic import Field
 from pydanube_core.audit_begin import BEGIN_KEY, AuditBegin
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName
+from pydanube_core.security.identity import relayed_by
 from pydanube_core.spelling import close_names, either, shown
 from pydanube_core.units import format_time, parse_moment_ms
 
+from pydanube_admin.cluster_wide_port import ClusterWidePort
 from pydanube_admin.engine.audit.audit_chain import (
     FIRST,
     KEYS_KEY,
@@ -34,15 +40,19 @@ from pydanube_admin.engine.models import (
     Change,
     Effect,
     ListRequest,
+    NotSeen,
     OptionalTopic,
     Page,
+    Place,
     Request,
     Result,
 )
 from pydanube_admin.engine.operation import every, next_call, operation
-from pydanube_admin.engine.page_tokens import begin_of, next_token
+from pydanube_admin.engine.page_tokens import begin_of, invalid_page, next_token, opened, scope_of, seal
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker
+from pydanube_admin.operations.brokers import this_broker
+from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
 # Records a page that has items; it may hold fewer than were asked for, and go on
 MAX_LOOKED_AT: Final = 20_000
@@ -68,6 +78,7 @@ class QueryAuditRequest(ListRequest):
 class AuditRecord(Result):
     """One record, as it is stored. What earlier versions did not write yet has a default."""
 
+    broker_id: str | None = None  # whose chain it is in
     seq: int
     call_id: str
     phase: str  # call | outcome
@@ -98,6 +109,9 @@ _REQUIRED: Final = {name for name, field in AuditRecord.model_fields.items() if 
 
 
 class ExportAuditRequest(Request):
+    broker_id: Annotated[
+        str | None, Field(max_length=32, description="Whose chain; without it, of the one that answers")
+    ] = None
     to: Annotated[
         str | None,
         Field(
@@ -114,6 +128,8 @@ class ExportAuditRequest(Request):
 
 
 class ExportedAudit(Change):
+    broker_id: str | None = None  # whose chain it is
+    other_brokers: list[str] = Field(default_factory=list)  # whose chains are not in it
     to: str | None  # the file; beside it, with .head, where the chain stands at its end
     into: str | None
     records: int
@@ -121,7 +137,10 @@ class ExportedAudit(Change):
     complete: bool  # nothing is left by now
 
 
-class VerifiedAudit(Result):
+class VerifiedChain(Result):
+    """The chain of one broker."""
+
+    broker_id: str
     records: int  # that are sound, before the first that is not
     intact: bool
     first_bad_seq: int | None
@@ -130,11 +149,27 @@ class VerifiedAudit(Result):
     chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
     forged: int  # altered, or written by nobody who has the key; whatever follows was looked at all the same
     first_seq: int  # older ones were deleted by the retention of the audit
+
+
+class VerifiedAudit(Result):
+    """The chains of all brokers that answer, and their sums. Each broker has a chain of its own."""
+
+    records: int
+    intact: bool  # each of these chains is
+    first_bad_seq: int | None  # of the first chain that is not intact
+    reason: str | None
+    verified: int
+    chain_only: int
+    forged: int
+    chains: list[VerifiedChain]
+    # Brokers that did not answer: their chains are not verified
+    not_seen: list[NotSeen] | None = Field(default=None, exclude_if=lambda value: value is None)
     as_of: str
 
 
 @operation(
     "audit.query",
+    at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Ask the audit",
     summary="List audit records, the newest first: who called what, when, by which face, and what came of it.",
@@ -145,8 +180,112 @@ class VerifiedAudit(Result):
     ),
 )
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
-    """Return the records that match, the newest first."""
+    """Return the records of all brokers that match, the newest first, and within a chain by sequence."""
+    port = context.port
+    if not isinstance(port, ClusterWidePort) or relayed_by.get():
+        return await _of_one_chain(context, request)
+    own, scope = _own_id(context), scope_of("audit.query", request)
+    places = {} if request.page is None else _places_in(request.page, scope)
+    asked = {
+        broker: {} if place is None else {"page": seal((place,), scope)}
+        for broker, place in ((each.broker_id, places.get(each.broker_id)) for each in await port.members())
+        if place != DONE and broker != own
+    }
+    given = request.model_dump(mode="json", exclude={"page"}, exclude_none=True)
+    answers = await port.call_others(
+        "audit.query",
+        {broker: {**given, **page} for broker, page in asked.items()},
+        principal=context.principal,
+        face=context.face,
+    )
+    chains = [
+        _ChainPage.of(
+            broker, [AuditRecord(**each) for each in answer["items"]], answer.get("next_page"), places, scope
+        )
+        for broker, answer in answers.items()
+    ]
+    if (place := places.get(own)) != DONE:
+        page = None if place is None else seal((place,), scope)
+        mine = await _of_one_chain(context, request.model_copy(update={"page": page}))
+        chains.append(_ChainPage.of(own, mine.items, mine.next_page, places, scope))
+    items = _merged(chains, request.limit)
+    places = places | {each.broker_id: each.place for each in chains}
+    more = any(each.place != DONE for each in chains)
+    return Page[AuditRecord](
+        items=items,
+        items_reason=None if items or more or request.page else none_because(request),
+        next_page=seal(tuple(chain.from_iterable(places.items())), scope) if more else None,
+        total=None,
+        as_of=format_time(context.now_ms()),
+    )
+
+
+DONE: Final = 0  # place of a chain of which nothing is left
+
+
+@dataclass(slots=True, kw_only=True)
+class _ChainPage:
+    """A page of one broker's chain. `place`: records below this sequence number are not shown yet."""
+
+    broker_id: str
+    items: deque[AuditRecord]
+    place: int
+    after: int  # the place after all items
+
+    @classmethod
+    def of(
+        cls,
+        broker_id: str,
+        records: Sequence[AuditRecord],
+        next_page: str | None,
+        places: Mapping[str, int],
+        scope: bytes,
+    ) -> Self:
+        items = deque(each.model_copy(update={"broker_id": broker_id}) for each in records)
+        after = DONE if next_page is None else int(opened(next_page, scope)[0])
+        newest = items[0].seq + 1 if items else after
+        return cls(broker_id=broker_id, items=items, place=places.get(broker_id, newest), after=after)
+
+    def take(self) -> AuditRecord:
+        record = self.items.popleft()
+        # The number of an altered record may be any. Each page goes on below the one before.
+        self.place = max(DONE, min(record.seq, self.place - 1)) if self.items else self.after
+        return record
+
+
+def _merged(chains: Sequence[_ChainPage], limit: int) -> list[AuditRecord]:
+    """Take the newest records of all chains. Stop where the next ones of a chain are not known yet."""
+    found: list[AuditRecord] = []
+    for each in chains:
+        if not each.items:
+            each.place = each.after
+    while len(found) < limit and (left := [each for each in chains if each.items]):
+        newest = max(left, key=lambda each: (each.items[0].time, each.broker_id))
+        found.append(newest.take())
+        if not newest.items and newest.after != DONE:
+            break
+    return found
+
+
+def _places_in(page: str, scope: bytes) -> dict[str, int]:
+    """Return the place in each broker's chain. Raises `PageInvalid`."""
+    key = opened(page, scope)
+    places = dict(zip(key[::2], key[1::2], strict=False))
+    if len(key) % 2 or not all(
+        isinstance(broker, str) and isinstance(place, int) and place >= DONE
+        for broker, place in places.items()
+    ):
+        raise invalid_page(page)
+    return {str(broker): int(place) for broker, place in places.items()}
+
+
+def _own_id(context: Context) -> str:
+    return context.port.life.partition("/")[0]
+
+
+async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
     await context.audit.settled()
+    own = _own_id(context)
     wanted = _Filter(context, request)
     next_offset, _ = await context.port.open_audit()
     begin = begin_of("audit.query", request, numbers=1)
@@ -172,7 +311,7 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
                 break
             end = offset
             if wanted.holds(record):
-                items.append(AuditRecord(**record))
+                items.append(AuditRecord(**{**record, "broker_id": own}))
                 if len(items) == request.limit:
                     break
         else:
@@ -278,9 +417,11 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
 
 @operation(
     "audit.export",
+    at=Place.BROKER,
     effect=Effect.CREATE,
     title="Export the audit",
-    summary="Append audit records as JSON lines to a file on the broker's machine, or to a topic; again, it goes on where it ended.",
+    summary="Append one broker's audit records as JSON lines to a file on its machine, or to a topic; again, it goes on where it "
+    "ended.",
     forecast=forecast_export_audit,
     idempotent=False,
     examples=(
@@ -291,6 +432,7 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
 async def export_audit(context: Context, request: ExportAuditRequest) -> ExportedAudit:
     _check_one(request)
     await context.audit.settled()
+    own = (await this_broker(context, request.broker_id)).broker_id
     into = None if request.into is None else str(TopicName.parse(request.into, field="into"))
     said = await context.port.export_audit(
         start=request.from_seq,
@@ -299,7 +441,10 @@ async def export_audit(context: Context, request: ExportAuditRequest) -> Exporte
         any_folder=sits_at_the_broker(),
         into=into,
     )
+    members = [each.broker_id for each in await context.port.members()]
     return ExportedAudit(
+        broker_id=own,
+        other_brokers=sorted({*members, *await context.port.missed()} - {own}),
         to=said["path"],
         into=into,
         records=said["records"],
@@ -322,14 +467,55 @@ def _before(begin: AuditBegin | None, start: int) -> Head | None:
 
 @operation(
     "audit.verify",
+    at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Verify the audit",
     summary="Check the hash chain and the MACs of the audit: how many records are verified, known by the chain only, or "
     "forged, and the first of these.",
-    examples=(Example({}, "the whole chain"),),
+    examples=(Example({}, "all chains, whole"),),
 )
 async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
-    """Check every record from the oldest on, and that none is missing at the end."""
+    """Verify the chains of all brokers."""
+    port = context.port
+    chains: list[VerifiedChain] = []
+    async with anyio.create_task_group() as group:
+
+        async def own() -> None:
+            chains.append(await _verified(context))
+
+        group.start_soon(own)
+        if isinstance(port, ClusterWidePort) and not relayed_by.get():
+            own_id = _own_id(context)
+            others: dict[str, dict[str, Any]] = {
+                each.broker_id: {} for each in await port.members() if each.broker_id != own_id
+            }
+            answers = await port.call_others(
+                "audit.verify", others, principal=context.principal, face=context.face, timeout_s=FORWARD_S
+            )
+            chains += [
+                VerifiedChain(**each)
+                for broker_id, answer in answers.items()
+                for each in answer.get("chains")
+                or [{**answer, "broker_id": broker_id}]  # of an older release
+            ]
+    chains.sort(key=lambda each: each.broker_id)
+    bad = next((each for each in chains if not each.intact), None)
+    return VerifiedAudit(
+        records=sum(each.records for each in chains),
+        intact=bad is None,
+        first_bad_seq=None if bad is None else bad.first_bad_seq,
+        reason=None if bad is None else bad.reason,
+        verified=sum(each.verified for each in chains),
+        chain_only=sum(each.chain_only for each in chains),
+        forged=sum(each.forged for each in chains),
+        chains=chains,
+        not_seen=not_seen(unseen()),
+        as_of=format_time(context.now_ms()),
+    )
+
+
+async def _verified(context: Context) -> VerifiedChain:
+    """Check every record of this broker from the oldest on, and that none is missing at the end."""
     await context.audit.settled()
     port = context.port
     end, _ = await port.open_audit()
@@ -374,7 +560,8 @@ async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
         check.found(
             Break(seq=end, reason="the chain's head in the metadata store is none: somebody altered it")
         )
-    return VerifiedAudit(
+    return VerifiedChain(
+        broker_id=_own_id(context),
         records=check.sound,
         intact=check.bad is None,
         first_bad_seq=None if check.bad is None else check.bad.seq,
@@ -383,5 +570,4 @@ async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
         chain_only=check.chain_only,
         forged=check.forged,
         first_seq=first_seq,
-        as_of=format_time(context.now_ms()),
     )

@@ -95,7 +95,8 @@ async def _audit(arguments: Mapping[str, Any], common: Common) -> dict[str, Any]
     from pydanube_storage.audit_file import AuditFile
 
     most = arguments.get("limit") or _RECORDS
-    topic = _audit_topic(common)
+    own = arguments.get("broker_id") or common.call("brokers.status")["broker_id"]
+    topic = _audit_topic(common, own)
     done = 0
     with AuditFile(Path(arguments["to"])) as file:
         start = file.next_after(arguments.get("from_seq"))
@@ -120,13 +121,12 @@ async def _audit(arguments: Mapping[str, Any], common: Common) -> dict[str, Any]
                     break
             file.append(group)
     return {
-        "to": arguments["to"], "into": None, "records": done, "next_seq": next_seq, "complete": done < most,
+        "broker_id": own, "to": arguments["to"], "into": None, "records": done, "next_seq": next_seq, "complete": done < most,
     }  # fmt: skip
 
 
-def _audit_topic(common: Common) -> str:
-    """Return the name of the audit of the broker that answers: each of several has its own."""
-    own = common.call("brokers.status")["broker_id"]
+def _audit_topic(common: Common, own: str) -> str:
+    """Return the name of a broker's audit: each of several has its own."""
     there = {
         item["topic"]
         for item in common.call("topics.list", {"namespace": SYSTEM_NAMESPACE, "limit": 1000})["items"]

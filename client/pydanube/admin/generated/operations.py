@@ -153,18 +153,20 @@ class AuditOperations(KeywordsNamed):
     async def export(
         self,
         *,
+        broker_id: str | None = None,
         to: str | None = None,
         into: str | None = None,
         from_seq: int | None = None,
         limit: int | None = None,
         plan_token: str | None = None,
     ) -> ExportedAudit:
-        """Append audit records as JSON lines to a file on the broker's machine, or to a topic; again, it goes on where it ended."""
+        """Append one broker's audit records as JSON lines to a file on its machine, or to a topic; again, it goes on where it ended."""
         return await self._caller.call("audit.export", locals(), ExportedAudit)
 
     async def plan_export(
         self,
         *,
+        broker_id: str | None = None,
         to: str | None = None,
         into: str | None = None,
         from_seq: int | None = None,

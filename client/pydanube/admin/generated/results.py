@@ -65,6 +65,8 @@ class ExportedAudit(Result):
     call_id: str = ""
     plan_id: str = ""
     undo_until: str | None = None
+    broker_id: str | None = None
+    other_brokers: list[str] = Field(default_factory=list)
     to: str | None
     into: str | None
     records: int
@@ -75,6 +77,7 @@ class ExportedAudit(Result):
 class AuditRecord(Result):
     """One record, as it is stored. What earlier versions did not write yet has a default."""
 
+    broker_id: str | None = None
     seq: int
     call_id: str
     phase: str
@@ -100,7 +103,10 @@ class AuditRecord(Result):
     key_id: str | None = None
 
 
-class VerifiedAudit(Result):
+class VerifiedChain(Result):
+    """The chain of one broker."""
+
+    broker_id: str
     records: int
     intact: bool
     first_bad_seq: int | None
@@ -109,6 +115,20 @@ class VerifiedAudit(Result):
     chain_only: int
     forged: int
     first_seq: int
+
+
+class VerifiedAudit(Result):
+    """The chains of all brokers that answer, and their sums. Each broker has a chain of its own."""
+
+    records: int
+    intact: bool
+    first_bad_seq: int | None
+    reason: str | None
+    verified: int
+    chain_only: int
+    forged: int
+    chains: list[VerifiedChain]
+    not_seen: list[NotSeen] | None = None
     as_of: str
 
 

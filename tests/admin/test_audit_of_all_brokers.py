@@ -1,0 +1,84 @@
+"""Each broker has an audit of its own; a question about the audit is answered from all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydanube_broker.broker import Broker
+
+from tests.admin.test_any_broker_administers import administered, ask
+from tests.support.etcd import EtcdMembers
+from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(150)]
+TOPICS = [f"/default/t{n}" for n in range(6)]
+
+
+@pytest.fixture
+async def cluster(etcd: EtcdMembers, tmp_path: Path) -> AsyncIterator[SeveralBrokers]:
+    """Three brokers, each of which took calls: `topics.create` leaves two records."""
+    async with several_brokers(etcd, tmp_path, administered) as cluster:
+        for n, topic in enumerate(TOPICS):
+            await ask(cluster.brokers[1 + n % 3], "topics.create", topic=topic)
+        yield cluster
+
+
+async def pages(broker: Broker, **arguments: Any) -> list[dict[str, Any]]:
+    """Return the records of all pages."""
+    found: list[dict[str, Any]] = []
+    page: dict[str, str] = {}
+    while True:
+        answer = await ask(broker, "audit.query", **arguments, **page)
+        assert len(answer["items"]) <= arguments["limit"]
+        found += answer["items"]
+        if answer["next_page"] is None:
+            return found
+        page = {"page": answer["next_page"]}
+
+
+async def test_a_query_at_any_broker_has_the_records_of_all(cluster: SeveralBrokers) -> None:
+    ids = sorted(map(id_of, cluster.brokers.values()))
+    for broker in cluster.brokers.values():
+        whole = await ask(broker, "audit.query", operation="topics.create")
+        assert "not_seen" not in whole
+        records = whole["items"]
+        assert len(records) == 2 * len(TOPICS)
+        assert {each["broker_id"] for each in records} == {*ids}
+        assert [each["time"] for each in records] == sorted((each["time"] for each in records), reverse=True)
+        for topic in TOPICS:
+            about = await ask(broker, "audit.query", topic=topic, operation="topics.create")
+            assert {each["arguments"]["topic"] for each in about["items"]} == {topic}
+        for limit in (1, 5):
+            assert await pages(broker, operation="topics.create", limit=limit) == records
+    of_chain: dict[str, list[int]] = defaultdict(list)
+    for each in await pages(cluster.brokers[1], limit=7):
+        of_chain[each["broker_id"]].append(each["seq"])
+    for seqs in of_chain.values():
+        assert seqs == list(range(seqs[0], -1, -1)), "within a chain by sequence, from the last to the first"
+
+
+async def test_chains_are_verified_each_for_itself_and_one_that_is_missing_is_named(
+    cluster: SeveralBrokers,
+) -> None:
+    first, second, third = cluster.brokers.values()
+    ids = sorted(map(id_of, cluster.brokers.values()))
+    verified = await ask(second, "audit.verify")
+    assert [each["broker_id"] for each in verified["chains"]] == ids
+    assert verified["intact"]
+    assert verified["records"] == sum(each["records"] for each in verified["chains"])
+    exported = await ask(first, "audit.export", broker_id=id_of(second), to="audit.jsonl")
+    assert exported["broker_id"] == id_of(second)
+    assert exported["other_brokers"] == sorted(set(ids) - {id_of(second)})
+    gone = id_of(third)
+    page = (await ask(first, "audit.query", operation="topics.create", limit=1))["next_page"]
+    await cluster.stop(3)
+    left = await ask(first, "audit.query", operation="topics.create", limit=50, page=page)
+    assert gone not in {each["broker_id"] for each in left["items"]}
+    verified = await ask(first, "audit.verify")
+    for answer in (left, verified):
+        assert [each["broker_id"] for each in answer["not_seen"]] == [gone]
+    assert [each["broker_id"] for each in verified["chains"]] == [each for each in ids if each != gone]
