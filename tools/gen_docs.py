@@ -177,17 +177,19 @@ namespace, or in `[policies]` of the settings. They hold for each subscription. 
 
 | status | holds when |
 |---|---|
-| `UNKNOWN` | there are fewer than 3 samples or half of those expected, or the newest is older than 3 intervals; never taken for health |
+| `UNKNOWN` | there are fewer than 3 samples or half of those expected, the newest is older than 3 intervals, or a short history decides nothing; never taken for health |
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
 | `AT_RISK` | retention takes the oldest unread message within two samples, or within a fifth of its time while the subscription is not gaining |
 | `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, and there was unread messages for as long |
-| `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0: it grows, however large it is |
+| `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0, and the lag right after acknowledgements grew: it grows, however large it is |
 | `SLOW` | gaining, but it will take more than an hour; or neither gaining nor losing, with old messages or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace and everything is read within `diagnosis.stuck_after` |
 
 Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot
-bend. A status is entered after `open_after` looks and left after `close_after`; `CAUGHT_UP` counts at once.
+bend. None spans a gap of three intervals, or a move of the cursor by an operation or a client. A status is entered after
+`open_after` looks and left after `close_after`; `CAUGHT_UP` counts at once. Until half of a window has been observed it
+counts at once, too, and findings that depend on it are `provisional`: at most a warning, without an alert, with `settles_at`.
 `eta_s` is the lag divided by the rate at which it shrinks; where it does not shrink, `eta_s` is null with the reason
 `not_gaining`. How all this is checked: [measurements](research/measurements.md#diagnosis).
 

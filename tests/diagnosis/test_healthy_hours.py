@@ -16,46 +16,17 @@ import anyio
 import pytest
 from pydanube import Client, Message, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.topics import topic as topic_module
-from pydanube_broker.wall_clock import WallClock
 from pydanube_core.diagnosis.findings import Severity
 
 from tests.broker.delivery.conftest import Opener, opened
+from tests.diagnosis.quick_clock import Clock
 
 __all__ = ["opened"]
 
 pytestmark = pytest.mark.anyio
 
-STEP_MS: Final = 5_000  # between two looks
 STEPS: Final = 120  # ten minutes
-Kind = Callable[[Client, str, random.Random, "Clock"], Coroutine[Any, Any, None]]
-
-
-class Clock:
-    """The broker's time, which goes on once every workload has done its part of a step."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_800_000_000_000
-        self._working = 0
-        self._all_done = asyncio.Event()
-        self._next = asyncio.Event()
-
-    async def step(self) -> None:
-        """A workload is done with what it does in these five seconds; returns when the next begin."""
-        self._working -= 1
-        if not self._working:
-            self._all_done.set()
-        await self._next.wait()
-
-    async def until_all_are_done(self) -> None:
-        await self._all_done.wait()
-
-    def begin(self, workloads: int) -> None:
-        self.now_ms += STEP_MS
-        self._working = workloads
-        self._all_done.clear()
-        following, self._next = self._next, asyncio.Event()
-        following.set()
+Kind = Callable[[Client, str, random.Random, Clock], Coroutine[Any, Any, None]]
 
 
 async def published(client: Client, topic: str, count: int, key: str | None = None) -> None:
@@ -203,8 +174,54 @@ async def standby(client: Client, topic: str, chance: random.Random, clock: Cloc
                 waiting.cancel()
 
 
+async def seldom(client: Client, topic: str, chance: random.Random, clock: Clock) -> None:
+    """A consumer that works for a quarter of a minute or a little more, and acknowledges then."""
+    each = chance.randint(1, 9)
+    async with client.producer(topic) as producer, client.consumer(topic, "s") as consumer:
+        while True:
+            pause = chance.choice([2, 3, 3, 4])
+            for _ in range(pause):
+                await producer.send_many([b"x"] * each)
+                await clock.step()
+            await read(consumer, each * pause)
+
+
+async def flooded(client: Client, topic: str, chance: random.Random, clock: Clock) -> None:
+    """Ten times the usual comes for twenty seconds, now and then, and is gained on."""
+    each = chance.randint(10, 20)
+    async with client.producer(topic) as producer, client.consumer(topic, "s") as consumer:
+        while True:
+            waiting = 0
+            for at in range(40):
+                came = 10 * each if 10 <= at < 14 else each
+                await producer.send_many([b"x"] * came)
+                waiting += came
+                done = min(waiting, 4 * each)
+                await read(consumer, done)
+                waiting -= done
+                await clock.step()
+            await read(consumer, waiting)
+
+
+async def warming(client: Client, topic: str, chance: random.Random, clock: Clock) -> None:
+    """A consumer that needs twenty seconds before it reads anything, then catches up."""
+    each = chance.randint(2, 9)
+    async with client.producer(topic) as producer, client.consumer(topic, "s") as consumer:
+        for _ in range(4):
+            await producer.send_many([b"x"] * each)
+            await clock.step()
+        waiting = 4 * each
+        while True:
+            await producer.send_many([b"x"] * each)
+            waiting += each
+            done = min(waiting, 2 * each)
+            await read(consumer, done)
+            waiting -= done
+            await clock.step()
+
+
 KINDS: Final[tuple[Kind, ...]] = (
-    steady, bursty, job, finished, pausing, behind, deployed, failing_once, by_key, standby,
+    steady, bursty, job, finished, pausing, behind, deployed, failing_once, by_key, standby, seldom, flooded, warming,
 )  # fmt: skip
 
 
@@ -217,8 +234,7 @@ async def test_healthy_workloads_for_ten_minutes_raise_at_most_one_alarm(
     opened: Opener, monkeypatch: pytest.MonkeyPatch, seeds: int, steps: int
 ) -> None:
     time = Clock()
-    wall = WallClock(wall_ms=lambda: time.now_ms, counter_ms=lambda: time.now_ms)
-    monkeypatch.setattr(topic_module, "CLOCK", wall)
+    time.install(monkeypatch)
     alarms: set[tuple[str, str]] = set()
     with anyio.fail_after(240):
         async with opened(data__dir=":memory:") as broker, connect(broker.broker_url) as client:

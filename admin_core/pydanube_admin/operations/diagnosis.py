@@ -81,6 +81,8 @@ class FindingItem(Result):
     untrusted: dict[str, Any]  # written by others: keys of messages, reasons of consumers
     ruled_out: list[RuledOutItem]
     unobservable: list[str]
+    provisional: bool  # from a short history: a warning at most, and no alert
+    settles_at: str | None  # of a provisional one: when its history is long enough
     next: list[NextItem]
 
 
@@ -240,6 +242,7 @@ def _finding(found: Finding) -> FindingItem:
         severity=found.severity.word,
         ruled_out=[RuledOutItem.of(one) for one in found.ruled_out],
         unobservable=list(found.unobservable or ()),
+        settles_at=known_time(found.settles_at_ms),
         next=list(_next(found.next)),
     )
 

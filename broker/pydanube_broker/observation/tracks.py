@@ -17,11 +17,13 @@ from typing import Final
 from pydanube_core import cursor_state
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.causes.topics import LEAST_BURST
+from pydanube_core.diagnosis.lag_status import FEWEST_SAMPLES
 from pydanube_core.diagnosis.settled_status import SettledStatus
 from pydanube_core.diagnosis.views import BURST_TIMES, Count, Production
 
 MOST_ROWS: Final = 64
-SEGMENTS: Final = 8  # of a window, to compare its parts
+SEGMENTS: Final = 8  # of a window at most, to compare its parts
+SEGMENT_INTERVALS: Final = 2  # at least, of a part: a shorter one has messages or none by chance
 
 WIDTH: Final = len(CursorState._fields)
 #: Index of each counter in a state.
@@ -52,8 +54,7 @@ class Rounds:
 
     def enough(self, since_ms: int) -> bool:
         """Return whether an object first seen at a time has been sampled often enough to be judged."""
-        half = max(3, int(self.window_s / self.interval_s) // 2)
-        return len(self.times) >= half and self.times[-half] >= since_ms
+        return len(self.times) >= FEWEST_SAMPLES and self.times[-FEWEST_SAMPLES] >= since_ms
 
 
 class _Ring:
@@ -126,9 +127,11 @@ class CursorTrack:
         self.last = state
 
     def window(self, rounds: Rounds, live: CursorState) -> list[CursorState]:
-        """Return the states of the window's rounds, each at the time of its round, and `live`."""
+        """Return the first look, the states of the window's rounds, each at the time of its round, and `live`."""
         rows, found, at = self.ring.rows.tolist(), [], 0
-        for time in rounds.within(self.first_ms, live.taken_at_ms):
+        if rows and rows[0] == self.first_ms and live.taken_at_ms - rows[0] <= rounds.window_s * 1000:
+            found.append(CursorState(*rows[:WIDTH]))
+        for time in rounds.within(self.first_ms + len(found), live.taken_at_ms):
             while at + WIDTH < len(rows) and rows[at + WIDTH] <= time:
                 at += WIDTH
             found.append(CursorState(time, *rows[at + 1 : at + WIDTH]))
@@ -226,11 +229,12 @@ class LogTrack:
         at = bisect_right(times, then_ms) - 1
         return self.ring.rows[max(0, at) * 2 + 1]
 
-    def production(self, now_ms: int, next_offset: int, window_s: float) -> Production:
-        """Return its growth over the window that ends now."""
-        begin = max(self.first_ms, now_ms - int(window_s * 1000))
+    def production(self, now_ms: int, next_offset: int, *, window_s: float, interval_s: float) -> Production:
+        """Return its growth over the window that ends now, without the time before it grew first."""
+        begin = max(self._grew_first_ms(int(interval_s * 1000)), now_ms - int(window_s * 1000))
         span = max(1, now_ms - begin)
-        bounds = [begin + span * i // SEGMENTS for i in range(SEGMENTS)]
+        parts = max(1, min(SEGMENTS, int(span / (SEGMENT_INTERVALS * interval_s * 1000))))
+        bounds = [begin + span * i // parts for i in range(parts)]
         offsets = [self.offset_at(bound) for bound in bounds] + [max(next_offset, self.last_offset)]
         last = now_ms if next_offset > self.last_offset else self.last_growth_ms
         return Production(
@@ -242,6 +246,13 @@ class LogTrack:
             steady_messages=self.last_offset - self.steady_offset,
             segments=tuple(after - before for before, after in itertools.pairwise(offsets)),
         )
+
+    def _grew_first_ms(self, interval_ms: int) -> int:
+        """Return when the interval began in which it was first seen to grow. The first look, if it has not."""
+        times = self.ring.times()
+        if times[0] > self.first_ms or len(times) < 2:  # else earlier rows are forgotten, or there are none
+            return self.first_ms
+        return max(self.first_ms, times[1] - interval_ms)
 
     def heads(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return the sampled (times, heads), ascending."""

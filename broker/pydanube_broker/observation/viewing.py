@@ -19,6 +19,7 @@ from pydanube_core.diagnosis.views import (
     Departure,
     Departures,
     KeySample,
+    Production,
     SubscriptionView,
     Thresholds,
     TopicView,
@@ -80,6 +81,9 @@ class Viewer:
             else oldest_unread_append_ms,
             cursor_moved_ms=cursor.cursor_moved_ms or sampler.started_ms,
             unread_since_ms=cursor.unread_since_ms,
+            first_ms=cursor.first_ms,
+            moved_ms=_moved_ms(pump),
+            joined_ms=_joined_ms(pump),
             head_times_ms=head_times,
             head_offsets=heads,
             head_of_line_failures=0 if worst is None or worst.reason == ACK_TIMEOUT else worst.failures,
@@ -87,6 +91,12 @@ class Viewer:
             retention=self._retention(topic, track, state),
         )
         return judge_lag(window, sampler.options)
+
+    def _production(self, track: LogTrack, now: int, next_offset: int) -> Production:
+        options = self._sampler.options
+        return track.production(
+            now, next_offset, window_s=options.window_s, interval_s=options.sample_interval_s
+        )
 
     def takes_unread(self, topic: Topic) -> bool:
         """Return whether retention may delete unread messages."""
@@ -108,7 +118,7 @@ class Viewer:
         if age_s is None and size is None:
             return None
         waits = not limits.drop_unread
-        rate = track.production(state.taken_at_ms, state.next_offset, self._sampler.options.window_s).rate
+        rate = self._production(track, state.taken_at_ms, state.next_offset).rate
         mean = topic.bytes_in / topic.messages_in if topic.messages_in else None
         return Retention(
             age_s=age_s,
@@ -166,7 +176,7 @@ class Viewer:
             rewind=rewind,
             rewind_cause=cause,
             moved_forward=pump.moves.forward,
-            production=track.production(now, state.next_offset, sampler.options.window_s),
+            production=self._production(track, now, state.next_offset),
             thresholds=thresholds_of(topic),
             settled=settled,
             slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
@@ -240,7 +250,7 @@ class Viewer:
             log=topic.name,
             partition=topic.options.partition,
             now_ms=now,
-            production=track.production(now, topic.commit, sampler.options.window_s),
+            production=self._production(track, now, topic.commit),
             producers=topic.producers_connected,
             producer_seen=topic.producer_seen,
             departure=None
@@ -311,6 +321,18 @@ class Viewer:
         return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
 
 
+def _moved_ms(pump: AnyPump) -> int | None:
+    """Return when an operation or a client last moved the cursor."""
+    moves = (pump.moves.back, pump.moves.forward)
+    return max((one.at_ms for one in moves if one is not None), default=None)
+
+
+def _joined_ms(pump: AnyPump) -> int | None:
+    """Return when a consumer last came or went."""
+    came = [link.connected_at_ms for link in pump.links.values()]
+    return max((*came, *(one.at_ms for one in pump.attendance.departures[-1:])), default=None)
+
+
 def _departures(pump: AnyPump, state: CursorState, span_ms: int) -> Departures | None:
     """Return the consumers that left recently, or None."""
     found = [one for one in pump.attendance.departures if state.taken_at_ms - one.at_ms <= span_ms]
@@ -344,7 +366,7 @@ def settled_status(
         return lag.status, lag.since_ms
     else:
         status, since_ms = LagStatus.CAUGHT_UP, cursor.cursor_moved_ms or cursor.first_ms
-    if lag is not None and counts_at_once(lag.status, after=status):
+    if lag is not None and counts_at_once(lag, after=status):
         return lag.status, lag.since_ms
     return status, since_ms
 

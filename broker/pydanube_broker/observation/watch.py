@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydanube_core.diagnosis.alerts import Alerts
 from pydanube_core.diagnosis.causes.consumers import IN_DANGER
@@ -30,6 +30,7 @@ from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import Viewer, settled_status, thresholds_of
+from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")
@@ -37,12 +38,21 @@ log = logging.getLogger("pydanube.observation")
 SLICE_S: Final = 0.003
 BUDGET_SHARE: Final = 0.01  # share of a core for judging
 LEAST_BUDGET_S: Final = 0.005
+PRESENT_S: Final = 0.2  # processor time of one answer about everything, for what changed since the last look
 LATER_ROUNDS: Final = 12  # unchanged subscriptions are judged again after so many
 NEVER_MS: Final = 1 << 62
 STEP_S: Final = 1.0  # step of a clock that was set back, not merely slowed by NTP
 
 BROKER: Final = "broker"
 _Scope = tuple[str, str]  # (log, subscription or "")
+
+
+class Present(NamedTuple):
+    """All findings of a moment about topics and subscriptions."""
+
+    findings: list[Finding]
+    unknown: int  # subscriptions with unread messages whose status is unknown
+    late: int  # subscriptions that changed since the last look and were not looked at again
 
 
 class Observation:
@@ -237,11 +247,12 @@ class Observation:
             cursor.settled.observe(view.lag, view.now_ms, self.options)
         view = replace(view, settled=cursor.settled.status)
         self._tell_lists(scope[0], scope[1], track, cursor, view.now_ms)
-        findings = self.lasting(view, check_view(view, self.options))
+        findings = check_view(view, self.options)
         # A new consumer has to begin before it is missed, so its standing cursor raises no alert.
         came_s = min((view.now_ms - one.connected_at_ms for one in view.consumers), default=0) / 1000
         new = bool(view.consumers) and came_s < self.options.patience_s
-        self._note(scope, findings, view.now_ms, without="cursor_stuck" if new else "")
+        alarming = [one for one in self._lasting(view, findings) if not new or one.rule != "cursor_stuck"]
+        self._note(scope, findings, view.now_ms, alarming=alarming)
         if scope in self._unsettled or cursor.settled.pending:
             cursor.look_at_ms = 0
         else:
@@ -261,25 +272,26 @@ class Observation:
         oldest_ms = self.sampler.oldest_unread_ms(topic, state)
         if oldest_ms is None or 0 < thresholds.messages < state.lag_messages:
             return None
-        worth_s = min(self.options.stuck_after_s, thresholds.age_s or self.options.stuck_after_s)
+        worth_s = min(self.options.patience_s, thresholds.age_s or self.options.patience_s)
         left_ms = oldest_ms + int(worth_s * 1000) - now_ms()
         return left_ms if left_ms > 0 else None
 
     def _look_again(self, view: SubscriptionView) -> int:
         """Return the time at which the passing of time alone may change the findings."""
-        now, stuck_ms = view.now_ms, int(self.options.stuck_after_s * 1000)
+        now = view.now_ms
         step = int(LATER_ROUNDS * self.options.sample_interval_s * 1000)
         soonest = now + step
         moments = [view.cursor_moved_ms, None if view.departure is None else view.departure.at_ms]
         if view.lag.age.age_s is not None:
             moments.append(now - int(view.lag.age.age_s * 1000))
         moments += [one.heard_at_ms for one in view.consumers]
-        turns = [moment + stuck_ms for moment in moments if moment is not None]
+        spans_ms = (int(self.options.stuck_after_s * 1000), int(self.options.patience_s * 1000))
+        turns = [moment + span for moment in moments if moment is not None for span in spans_ms]
         if view.thresholds.age_s and view.lag.age.age_s is not None:
             turns.append(now + int(1000 * (view.thresholds.age_s - view.lag.age.age_s)) + 1)
         return min([soonest, *(turn for turn in turns if turn > now)])
 
-    def lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def _lasting(self, view: SubscriptionView, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return findings worth an alert. A lack of consumers counts only after it has lasted."""
         found = []
         for one in findings:
@@ -302,13 +314,20 @@ class Observation:
         view = self.viewer.broker()
         self._note((BROKER, ""), check_view(view, self.options), view.now_ms)
 
-    def _note(self, scope: _Scope, findings: tuple[Finding, ...], now: int, *, without: str = "") -> None:
-        """Keep the findings. `without`: a rule that raises no alert."""
+    def _note(
+        self,
+        scope: _Scope,
+        findings: tuple[Finding, ...],
+        now: int,
+        *,
+        alarming: Sequence[Finding] | None = None,
+    ) -> None:
+        """Keep the findings. `alarming`: those that may open an alert. None: all."""
         if findings:
             self._findings[scope] = findings
         else:
             self._findings.pop(scope, None)
-        if self.alerts.look("\0".join(scope), (one for one in findings if one.rule != without), now):
+        if self.alerts.look("\0".join(scope), findings if alarming is None else alarming, now):
             self._unsettled.add(scope)
         else:
             self._unsettled.discard(scope)
@@ -320,11 +339,56 @@ class Observation:
 
     # -- results ---------------------------------------------------------------------------------------------
 
-    def findings(self, *, broker: bool = True) -> list[Finding]:
-        """Return all present findings. `broker`: with those about the broker itself."""
-        return [
-            one for scope, found in self._findings.items() if broker or scope[0] != BROKER for one in found
-        ]
+    async def present(self) -> Present:
+        """Return the findings of this moment: of the last look, and of what changed since, within `PRESENT_S`.
+
+        So the verdict on the cluster is the worst of those on its topics and subscriptions. O(subscriptions), in slices.
+        """
+        slices, begun = Slices(), time.thread_time()
+        found = {scope: each for scope, each in self._findings.items() if scope[0] != BROKER}
+        late, unknown, spent_s = 0, 0, 0.0
+        for topic in self._observed.registry.topics:
+            track = self.sampler.tracks.get(topic.topic_id)
+            for name, pump in list(topic.subscriptions.items()):
+                cursor = None if track is None else track.cursors.get(name)
+                changed = cursor is None or pump.stamp != cursor.stamp
+                if not changed and cursor is not None and cursor.unread_since_ms is None:
+                    continue
+                spent_s += time.thread_time() - begun
+                await slices()
+                begun = time.thread_time()
+                scope = (topic.name, name)
+                if name not in topic.subscriptions or not topic.stores:
+                    continue
+                if spent_s > PRESENT_S:
+                    late += changed or scope in self._queue
+                    continue
+                if not changed and scope in found and scope not in self._queue:
+                    unknown += self.status_of(topic, pump)[0] is LagStatus.UNKNOWN
+                    continue
+                if scope not in found and not self._overdue(topic, pump):
+                    continue
+                view = self.viewer.subscription(
+                    topic,
+                    pump,
+                    track or LogTrack(topic.name, topic.commit, topic.start_offset, now_ms()),
+                    cursor or CursorTrack(pump.subscription_id, now_ms()),
+                    keys=True,
+                )
+                found[scope] = check_view(view, self.options)
+                unknown += view.status is LagStatus.UNKNOWN and view.unread > self.options.allowed_messages
+        return Present([one for each in found.values() for one in each], unknown=unknown, late=late)
+
+    def _overdue(self, topic: Topic, pump: AnyPump) -> bool:
+        """Return whether a subscription has unread messages that are not young, lost some, or has failures."""
+        state = pump.cursor_state(now_ms())
+        if state.failed or state.lost_messages or state.dead_lettered or state.dropped:
+            return True
+        if state.lag_messages <= self.options.allowed_messages:
+            return pump.moves.back is not None or pump.moves.forward is not None
+        oldest_ms = self.sampler.oldest_unread_ms(topic, state)
+        young = oldest_ms is not None and now_ms() - oldest_ms <= 1000 * self.options.allowed_age_s
+        return not young
 
     def status_of(self, topic: Topic, pump: AnyPump) -> tuple[LagStatus, int | None]:
         """Return the settled status, and its begin. Unread messages that were not judged yet are judged now."""

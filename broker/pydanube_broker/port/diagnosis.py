@@ -10,11 +10,14 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
+from pydanube_core.diagnosis.views import SubscriptionView
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import SHOWN_NAMES, no_subscription
+from pydanube_core.units import counted
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import settled_status
@@ -99,32 +102,36 @@ class DiagnosisPart(SubscriptionsPart):
 
     async def diagnose_cluster(self) -> Diagnosis:
         observation = self.observation
-        waiting = observation.waiting
+        present = await observation.present()
         unobservable = self._not_seen()
-        if waiting:
-            unobservable = (*unobservable, f"{waiting} topics and subscriptions wait to be looked at again")
-        seen = observation.sampler.number > 0
+        if present.late:
+            unobservable = (*unobservable, f"{present.late} subscriptions wait to be looked at again")
+        if present.unknown:
+            unobservable = (*unobservable, _unknown(present.unknown))
         return diagnose(
-            [*self._broker_findings(), *observation.findings(broker=False)],
+            [*self._broker_findings(), *present.findings],
             subject={"brokers": 1, "topics": self._broker.registry.count},
             as_of_ms=now_ms(),
-            seen=seen,
+            seen=observation.sampler.number > 0 and not present.late and not present.unknown,
             unobservable=unobservable,
             brief=True,
         )
 
     async def diagnose_topic(self, topic: str) -> Diagnosis:
-        slices, findings = Slices(), self._broker_findings()
+        slices, findings, unknown = Slices(), self._broker_findings(), 0
         for one in self._known_logs(topic):
             findings += self._topic_findings(one)
-            for pump in one.subscriptions.values():
+            for pump in list(one.subscriptions.values()):
                 await slices()
-                findings += self._subscription_findings(one, pump)
+                view = self._view(one, pump)
+                findings += check_view(view, self.observation.options)
+                unknown += view.status is LagStatus.UNKNOWN and view.unread > 0
         return diagnose(
             findings,
             subject={"topic": str(TopicName.parse(topic))},
             as_of_ms=now_ms(),
-            unobservable=self._not_seen(),
+            seen=not unknown,
+            unobservable=(*self._not_seen(), *([_unknown(unknown)] if unknown else ())),
         )
 
     async def diagnose_subscription(self, topic: str, subscription: str) -> Diagnosis:
@@ -141,12 +148,10 @@ class DiagnosisPart(SubscriptionsPart):
         for one, pump in pumps:
             await slices()
             findings += self._topic_findings(one)
-            track, cursor = self._tracks(one, subscription, pump.subscription_id)
-            view = self.observation.viewer.subscription(one, pump, track, cursor, keys=True)
-            found = check_view(view, self.observation.options)
-            findings += found
+            view = self._view(one, pump)
+            findings += check_view(view, self.observation.options)
             if view.status is LagStatus.UNKNOWN and view.unread:
-                seen = seen and bool(found)
+                seen = False
                 unobservable.append(
                     f"{one.name}: status and rates, {view.lag.samples} of {view.lag.expected_samples} samples are there "
                     f"({view.lag.evidence.get('because')})"
@@ -222,10 +227,9 @@ class DiagnosisPart(SubscriptionsPart):
             track = LogTrack(topic.name, topic.commit, topic.start_offset, now_ms())
         return check_view(observation.viewer.topic(topic, track), observation.options)
 
-    def _subscription_findings(self, topic: Topic, pump: Any) -> Sequence[Finding]:
+    def _view(self, topic: Topic, pump: AnyPump) -> SubscriptionView:
         track, cursor = self._tracks(topic, pump.name, pump.subscription_id)
-        view = self.observation.viewer.subscription(topic, pump, track, cursor, keys=True)
-        return self.observation.lasting(view, check_view(view, self.observation.options))
+        return self.observation.viewer.subscription(topic, pump, track, cursor, keys=True)
 
     def _not_seen(self) -> tuple[str, ...]:
         options, sampler = self.observation.options, self.observation.sampler
@@ -235,6 +239,13 @@ class DiagnosisPart(SubscriptionsPart):
         return (
             f"rates and statuses: the broker has watched for {watched_s:.0f} s of a window of {options.window_s:.0f} s",
         )
+
+
+def _unknown(subscriptions: int) -> str:
+    return (
+        counted(subscriptions, "subscription has", "subscriptions have")
+        + " unread messages and too few samples"
+    )
 
 
 def _base(topic: Topic) -> str:

@@ -1,6 +1,6 @@
 """Alerts: findings that lasted. The same rules, with hysteresis against flapping.
 
-A finding of warning or worse opens an alert once it was there in `open_after` looks in a row, and the alert closes
+A settled finding of warning or worse opens an alert once it was there in `open_after` looks in a row, and the alert closes
 after `close_after` looks without it. Its id is made of rule, subject and the moment it opened. Open alerts and the
 last closed ones are kept, each up to a bound. Alerts beyond it are counted.
 """
@@ -62,7 +62,9 @@ class Alerts:
         Returns:
             Whether something is under way: an alert that may open or close with the next look.
         """
-        firing = {one.rule: one for one in findings if one.severity >= Severity.WARNING}
+        firing = {
+            one.rule: one for one in findings if one.severity >= Severity.WARNING and not one.provisional
+        }
         states = self._states.get(scope)
         if states is None:
             if not firing:

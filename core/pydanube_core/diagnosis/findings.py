@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from pydanube_core.diagnosis.options import DiagnosisOptions
+
+PROVISIONAL_CONFIDENCE: Final = 0.7  # at most, of a finding from a short history
 
 
 class Severity(IntEnum):
@@ -70,9 +72,21 @@ class Finding:
     unobservable: tuple[str, ...] | None = None
     next: tuple[NextCall, ...] = ()
     impact: int = 0  # messages that the subject keeps waiting, refuses or loses. Ranks equal severities
+    provisional: bool = False  # from less than half a window of samples. It opens no alert
+    settles_at_ms: int | None = None  # of a provisional one: when half of the window has been observed
 
     def __post_init__(self) -> None:
         assert 0 < self.confidence <= 1
+
+    def until_settled(self, settles_at_ms: int) -> Finding:
+        """Return the same finding as a provisional one: a warning at most, with less confidence."""
+        return replace(
+            self,
+            severity=min(self.severity, Severity.WARNING),
+            confidence=min(self.confidence, PROVISIONAL_CONFIDENCE),
+            provisional=True,
+            settles_at_ms=settles_at_ms,
+        )
 
 
 #: a finding, or why the rule does not apply: a sentence with the numbers
@@ -102,6 +116,9 @@ class Rule:
     many: str  # predicate for several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # evaluated only if nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
+    of_rates: bool = (
+        False  # it reads the status or rates of a window, so it is provisional while the window is short
+    )
 
     @property
     def name(self) -> str:

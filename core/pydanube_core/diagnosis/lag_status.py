@@ -1,15 +1,18 @@
 """The status of a subscription, from a window of samples: pure, the same for broker, alerts, reports and consoles.
 
-The first line that holds wins. Defaults are those of `DiagnosisOptions`.
+The first line that holds wins, but nothing unread and messages lost are facts that need no second sample. Defaults
+are those of `DiagnosisOptions`.
 
 | status | holds when |
 |---|---|
-| `UNKNOWN` | fewer than 3 samples, fewer than half of those expected, or the newest is older than 3 intervals |
+| `UNKNOWN` | fewer than 3 samples, fewer than half of those expected, the newest is older than 3 intervals, or no line
+holds |
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing that is older than two samples |
 | `AT_RISK` | retention takes the oldest unread message before two more samples, or in a fifth of its time and not gaining |
 | `STUCK` | the cursor has not moved for `stuck_after`, while there was unread messages for as long |
-| `FALLING_BEHIND` | the lower bound of the lag's slope is above 0: it grows, however large it is |
+| `FALLING_BEHIND` | the lower bound of the lag's slope is above 0, and the lag right after acknowledgements grew by more
+than an interval's messages: it grows, however large it is. Judged over the window and over its last samples |
 | `SLOW` | gaining, but for longer than an hour yet. Or neither gaining nor losing, with old messages or without a
 consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace with every message read within `stuck_after` |
@@ -19,14 +22,20 @@ of commits. So a consumer that died between two hourly commits is found, and one
 count as dead while nothing is unread. A lag of zero once in the window does not prevent a finding. `rewind` is a
 remark, not a
 status: a cursor that was moved back catches up like any other.
+
+Until half of a window has been observed, a status is provisional (`LagJudgement.settles_at_ms`): consumers fall behind
+only if the lag right after acknowledgements rose over three moves of the cursor, since the last consumer came or went.
+No rate spans a gap of three intervals, or a move of the cursor by an operation or a client.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
@@ -34,11 +43,15 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.age import UnreadAge, unread_age
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.slopes import FEWEST_SAMPLES as FEWEST_FOR_SLOPE
 from pydanube_core.diagnosis.slopes import Slope, theil_sen
 
 FEWEST_SAMPLES: Final = 3
 POISON_FAILURES: Final = 3
 RISK_SHARE: Final = 0.2  # of the retention's time
+FEWEST_MOVES: Final = 3  # of the cursor: fewer do not show whether the lag after an acknowledgement rises
+RECENT_SAMPLES: Final = 8  # of the end of a window, in which a step shows that the window's median hides
+GAP_INTERVALS: Final = 3  # a longer time without a sample is not spanned
 
 
 class LagStatus(StrEnum):
@@ -86,12 +99,14 @@ class LagJudgement:
     produce_rate: float | None
     consume_rate: float | None
     velocity: Slope | None  # of the lag
+    gaining_lately: bool  # the lag shrinks over the last few samples
     eta_s: float | None
     retention_headroom_s: float | None
     stuck_reason: StuckReason | None = None
     rewind: Rewind | None = None
     samples: int = 0
     expected_samples: int = 0
+    settles_at_ms: int | None = None  # until then it is provisional: less than half of a window was observed
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -157,23 +172,83 @@ class _Judge:
     @cached_property
     def produced(self) -> Slope | None:
         """The slope of the head: messages published per second."""
-        return theil_sen(self.times, [state.next_offset for state in self.states])
+        first = self._after_gap
+        return theil_sen(self.times[first:], [state.next_offset for state in self.states[first:]])
 
     @cached_property
     def consumed(self) -> Slope | None:
         """The slope of the cursor: messages consumed per second."""
-        first = self._after_rewind()
+        first = self._unbroken
         return theil_sen(self.times[first:], self.read[first:])
 
     @cached_property
     def velocity(self) -> Slope | None:
         """The slope of the lag."""
-        first = self._after_rewind()
+        first = self._unbroken
         lost = self.last is not None and self.last.lost_messages
         if not first and not lost and min(self.read, default=0) == max(self.read, default=0):
             # Nothing is read, so the lag grows like the head. Many subscriptions are like that.
             return self.produced
         return theil_sen(self.times[first:], self.lags[first:])
+
+    @cached_property
+    def _after_gap(self) -> int:
+        """The index of the first state after the last gap, which no rate spans."""
+        most_ms = GAP_INTERVALS * 1000 * self.window.interval_s
+        for at in range(len(self.times) - 1, 0, -1):
+            if self.times[at] - self.times[at - 1] > most_ms:
+                return at
+        return 0
+
+    @cached_property
+    def _unbroken(self) -> int:
+        """The index of the first state after the last gap, and after the last move by an operation or a client."""
+        moved_ms = self.window.moved_ms
+        moved = 0 if moved_ms is None else bisect_left(self.times, moved_ms)
+        return max(self._after_gap, self._after_rewind(), moved)
+
+    def _outgrown(self, first: int, *, settled: bool) -> bool | None:
+        """Return whether the lag right after acknowledgements grew since a state, by its index.
+
+        A consumer that acknowledges seldom has a lag that rises and falls. Right after an acknowledgement it is the
+        number of messages of less than one interval, unless the consumer falls behind. So a growth by less is none,
+        unless the cursor moved in every interval. Without a settled window half as much is noise even then.
+
+        Returns:
+            None if the cursor moved less than `FEWEST_MOVES` times.
+        """
+        steps = [at for at in range(first + 1, len(self.read)) if self.read[at] > self.read[at - 1]]
+        if len(steps) < FEWEST_MOVES:
+            return None
+        part = max(1, len(steps) // 3)
+        before, after = (min(self.lags[at] for at in some) for some in (steps[:part], steps[-part:]))
+        came = [b.next_offset - a.next_offset for a, b in pairwise(self.states[first:])]
+        seldom = len(steps) < len(came)
+        interval = [each for each in came if each > 0] or [0]
+        noise = (median(interval) if seldom else 0) if settled else max(interval) / (1 if seldom else 2)
+        return after - before > noise
+
+    def _grows(self, velocity: Slope) -> bool:
+        """Return whether the lag grows: over the window, or over its last samples."""
+        joined_ms, first = self.window.joined_ms, self._unbroken
+        since_joined = first if joined_ms is None else max(first, bisect_left(self.times, joined_ms))
+        assert self.last is not None
+        if velocity.low > 0:
+            if self.window.settles_at_ms is None:
+                if self._outgrown(first, settled=True) is not False:
+                    return True
+            elif not self.last.members or self._outgrown(since_joined, settled=False):
+                return True
+        recent = max(since_joined, len(self.states) - RECENT_SAMPLES)
+        lately = theil_sen(self.times[recent:], self.lags[recent:])
+        return lately is not None and lately.low > 0 and self._outgrown(recent, settled=False) is True
+
+    @property
+    def _gaining_lately(self) -> bool:
+        """Whether the lag shrinks over the last few samples."""
+        first = max(self._unbroken, len(self.states) - FEWEST_FOR_SLOPE)
+        lately = theil_sen(self.times[first:], self.lags[first:])
+        return lately is not None and lately.gaining
 
     def _after_rewind(self) -> int:
         """Return the index of the state after the last rewind: a step back is not part of the consumption rate."""
@@ -249,27 +324,32 @@ class _Judge:
             produce_rate=None if produced is None else produced.per_s,
             consume_rate=None if consumed is None else consumed.per_s,
             velocity=velocity,
+            gaining_lately=rates and self._gaining_lately,
             eta_s=self._eta(velocity),
             retention_headroom_s=headroom_s,
             stuck_reason=found.stuck_reason,
             rewind=self._rewind(),
             samples=samples,
             expected_samples=expected,
+            settles_at_ms=self.window.settles_at_ms,
             reasons=self.reasons,
         )
 
     def _not_known(self) -> _Found | None:
         """Return why the window does not suffice for a status. None if it does."""
         samples, window = len(self.states), self.window
-        if samples < FEWEST_SAMPLES or 2 * samples < window.expected_samples:
+        if 2 * samples < window.expected_samples or not samples:
             return _Found(LagStatus.UNKNOWN, because="too_few_samples")
+        if samples < FEWEST_SAMPLES:
+            fact = self._fact() if window.first_ms is not None else None
+            return fact or _Found(LagStatus.UNKNOWN, because="too_few_samples")
         newest_age_s = (window.now_ms - self.states[-1].taken_at_ms) / 1000
         if newest_age_s > 3 * window.interval_s:
             return _Found(LagStatus.UNKNOWN, because="samples_are_old", newest_sample_age_s=newest_age_s)
         return None
 
-    def _status(self, headroom_s: float | None) -> _Found:
-        """Return the status by the first line of the module's table that holds."""
+    def _fact(self) -> _Found | None:
+        """Return the status that the newest state alone shows: messages were lost, or nothing is unread for long."""
         options, last, age_s = self.options, self.states[-1], self.age.age_s
         lag, lost = last.lag_messages, last.lost_messages
         if lost:
@@ -280,7 +360,13 @@ class _Judge:
         if lag <= options.allowed_messages or young:
             since = self._since(lambda state, lag: lag <= options.allowed_messages)
             return _Found(LagStatus.CAUGHT_UP, since, lag_messages=lag, oldest_unread_age_s=age_s)
-        found = self._at_risk(headroom_s) or self._stuck()
+        return None
+
+    def _status(self, headroom_s: float | None) -> _Found:
+        """Return the status by the first line of the module's table that holds."""
+        options, last, age_s = self.options, self.states[-1], self.age.age_s
+        lag = last.lag_messages
+        found = self._fact() or self._at_risk(headroom_s) or self._stuck()
         if found is not None:
             return found
         velocity = self.velocity
@@ -292,8 +378,10 @@ class _Judge:
             "lag_per_s_low": velocity.low,
             "lag_per_s_high": velocity.high,
         }
-        if velocity.low > 0:
+        if self._grows(velocity):
             return _Found(LagStatus.FALLING_BEHIND, self._lowest_ms(), **growth)
+        if self.window.settles_at_ms is not None and last.members and velocity.per_s > 0:
+            return _Found(LagStatus.UNKNOWN, because="too_few_moves", **growth)
         if velocity.gaining:
             eta_s = self._eta(velocity)
             slow = eta_s is not None and eta_s > options.slow_eta_s

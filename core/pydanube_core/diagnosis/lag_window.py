@@ -32,6 +32,9 @@ class LagWindow:
         oldest_unread_between_ms: bounds of that time, if it is unknown itself.
         cursor_moved_ms: when the cursor was seen to move last, if that is before the window.
         unread_since_ms: since when there has been unread messages without a break, if that is before the window.
+        first_ms: when the subscription was first observed. None: before the window, or the caller keeps no such time.
+        moved_ms: when an operation or a client last moved the cursor. Rates do not span that.
+        joined_ms: when a consumer last came or went. A short history of the consumers' pace begins there.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 
@@ -43,6 +46,9 @@ class LagWindow:
     oldest_unread_between_ms: tuple[int, int] | None = None
     cursor_moved_ms: int | None = None
     unread_since_ms: int | None = None
+    first_ms: int | None = None
+    moved_ms: int | None = None
+    joined_ms: int | None = None
     head_times_ms: Sequence[int] = ()
     head_offsets: Sequence[int] = ()
     head_of_line_failures: int = 0  # how often the message at the cursor has failed
@@ -55,5 +61,19 @@ class LagWindow:
 
     @property
     def expected_samples(self) -> int:
-        """The number of samples that the window has if none was missed."""
-        return max(1, int(self.window_s / self.interval_s))
+        """The number of samples since the first observation, within the window, if none was missed."""
+        return max(1, int(self._observed_s / self.interval_s))
+
+    @property
+    def _observed_s(self) -> float:
+        """How much of the window has been observed, missed samples included."""
+        if self.first_ms is None:
+            return self.window_s
+        return min(self.window_s, (self.now_ms - self.first_ms) / 1000)
+
+    @property
+    def settles_at_ms(self) -> int | None:
+        """When half of the window has been observed, if that is still ahead. Until then a status is provisional."""
+        if self.first_ms is None or 2 * self._observed_s >= self.window_s:
+            return None
+        return self.first_ms + int(self.window_s * 500)

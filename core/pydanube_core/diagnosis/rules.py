@@ -2,7 +2,7 @@
 
 Every rule of its area checks a view. If it holds, it returns a finding. If not, it returns a reason, which findings of
 the same view carry as ruled out. The worst severity comes first, then the broker itself, on which everything depends,
-then the subject with most messages. Findings of one subject have the order of `RULES`. A diagnosis of a subject has its
+then the subject with most messages. Findings from a short history are provisional. Findings of one subject have the order of `RULES`. A diagnosis of a subject has its
 own warnings before those of the broker.
 """
 
@@ -109,18 +109,27 @@ def check_view(
         else:
             unseen = rule.unobservable if outcome.unobservable is None else outcome.unobservable
             subject = outcome.subject or view.subject
+            if rule.of_rates and view.settles_at_ms is not None:
+                outcome = outcome.until_settled(view.settles_at_ms)
             found.append(replace(outcome, rule=rule.name, subject=subject, unobservable=unseen))
     because, impact = tuple(ruled_out), view.impact
     return tuple(ranked(replace(one, ruled_out=because, impact=impact) for one in found))
 
 
 def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Finding]:
-    """Rank findings, worst first (see the module). `of_subject`: the broker's warnings come after the subject's own."""
+    """Rank findings, worst first (see the module).
+
+    Args:
+        of_subject: the broker's warnings come after the subject's own, and remarks on a topic after those on its
+            subscriptions.
+    """
 
     def place(one: Finding) -> tuple[float, ...]:
-        broker = RULES[one.rule].area is RuleArea.BROKER
+        area = RULES[one.rule].area
+        broker = area is RuleArea.BROKER
         first = broker and (not of_subject or one.severity is Severity.CRITICAL)
         last = broker and not first
+        last = last or (of_subject and area is RuleArea.TOPIC and one.severity is Severity.INFO)
         return -one.severity, not first, last, -one.impact, _ORDER[one.rule], -one.confidence
 
     return sorted(findings, key=place)

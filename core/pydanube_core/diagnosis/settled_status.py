@@ -2,7 +2,7 @@
 
 A status judged from rates and times may waver, so it settles: it counts after `open_after` judgements in a row, and
 ends after `close_after` that differ. Facts need no second judgement: messages were lost, everything is read, or the
-status is unknown.
+status is unknown. A provisional status is shown as it is judged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SettledStatus:
 
     def observe(self, found: LagJudgement, now_ms: int, options: DiagnosisOptions) -> None:
         """Take the judgement of a moment. Moments ascend."""
-        at_once = counts_at_once(found.status, after=self.status)
+        at_once = counts_at_once(found, after=self.status)
         if self._settling.observe(
             found.status,
             now_ms,
@@ -50,9 +50,9 @@ class SettledStatus:
             self.judgement = found
 
 
-def counts_at_once(found: LagStatus, *, after: LagStatus) -> bool:
+def counts_at_once(found: LagJudgement, *, after: LagStatus) -> bool:
     """Return whether a judgement after a settled status counts without a second one."""
-    return found in _COME_AT_ONCE or after in _GO_AT_ONCE
+    return found.settles_at_ms is not None or found.status in _COME_AT_ONCE or after in _GO_AT_ONCE
 
 
 def _since(found: LagJudgement, seen_ms: int) -> int:

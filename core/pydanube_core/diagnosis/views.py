@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import ClassVar, Final
 
 from pydanube_core.balance import Assessment
@@ -19,6 +20,7 @@ from pydanube_core.facts import ConsumerFacts, FailedMoveFacts, MoveFacts, SetAs
 
 BURST_TIMES: Final = 3.0  # the typical part of the window
 FEWEST_SEGMENTS: Final = 4
+FEWEST_BEFORE: Final = 2  # segments before a peak: with fewer it is not known what was typical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +108,25 @@ class Production:
         return self.messages / self.window_s if self.window_s > 0 else 0.0
 
     @property
+    def even(self) -> str:
+        """Why there is no burst, in words."""
+        if len(self.segments) < FEWEST_SEGMENTS:
+            return f"messages have come for {self.window_s:.0f} s: too short to know what is usual"
+        return (
+            f"no part of the last {self.window_s:.0f} s brought {BURST_TIMES:.0f} times what was usual before "
+            f"it: the most were {max(self.segments)} messages in {self.window_s / len(self.segments):.0f} s"
+        )
+
+    @property
     def burst(self) -> Burst | None:
-        """The part of the window with far more messages than the others. None if there is none."""
+        """The part of the window with far more messages than those before it. None if there is none."""
         if len(self.segments) < FEWEST_SEGMENTS:
             return None
-        typical, peak = sorted(self.segments)[(len(self.segments) - 1) // 2], max(self.segments)
-        if peak < BURST_TIMES * max(1, typical):
+        usual = {at: median_low(self.segments[:at]) for at in range(FEWEST_BEFORE, len(self.segments))}
+        peaks = [at for at, each in usual.items() if self.segments[at] >= BURST_TIMES * max(1, each)]
+        if not peaks:
             return None
+        typical, peak = usual[peaks[-1]], max(self.segments)
         part_s = self.window_s / len(self.segments)
         excess = sum(max(0, part - typical) for part in self.segments)
         return Burst(
@@ -184,6 +198,11 @@ class SubscriptionView:
         return self.lag.status if self.settled is None else self.settled
 
     @property
+    def settles_at_ms(self) -> int | None:
+        """When half of the window has been observed. None if it has."""
+        return self.lag.settles_at_ms
+
+    @property
     def unread(self) -> int:
         return self.state.lag_messages
 
@@ -207,6 +226,7 @@ class SubscriptionView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
     area: ClassVar = RuleArea.TOPIC
+    settles_at_ms: ClassVar[int | None] = None  # its rules say themselves how long a history they need
 
     topic: str
     log: str
@@ -300,6 +320,7 @@ class ClusterView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     area: ClassVar = RuleArea.BROKER
+    settles_at_ms: ClassVar[int | None] = None
 
     broker_id: str
     now_ms: int

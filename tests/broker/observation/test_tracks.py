@@ -84,14 +84,26 @@ def test_production_knows_flow_burst_and_silence() -> None:
     log = LogTrack("t", 0, 0, 0)
     for second in range(1, 61):
         log.grew(1000 * second, 10 * second, 0, 1000, keep=True)
-    flow = log.production(80_000, 600, 60.0)
+    flow = log.production(80_000, 600, window_s=60.0, interval_s=1.0)
     assert (flow.steady_since_ms, flow.last_ms, flow.longest_gap_s) == (1000, 60_000, 1.0)
     assert flow.messages == 400  # of the last sixty seconds
     assert flow.steady_messages == 600
     log.grew(90_000, 1600, 0, 1000, keep=True)  # after thirty seconds of silence: something new
     assert log.steady_ms() == 0
-    burst = log.production(90_000, 1600, 60.0)
+    burst = log.production(90_000, 1600, window_s=60.0, interval_s=1.0)
     assert max(burst.segments) == burst.segments[-1] >= 1000
+
+
+@given(st.integers(0, 600), st.integers(1, 30), st.integers(0, 60))
+def test_an_even_flow_is_no_burst_however_long_it_was_watched(
+    watched_s: int, per_s: int, idle_s: int
+) -> None:
+    """Samples every five seconds, asked at any second, after a time in which nothing came."""
+    log = LogTrack("t", 0, 0, 0)
+    for at_s in range(5, idle_s + watched_s + 1, 5):
+        log.grew(1000 * at_s, per_s * max(0, at_s - idle_s), 0, 5000, keep=True)
+    flow = log.production(1000 * (idle_s + watched_s), per_s * watched_s, window_s=300.0, interval_s=5.0)
+    assert flow.burst is None
 
 
 @given(

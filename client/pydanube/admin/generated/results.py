@@ -36,6 +36,8 @@ class FindingItem(Result):
     untrusted: dict[str, Any]
     ruled_out: list[RuledOutItem]
     unobservable: list[str]
+    provisional: bool
+    settles_at: str | None
     next: list[NextItem]
 
 

@@ -133,7 +133,7 @@ def _ago(seconds: float) -> str:
 
 @partial(
     SubscriptionRule,
-    severity="warning; info while it is soon over",
+    severity="warning; info for the first minute, and while the lag shrinks",
     holds="part of the window brought three times the typical number of messages or more, which explains half of "
     "the lag, and the consumers work",
     evidence={
@@ -144,14 +144,15 @@ def _ago(seconds: float) -> str:
     unobservable=("whether more of it comes",),
     helps="wait, or add consumers",
     many="subscriptions work on a burst",
+    of_rates=True,
 )
 def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     on_time = late(view, options)
     if on_time is not None:
         return on_time
     burst = None if view.production is None else view.production.burst
-    if burst is None:
-        return "production was even over the window"
+    if view.production is None or burst is None:
+        return "the growth of the log is not known" if view.production is None else view.production.even
     if burst.messages < BURST_SHARE * view.unread:
         above = counted(burst.messages, "message above the usual does", "messages above the usual do")
         return f"{above} not explain {counted(view.unread, 'unread message')}"
@@ -161,12 +162,11 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "nothing is acknowledged: the consumers would be late without a burst too"
     if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
         return "the cursor was moved back, which explains the lag"
-    assert view.production is not None
     age_s = view.lag.age.age_s
-    soon = view.lag.gaining and view.lag.eta_s is not None and view.lag.eta_s < options.allowed_age_s
-    overdue = age_s is None or age_s > 2 * options.allowed_age_s
+    shrinks = view.lag.gaining or view.lag.gaining_lately
+    overdue = age_s is None or age_s > 2 * max(options.allowed_age_s, options.patience_s)
     return Finding(
-        severity=Severity.WARNING if overdue and not soon else Severity.INFO,
+        severity=Severity.WARNING if overdue and not shrinks else Severity.INFO,
         confidence=0.8,
         summary=f"{view.log} got {counted(burst.messages, 'message')} more than usual within {view.production.window_s:.0f} s; "
         f"{view.subscription!r} works on the {counted(view.unread, 'that is left', 'that are left')}",
@@ -195,6 +195,7 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     unobservable=("how busy the consumers' machines are", PROCESS),
     helps="add consumers or partitions, or lift the limit",
     many="subscriptions are read more slowly than messages come",
+    of_rates=True,
 )
 def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if not view.consumers:

@@ -257,11 +257,11 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     many="topics got much more than usual at once",
 )
 def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
-    if view.production.window_s < options.window_s / 2:
-        return f"it has been watched for {view.production.window_s:.0f} s: too short to know what is usual"
     burst = view.production.burst
-    if burst is None or burst.messages < LEAST_BURST:
-        return "production was even over the window"
+    if burst is None:
+        return view.production.even
+    if burst.messages < LEAST_BURST:
+        return f"{counted(burst.messages, 'message')} more than usual came at once, fewer than {LEAST_BURST}"
     return Finding(
         severity=Severity.INFO,
         confidence=0.9,

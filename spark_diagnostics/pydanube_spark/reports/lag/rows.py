@@ -161,7 +161,7 @@ def _judged(
         found = judge_lag(history.window(end_ms), options, rates=rates)
         if settled is None:
             settled = SettledStatus(found, end_ms)
-        elif found.status is not settled.status and not counts_at_once(found.status, after=settled.status):
+        elif found.status is not settled.status and not counts_at_once(found, after=settled.status):
             for back in range(looks - 1, 0, -1):  # the broker judged in each of its rounds
                 before_ms = end_ms - back * grid.interval_ms
                 settled.observe(
