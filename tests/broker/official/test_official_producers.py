@@ -11,6 +11,7 @@ import grpc
 import psutil
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.services.official import grouping
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_core.errors import ClusterError
 from pydanube_core.generated import danube_pb2 as pb
@@ -166,7 +167,8 @@ async def test_the_next_group_is_on_its_way_to_the_disk_before_the_last_is_answe
 ) -> None:
     producer = await client.create_producer("/default/t")
     send = broker.official.hot["/danube.ProducerService/SendMessage"]
-    first, others, answered = Reply(), [Reply(), Reply()], list[int]()
+    first, answered = Reply(), list[int]()
+    others = [Reply() for _ in range(grouping.MOST_EXPECTED)]  # more do not wait for the first's next message
     SyncGate(monkeypatch, held=False, asked=lambda: answered.append(len(first.answers)))
     for number, reply in enumerate((first, *others)):
         message = client.message("/default/t", producer, b"%d" % number, request_id=number)
@@ -214,6 +216,7 @@ async def test_messages_that_come_while_the_disk_works_become_one_batch(
             await anyio.sleep(0.01)  # the loop turns
         assert not any(reply.answers for reply in replies)
         await until(lambda: gate.requests)
+    await until(lambda: all(reply.answers for reply in replies))
     stream = await client.consume("/default/t", type=SHARED)
     await client.send("/default/t", producer, b"last")  # committed behind all of them
     assert await stream.next()
@@ -222,6 +225,47 @@ async def test_messages_that_come_while_the_disk_works_become_one_batch(
     batches = topic.read(0, 7, 1 << 20)
     assert batches is not None
     assert [batch.count for batch in batches] == [1, 5, 1]
+
+
+async def test_few_producers_that_send_again_share_each_sync(
+    client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came while the disk worked waits for those that have just been answered, else they would take turns."""
+    producer = await client.create_producer("/default/t")
+    send = broker.official.hot["/danube.ProducerService/SendMessage"]
+    replies = [Reply() for _ in range(4)]
+    monkeypatch.setattr(grouping, "COMPANY_S", 3_600.0)
+
+    def publish(number: int) -> None:
+        message = client.message("/default/t", producer, b"%d" % number, request_id=number)
+        send(message.SerializeToString(), replies[number])
+
+    with SyncGate(monkeypatch) as gate:
+        publish(0)
+        await until(lambda: gate.requests)
+        publish(1)
+        publish(2)
+    await until(lambda: replies[0].answers)
+    publish(3)
+    await until(lambda: replies[3].answers)
+    [topic] = broker.registry.topics
+    assert [batch.count for batch in topic.read(0, 4, 1 << 20) or ()] == [1, 3]
+
+
+async def test_a_producer_that_sends_no_more_holds_up_the_others_for_a_moment_only(
+    client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await client.create_producer("/default/t")
+    send = broker.official.hot["/danube.ProducerService/SendMessage"]
+    replies = [Reply() for _ in range(3)]
+    with SyncGate(monkeypatch) as gate:
+        for number, reply in enumerate(replies):
+            message = client.message("/default/t", producer, b"%d" % number, request_id=number)
+            send(message.SerializeToString(), reply)
+            await until(lambda: gate.requests)
+    await until(lambda: all(reply.answers for reply in replies))
+    [topic] = broker.registry.topics
+    assert [batch.count for batch in topic.read(0, 3, 1 << 20) or ()] == [1, 2]
 
 
 async def test_a_refused_message_does_not_fail_its_neighbours(client: RawClient) -> None:

@@ -3,8 +3,12 @@
 Grouping is per topic, because Rust and Go have only one send in flight per producer, so batches per producer would
 always hold one message. Arrival order is kept. There is no await between reading a message and queuing it here, and a
 lone message does not wait: its group is appended before the loop turns again. While a group of the topic waits for the
-disk, the next one gathers, and is appended when the first is committed. It could not be durable earlier, because the
-disk works on one group at a time, and batches of one would each cost encoding, writing and committing.
+disk, the next one gathers. It could not be durable earlier, because the disk works on one group at a time, and batches
+of one would each cost encoding, writing and committing.
+
+When a small group is committed, the next one waits up to `COMPANY_S` for the senders that have just been answered.
+Otherwise few producers with one send in flight each would split into two halves that take turns, and each message would
+wait for two syncs. If the senders do not return in time, the next groups do not wait, twice as many after each miss.
 
 A message is checked completely before it is queued, so a group can only be refused for a reason that holds for all of
 it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
@@ -50,6 +54,10 @@ GROUP_MESSAGES: Final = 4096
 BATCH_OVERHEAD_BYTES: Final = 4096
 #: maximum bytes that a delivery adds to the published message: its offset, our address and longer lengths
 DELIVERY_OVERHEAD_BYTES: Final = 1024
+#: Maximum time that messages wait for those of other producers, which have just got their answers. See the module.
+COMPANY_S: Final = 0.001
+MOST_EXPECTED: Final = 64  # messages. In larger groups, the costs of a group are small
+MOST_MISSES: Final = 8  # counted in a row: at most 256 groups do not wait
 WAITING_BYTES: Final = 256 << 20  # maximum uncommitted bytes of all official producers
 
 assert MAX_COPY_BYTES + DELIVERY_OVERHEAD_BYTES < FRAME_LIMIT_BYTES
@@ -168,7 +176,9 @@ def _groups(pending: Sequence[Pending]) -> Iterator[Sequence[Pending]]:
 class _Gathering:
     """The messages of one topic that wait for the next batch."""
 
-    __slots__ = ("answering", "due", "held", "in_flight", "pending", "waiting_bytes")
+    __slots__ = (
+        "answering", "due", "expected", "held", "impatient", "in_flight", "misses", "pending", "timer", "waiting_bytes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.pending: list[Pending] = []
@@ -177,6 +187,10 @@ class _Gathering:
         self.due = False  # will be appended when the loop turns
         self.held = False  # the topic is waiting for room, and then continues automatically
         self.answering = 0  # groups that are committed, and answered when the loop turns
+        self.expected = 0  # messages worth waiting for: the senders of the last group send again
+        self.timer: asyncio.TimerHandle | None = None  # the end of that wait
+        self.misses = 0  # waits in a row in which they did not come
+        self.impatient = 0  # groups that will not wait, because of misses
 
     @property
     def full(self) -> bool:
@@ -211,8 +225,16 @@ class Grouping:
             gathering = self._topics[topic] = _Gathering()
         gathering.pending.append(pending)
         gathering.waiting_bytes += pending.size
-        if not (gathering.due or gathering.held) and (not gathering.in_flight or gathering.full):
+        if (
+            not (gathering.due or gathering.held)
+            and (not gathering.in_flight or gathering.full)
+            and (len(gathering.pending) >= gathering.expected or gathering.full)
+        ):
             gathering.due = True
+            if gathering.timer is not None:
+                gathering.timer.cancel()
+                gathering.timer = None
+                gathering.misses = 0
             if not self._due:
                 self._loop.call_soon(self._turned)
             self._due.append((topic, gathering))
@@ -226,6 +248,7 @@ class Grouping:
 
     def _flush(self, topic: Topic, gathering: _Gathering) -> None:
         """Append the waiting messages of a topic. Remove the topic's entry when none are left."""
+        gathering.expected = 0
         pending, gathering.pending, gathering.waiting_bytes = gathering.pending, [], 0
         if pending:
             for group in _groups(pending):
@@ -275,7 +298,18 @@ class Grouping:
     ) -> None:
         gathering.in_flight -= 1
         if not (gathering.in_flight or gathering.due or gathering.held):
-            self._flush(topic, gathering)
+            expected = len(group) + len(gathering.pending)
+            if (
+                error is None
+                and 1 < expected <= MOST_EXPECTED
+                and not gathering.full
+                and not gathering.impatient
+            ):
+                gathering.expected = expected
+                gathering.timer = self._loop.call_later(COMPANY_S, self._waited, topic, gathering)
+            else:
+                gathering.impatient = max(0, gathering.impatient - 1)
+                self._flush(topic, gathering)
         if gathering.in_flight or gathering.answering:
             # Appended groups are written first, so that the disk works while the loop answers. A group stays behind
             # an earlier one that the same sync committed.
@@ -283,6 +317,14 @@ class Grouping:
             self._loop.call_soon(self._turn_to_answer, topic, gathering, group, error)
         else:
             self._answer(topic, group, error)
+
+    def _waited(self, topic: Topic, gathering: _Gathering) -> None:
+        """Append what has come, and do not wait before the next groups."""
+        gathering.timer = None
+        gathering.misses = min(gathering.misses + 1, MOST_MISSES)
+        gathering.impatient = 1 << gathering.misses
+        self._flush(topic, gathering)
+        topic.write_now()
 
     def _turn_to_answer(
         self, topic: Topic, gathering: _Gathering, group: Sequence[Pending], error: ClusterError | None
