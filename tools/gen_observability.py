@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube_broker.status.metric_table import METRICS, MetricArea, MetricDeclaration, MetricKind
+from pydanube_connect.statistics import COUNTERS, GAUGES
 from pydanube_core.diagnosis.findings import Rule
 from pydanube_core.diagnosis.rules import RULES
 
@@ -184,10 +185,49 @@ def dashboard(area: MetricArea) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
+def connect_dashboard() -> str:
+    """The dashboard of the workers of connectors, whose metrics are not a broker's."""
+    shown = [(f"danube_connect_{name}_total", about, True) for name, about in COUNTERS.items()]
+    shown += [(name, about, False) for name, about, _ in GAUGES]
+    panels = []
+    for number, (name, about, counts) in enumerate(shown):
+        query = (
+            f"sum by (connector) (rate({name}[$__rate_interval]))"
+            if counts
+            else f"max by (connector) ({name})"
+        )
+        unit = (
+            "cps"
+            if counts
+            else "bytes"
+            if name.endswith("_bytes")
+            else "dateTimeFromNow"
+            if name.endswith("_seconds")
+            else "short"
+        )
+        if name.endswith("_seconds"):
+            query = f"{query} * 1000"
+        panels.append({
+            "id": number + 1, "type": "timeseries",
+            "title": name.removeprefix("danube_").removesuffix("_total") + (" per second" if counts else ""),
+            "description": about, "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+            "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+            "targets": [{"refId": "A", "expr": query, "legendFormat": "{{connector}}"}],
+        })  # fmt: skip
+    value = {
+        "uid": "danube-connect", "title": "Danube: connectors", "tags": ["danube"], "schemaVersion": 39, "editable": False,
+        "refresh": "10s", "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]}, "panels": panels,
+    }  # fmt: skip
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
 def files() -> dict[Path, str]:
     return {
         FOLDER / "alerts.yml": alerts(),
         FOLDER / "alerts_test.yml": alert_tests(),
+        FOLDER / "dashboards" / "connect.json": connect_dashboard(),
         **{FOLDER / "dashboards" / f"{area}.json": dashboard(area) for area in MetricArea},
     }
 

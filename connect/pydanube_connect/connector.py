@@ -170,6 +170,10 @@ class Source(Connector[S]):
         """Return the schema of the records for a topic, or None if the source provides none."""
         return None
 
+    async def held_bytes(self) -> int | None:
+        """Return the bytes that the other system keeps until they are read. None: unknown. Called every few seconds."""
+        return None
+
     async def sample(self, count: int) -> AsyncIterator[Batch]:
         """Yield batches with about `count` records for a dry run, without changing the other system."""
         await self.open()

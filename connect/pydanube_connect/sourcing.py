@@ -33,6 +33,7 @@ from pydanube_connect.statistics import State, Statistics
 from pydanube_connect.values import Writer, json_payload, json_value, writer
 
 STATE_EVERY_S: Final = 1.0
+_HELD_EVERY_S: Final = 10.0  # seconds between looks at what the other system keeps
 _MOST_LETTER_BYTES: Final = 1_000_000
 _NAMEABLE: Final = re.compile(
     r"[\w.:-]{1,140}", re.ASCII
@@ -88,7 +89,7 @@ class SourceRunner:
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._positions: Positions | None = None
         self._unconfirmed: dict[str, Batch] = {}  # newest batch by shard, without a stored position
-        self._saved_at = 0.0
+        self._saved_at = self._looked_at = 0.0
 
     @property
     def _exact(self) -> bool:
@@ -297,6 +298,9 @@ class SourceRunner:
     async def _confirm(self) -> None:
         """Store the positions, then acknowledge the batches to the source."""
         self._saved_at = time.monotonic()
+        if self._saved_at - self._looked_at >= _HELD_EVERY_S:
+            self._looked_at = self._saved_at
+            self.statistics.held_bytes = await self.source.held_bytes()
         if self._positions is None:
             return
         await self._positions.save()

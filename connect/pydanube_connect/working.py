@@ -48,6 +48,7 @@ class _Run:
         self.scope = anyio.CancelScope()
         self.runner: Runner | None = None
         self.error: str | None = None
+        self.error_code: str | None = None
         self._state = ""
         self._since_ms = 0
 
@@ -65,9 +66,11 @@ class _Run:
                     log.info("connector_ended", extra={"records": facts.records})
         except Exception as failure:
             if made is not None:
-                self.error = clean_error(failure, made).message
-            else:  # a mistake in the definition, whose text has no resolved secret
-                self.error = failure.message if isinstance(failure, ClusterError) else str(failure)
+                failure = clean_error(failure, made)
+            # else it is a mistake in the definition, whose text has no resolved secret
+            self.error = str(failure)
+            if isinstance(failure, ClusterError):
+                self.error, self.error_code = failure.message, failure.code
             log.error("connector_stopped", extra={"connector": self.name, "error": self.error})
         finally:
             self.ended.set()
@@ -94,8 +97,10 @@ class _Run:
             self._state, self._since_ms = str(state), time.time_ns() // 1_000_000
         facts |= {"state": self._state, "since_ms": self._since_ms, "generation": self.generation}
         if self.error is not None:
-            facts["last_error"] = self.error
-        facts["lag_messages"] = await self._lag(client)
+            facts |= {"last_error": self.error, "error_code": self.error_code}
+        facts["lag_messages"] = lag = await self._lag(client)
+        if self.statistics is not None:
+            self.statistics.lag_messages = lag
         return facts
 
     async def _lag(self, client: Client) -> int | None:

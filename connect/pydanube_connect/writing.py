@@ -7,6 +7,7 @@ opened again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -165,8 +166,12 @@ class Writer:
         ends = {place: end for place, end in batch.ends.items() if end > starts.get(place, -1)}
         if not records and not (self._exact and ends):
             return
+        begun = time.monotonic()
         try:
-            await self._sink.write(Batch(records, starts=starts, ends=ends))
+            try:
+                await self._sink.write(Batch(records, starts=starts, ends=ends))
+            finally:
+                self._statistics.waited(time.monotonic() - begun)
         except Refused as refused:
             if refused.records is not None or len(records) == 1:
                 raise Refused(

@@ -170,3 +170,20 @@ async def test_offsets_of_a_sink_are_set_by_a_plan_while_it_rests(cluster: Admin
     assert (await cluster("connectors.describe", connector="c"))["epoch"] == 2, (
         "its target still has the positions"
     )
+
+
+async def test_the_health_check_finds_what_is_wrong_with_connectors(cluster: Administered) -> None:
+    await cluster("connectors.create", connector="c", definition=SINK)
+    found = await cluster("diagnose.cluster", fail_on="critical")
+    (finding,) = [each for each in found["findings"] if each["rule"].startswith("connector_")]
+    assert (finding["rule"], finding["severity"], found["verdict"]) == (
+        "connector_worker_gone",
+        "critical",
+        "failing",
+    )
+    assert found["passed"] is False
+    assert "consumers.list" in [each["operation"] for each in finding["next"]]
+    await cluster("topics.create", topic=REPORTS)
+    await cluster.publish(REPORTS, report("w", refused_per_min=4, refused=9))
+    found = await cluster("diagnose.cluster")
+    assert found["counts"]["connector_refuses_records"] == 1

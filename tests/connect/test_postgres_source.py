@@ -11,6 +11,7 @@ import pytest
 from pydanube.testing import InMemoryCluster
 from pydanube_connect.file import declared
 from pydanube_connect.running import check, runner_of
+from pydanube_connect.statistics import exposition
 from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied
 
 from tests.connect.servers import MISSING, Postgres
@@ -173,6 +174,8 @@ async def test_a_quiet_database_does_not_keep_its_log(postgres: Postgres, memory
                 while postgres.sql(kept)[0][0] > 100_000:  # noqa: ASYNC110
                     await anyio.sleep(0.2)
             stop.set()
+        assert runner.statistics.held_bytes is not None
+        assert "danube_connect_held_bytes" in exposition([runner.statistics])
 
 
 async def test_a_slot_that_another_connector_reads_is_waited_for(

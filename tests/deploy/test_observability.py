@@ -134,8 +134,10 @@ def test_every_metric_has_a_panel() -> None:
 def test_every_panel_shows_data_of_a_real_broker(prometheus: str) -> None:
     empty = {
         title.removesuffix(" per second")
-        for _, title, query in panels()
-        if not _query(prometheus, query) and not _waited_for(prometheus, query)
+        for dashboard, title, query in panels()
+        if dashboard != "connect"  # a worker has its metrics
+        and not _query(prometheus, query)
+        and not _waited_for(prometheus, query)
     }
     assert empty == {name.removeprefix("danube_") for name in WITHOUT_SERIES}
 

@@ -22,6 +22,8 @@ from pydanube_core.connectors import (
     connector_key,
     topics_of,
 )
+from pydanube_core.diagnosis.connectors import ConnectorView, connector_findings
+from pydanube_core.diagnosis.findings import Finding
 from pydanube_core.errors import (
     AlreadyExists,
     ConnectorNotFound,
@@ -45,6 +47,7 @@ from pydanube_admin.operations.topics import find_topic
 MOST_REPORTS: Final = 500  # messages: 60 workers in the time that reports count
 _BLOCK: Final = 50  # messages that are read together
 MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
+_ONLY_REPORTED: Final = {"error_code", "refused_per_min", "busy", "last_record_ms", "held_bytes"}
 CHANGE: Final = "connectors:change"
 
 NameArgument = Annotated[
@@ -141,6 +144,11 @@ class Report(BaseModel):
     last_error: str | None = None
     since_ms: Annotated[int, Field(ge=0, le=MOST_MS)] | None = None
     position: dict[str, str] = {}
+    error_code: str | None = None
+    refused_per_min: int | None = None
+    busy: float | None = None
+    last_record_ms: int | None = None
+    held_bytes: int | None = None
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -187,6 +195,33 @@ async def describe_connector(context: Context, request: ConnectorRequest) -> Con
         epoch=await epoch_of(context, record.name),
         position={} if report is None else report.position,
     )
+
+
+async def findings_of_connectors(context: Context) -> list[Finding]:
+    """Return what is wrong with the declared connectors."""
+    records = await _records(context)
+    reports = await reports_of(context) if records else {}
+    found: list[Finding] = []
+    for record in records:
+        report = reports.get(record.name)
+        facts = item_facts(record, report)
+        more: dict[str, Any] = {}
+        if report is not None:
+            more = report.model_dump(include=_ONLY_REPORTED)
+        names = (
+            "connector",
+            "type",
+            "kind",
+            "group",
+            "state",
+            "worker",
+            "last_error",
+            "refused",
+            "lag_messages",
+        )
+        view = ConnectorView(**{name: facts[name] for name in names}, **more)
+        found += connector_findings(view, context.now_ms())
+    return found
 
 
 async def epoch_of(context: Context, name: str) -> int:

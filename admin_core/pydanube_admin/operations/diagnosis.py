@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
-from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict
+from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict, verdict_of
 from pydanube_core.errors import SubscriptionNotFound
 from pydanube_core.units import format_time, known_time
 
@@ -26,8 +28,10 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.operations.connectors import findings_of_connectors
 from pydanube_admin.operations.subscriptions import no_such_subscription
 
+_MOST_OF_CONNECTORS = 20  # findings in one answer. The others are counted
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None, Field(description="passed is false (exit 6) from here on")
 ]
@@ -127,7 +131,29 @@ class AlertItem(Result):
     examples=(Example({}, "what is wrong now"),),
 )
 async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
-    return await _result(context.port.diagnose_cluster(), request.fail_on)
+    return await _result(_cluster(context), request.fail_on)
+
+
+async def _cluster(context: Context) -> Diagnosis:
+    """Return the findings of all brokers and of the declared connectors, worst first."""
+    found = await context.port.diagnose_cluster()
+    connectors = await findings_of_connectors(context)
+    if not connectors:
+        return found
+    connectors.sort(key=lambda one: -one.severity)
+    shown = connectors[:_MOST_OF_CONNECTORS]
+    counts = Counter(found.counts)
+    counts.update(one.rule for one in connectors if one.severity > Severity.INFO)
+    verdict = found.verdict
+    if (own := verdict_of(connectors)) is not Verdict.HEALTHY and verdict is not Verdict.FAILING:
+        verdict = own
+    return replace(
+        found,
+        findings=tuple(sorted((*found.findings, *shown), key=lambda one: -one.severity)),
+        counts=dict(counts),
+        verdict=verdict,
+        omitted=found.omitted + len(connectors) - len(shown),
+    )
 
 
 @operation(

@@ -134,6 +134,16 @@ class PostgresSource(Source[PostgresSourceSettings]):
             )  # fmt: skip
         return [f"tables {', '.join(self._tables)} can be read, slot {self._slot}"]
 
+    async def held_bytes(self) -> int | None:
+        if self._connection is None or self._snapshot is not None:
+            return None
+        cursor = await self._connection.execute(
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots "
+            "WHERE slot_name = %s", [self._slot],
+        )  # fmt: skip
+        row = await cursor.fetchone()
+        return None if row is None else row[0]
+
     def _in_use(self, pid: int) -> str:
         return f"the replication slot {self._slot} is in use by the process {pid} of PostgreSQL."
 
