@@ -319,13 +319,14 @@ class Owner:
             return  # another heir was named meanwhile
         log = [value for _, value in old.log()]
         self.check(log)
-        self.heir_of = lost
+        self.heir_of, self.heir_term = lost, term
         _, place = await fenced_end(world.store, CLUSTER, self.folder.journal, 1, 1)
         self.begin([(0, value) for value in log], place, 0, 1, 1)
         if self.closed_by_death():
             world.record = self.record = Record(self.folder.journal)
 
     heir_of: Record | None = None
+    heir_term = 0
 
     def check(self, log: Sequence[int]) -> None:
         """Hold a log that was read from a chain against all that was acknowledged."""
@@ -365,9 +366,10 @@ class Owner:
         if self.dead:
             return
         if self.heir_of is not None and lsn >= self.copied_lsn > 0:
-            # The topic is safe in the heir's journal: opened
-            if self.world.record is not self.heir_of:
-                self.heir_of = None
+            # The topic is safe in the heir's journal: opened, unless another heir was named or has opened it
+            if self.world.record is not self.heir_of or self.heir_of.term != self.heir_term:
+                self.world.stages.add("another heir was faster")
+                self.kill()
                 return
             self.heir_of = None
             self.world.record = self.record = Record(self.folder.journal)

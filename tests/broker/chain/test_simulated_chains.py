@@ -35,6 +35,7 @@ def test_no_acknowledged_value_is_lost_and_every_fault_happens() -> None:
     assert faults == {"refused", "late", "doubled", "answer lost"}
     assert stages == {
         "opened",
+        "another heir was faster",
         "an heir died",
         "fenced while it ran",
         "a slower successor was fenced",
