@@ -37,6 +37,7 @@ AccessMode = Literal["shared", "exclusive", "named"]
 RoutingMode = Literal["key", "round-robin", "explicit"]
 Compression = Literal["none", "lz4", "zstd"]
 
+BATCH_BYTES: Final = 262_144  # unless the topic is stored
 CREDIT_MESSAGES: Final = 10_000
 CREDIT_BYTES: Final = 33_554_432
 SHARED_CREDIT_MESSAGES: Final = 2_000  # low, because other consumers could handle the messages that wait here
@@ -86,7 +87,8 @@ class ProducerOptions:
         compression: of payloads.
         linger_ms: time to wait for more messages. At 0 a lone message leaves immediately, and batches form under load:
             while 5 are in flight, the next one gathers.
-        batch_bytes: size at which a batch is closed, at most 1 MiB.
+        batch_bytes: size at which a batch is closed, at most 1 MiB. The default is 1 MiB for a topic with durability
+            `stored`: five batches wait for the object store together, so smaller ones would limit the rate.
         window_messages: maximum number of messages handed over and unanswered.
         window_bytes: maximum of their bytes.
         unused_ttl_s: time to live of a created topic: it is deleted, with its messages, when no client has produced,
@@ -101,7 +103,7 @@ class ProducerOptions:
     schema: SchemaLike | None = None
     compression: Compression = "none"
     linger_ms: float = 0.0
-    batch_bytes: int = 262_144
+    batch_bytes: int = BATCH_BYTES
     window_messages: int = 100_000
     window_bytes: int = 67_108_864
     unused_ttl_s: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -82,7 +83,8 @@ class BrokerItem(Result):
     topics: int
     ready: bool
     listen: dict[str, str]
-    # {id, term, state: open | closing | closed, copies}; null for a broker that is alone
+    # {id, term, state: open | closing | closed, copies, copied_lag_bytes, copied_lag_ms}; null for a broker that is alone,
+    # the lags for one that does not copy
     journal: dict[str, Any] | None = None
 
 
@@ -257,11 +259,19 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
             zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
             is_leader=leading is not None and each.broker_id == leading.broker_id,
             uptime_s=round(each.uptime_s, 3),
-            journal=journals.get(each.broker_id),
+            journal=_journal(each, journals.get(each.broker_id)),
         ),
         key=lambda each: (each.broker_id,),
         request=request,
     )
+
+
+def _journal(facts: BrokerFacts, record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a broker's journal record, and how far its copy in the object store is behind. None for a lone broker."""
+    if record is None:
+        return None
+    lag = {name: facts.journal.get(name) for name in ("copied_lag_bytes", "copied_lag_ms")}
+    return {**record, **lag}
 
 
 def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:

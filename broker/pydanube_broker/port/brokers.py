@@ -24,6 +24,7 @@ from pydanube_core.facts import (
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 
+from pydanube_broker.chain import ChainStatistics
 from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.observation.watch import Observation
@@ -227,6 +228,7 @@ class BrokersPart:
                 "syncs": journal.syncs,
                 "fsync_p50_ms": _percentile_ms(sync_s, 0.5),
                 "fsync_p99_ms": _percentile_ms(sync_s, 0.99),
+                **_copied(broker.chain.statistics()),
             },
             tier={
                 **({} if (tier := self._tier) is None else status_of(tier)),
@@ -351,6 +353,16 @@ class BrokersPart:
         if observation is None:
             return Counter()
         return Counter((alert.rule, alert.severity.word) for alert in observation.alerts.open())
+
+
+def _copied(chain: ChainStatistics | None) -> dict[str, int | None]:
+    """Return what the object store has taken of the chain, and what it lacks. Null without a chain."""
+    return {
+        "copied_pieces": None if chain is None else chain.pieces,
+        "copied_bytes": None if chain is None else chain.bytes,
+        "copied_lag_bytes": None if chain is None else chain.behind_bytes,
+        "copied_lag_ms": None if chain is None else round(chain.behind_s * 1000),
+    }
 
 
 def _percentile_ms(ascending_s: Sequence[float], share: float) -> float | None:

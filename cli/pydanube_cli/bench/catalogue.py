@@ -20,6 +20,7 @@ DEFAULT_MESSAGES: Final = {
     "topics": 1_000_000,
     "replay": 1_000_000,
     "tier": 1_000_000,
+    "stored": 1_000_000,
     "move": 0,
     "failover": 0,
     "cluster": 1_000_000,
@@ -29,7 +30,7 @@ OF_THE_TIER: Final = ("replay", "tier")
 DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000, "failover": 100}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
 DEFAULT_RUNS: Final = {
-    **{"backlog": 3, "unary": 3, "topics": 1, "replay": 3, "tier": 3},
+    **{"backlog": 3, "unary": 3, "topics": 1, "replay": 3, "tier": 3, "stored": 3},
     **{"move": 50, "failover": 3, "cluster": 3},
 }
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name

@@ -114,6 +114,7 @@ class BenchOptions:
         "danube bench topics --topics 10000 --assert 'median.topics.ready_s.after_kill <= 15'",
         "danube bench replay --assert 'median.tier.share_of_pyarrow >= 0.05'",
         "danube bench tier --size 1024 --messages 200000",
+        "danube bench stored --assert 'median.stored.share_of_fsynced >= 0.7' --assert 'median.stored.idle_puts == 0'",
         "danube bench move --assert 'ratio.pause_p99_to_bound <= 1' --assert 'ratio.drain_s_to_bound <= 1'",
         "danube bench failover --assert 'ratio.leader_to_bound <= 1'",
         "danube bench cluster --assert 'ratio.relayed_batched >= 0.6' --assert 'ratio.relayed_single >= 0.4'",
@@ -326,6 +327,8 @@ def _print(result: dict[str, Any]) -> None:
         print_table(rows)
     if (cold := middle.get("tier")) is not None:
         print(", ".join(f"{name.replace('_', ' ')} {cell(name, value)}" for name, value in cold.items()))
+    if (kept := middle.get("stored")) is not None:
+        print(", ".join(f"{name.replace('_', ' ')} {cell(name, value)}" for name, value in kept.items()))
     checked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in result["verified"].items())
     print(f"verified: {checked}; durability {result['durability']}")
     server = result["server"]

@@ -183,7 +183,7 @@ def assemble(
     middle: dict[str, Any] = {name: _median([run.get(name) for run in runs]) for name in FIGURES}
     if (reason := runs[0].get("p50_ms_reason")) is not None:
         middle["p50_ms_reason"] = reason
-    for name in ("beside", "topics", "tier"):
+    for name in ("beside", "topics", "tier", "stored"):
         if name in runs[0]:
             middle[name] = _median_tree([run[name] for run in runs])
     if "reference" in runs[0]:

@@ -10,6 +10,7 @@
     topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
     replay   consumers of messages that only objects hold, against a broker that was started again
     tier     a broker starts with its store, which was away while the topic was filled, and writes the objects
+    stored   a topic that is acknowledged once the object store has it, beside one of the broker's disk
 
 An exclusive consumer has a subscription of its own and gets every message, so with several consumers each is
 checked alone and the slowest one counts. Consumers of another type share one subscription and are checked
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 from pydanube_cli.bench.payloads import Part, make_payloads, make_tally, merge, percentiles_ms
 from pydanube_cli.bench.raw import parquet_read_per_s, parquet_write_mb_per_s
 from pydanube_cli.bench.result import sum_verified
+from pydanube_cli.bench.stored import stored
 
 WARM_UP_SENDS: Final = 200
 # Processes. The client is busier than the broker, and a single one would limit the rate
@@ -371,6 +374,7 @@ SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {
     "backlog": backlog,
     "topics": topics,
     "replay": replay,
+    "stored": partial(stored, e2e=e2e, latency=latency),
     "tier": tier,
 }
 

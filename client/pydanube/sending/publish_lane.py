@@ -37,7 +37,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from pydanube_core.batch import Codec
+from pydanube_core.batch import BATCH_TARGET_BYTES, Codec
 from pydanube_core.errors import (
     ClosedResource,
     ClusterError,
@@ -51,6 +51,7 @@ from pydanube_core.errors import (
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from pydanube.facts import ClientEventKind
+from pydanube.options import BATCH_BYTES
 from pydanube.schemas import schema_of
 from pydanube.sending.lane_options import LaneOptions
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES, OutBatch, PackedMessages, Session
@@ -300,7 +301,10 @@ class PublishLane:
         self.max_message_bytes = opened.max_message_bytes
         # Each message counts at least its overhead, so this many bytes never hold more messages.
         paced = opened.max_batch_messages * MESSAGE_OVERHEAD_BYTES
-        self.limit_bytes = min(options.producer.batch_bytes, paced or options.producer.batch_bytes)
+        limit = options.producer.batch_bytes
+        if limit == BATCH_BYTES and opened.durability == "stored":
+            limit = BATCH_TARGET_BYTES
+        self.limit_bytes = min(limit, paced or limit)
         options.down(False)
         if not self.opened.done():
             self.opened.set_result(None)

@@ -266,3 +266,21 @@ async def test_chain_begins_while_the_newest_head_is_in_a_file_of_its_own(
             "/default/t": 3,
             "/default/other": 1,
         }
+
+
+async def test_batches_for_the_store_are_larger_by_default(opened: Opener) -> None:
+    async with opened() as broker:
+        counts: dict[str, int] = {}
+        for durability in ("fsynced", "stored"):
+            name = TopicName.parse(durability)
+            await broker.registry.create(
+                name, partitions=0, dispatch_strategy="reliable", durability=durability, here=True
+            )
+            async with connect(broker.broker_url) as client, client.producer(durability) as producer:
+                await producer.send(b"opened")
+                await producer.send_many([bytes(1000)] * 900)
+            topic = broker.registry.find(name)
+            assert topic is not None
+            counts[durability] = len(broker.journal.plan_read(topic.topic_id, 1, 901, 1 << 30))
+        assert counts["fsynced"] >= 4
+        assert counts["stored"] == 1
