@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pydanube_core.batch import read_producer_part
 from pydanube_core.batch.select import Cutter
-from pydanube_core.errors import ClusterError, DispatchMismatch
+from pydanube_core.errors import ClusterError, DispatchMismatch, Unavailable
 from pydanube_core.names import TopicName
 
 from pydanube_broker.journal.records import Kind
@@ -86,6 +86,10 @@ class Target(Protocol):
     name: str
     stores: bool
 
+    @property
+    def in_store(self) -> bool:
+        """Return whether the topic is as durable as the object store."""
+
     def take(self, data: bytes, originals: Originals, done: Done) -> None:
         """Append a batch, without copies that the topic has already. `done` is called once, later.
 
@@ -101,6 +105,10 @@ class LocalTarget:
         self._topic = topic
         self.name = topic.name
         self.stores = topic.stores
+
+    @property
+    def in_store(self) -> bool:
+        return self._topic.in_store
 
     def take(self, data: bytes, originals: Originals, done: Done) -> None:
         topic, (number, generation, ranges) = self._topic, originals
@@ -134,14 +142,15 @@ class DeadLetterDesk:
     """See the module.
 
     Args:
-        topics: returns the concrete topics of a dead-letter topic, which is created if it does not exist.
+        topics: returns the concrete topics of a dead-letter topic, which is created if it does not exist. For letters of
+            a stored topic it becomes a stored one.
         start: runs a task of the broker.
         broker_url: for the attribute `x-original-broker-addr`.
     """
 
     def __init__(
         self,
-        topics: Callable[[TopicName], Awaitable[Sequence[Target]]],
+        topics: Callable[[TopicName, bool], Awaitable[Sequence[Target]]],
         start: Callable[[Coroutine[Any, Any, None]], None],
         broker_url: Callable[[], str],
     ) -> None:
@@ -188,12 +197,17 @@ class DeadLetterDesk:
             key=lambda one: one.start,
         )
         try:
-            topics = await self._topics(target)
+            topics = await self._topics(target, origin.topic.in_store)
             if not all(topic.stores for topic in topics):
                 raise DispatchMismatch(
                     f"the dead-letter topic {target} is non_reliable and would lose them: name a reliable one",
                     field="dead_letter_topic",
                     value=str(target),
+                )
+            if origin.topic.in_store and not all(topic.in_store for topic in topics):
+                # The original is acknowledged once its copy is as safe, so the order is repeated.
+                raise Unavailable(
+                    f"{target} is not stored in the object store yet, as {origin.topic.name} is"
                 )
             while left:
                 await self._copy(origin, generation, topics, left)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from pydanube_core.errors import (
 from pydanube_core.grpc_wire import decode_metadata, frame
 from pydanube_core.names import TopicName
 
-from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
 from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.relay.link import NO_STATUS, Leg, Link
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from pydanube_core.http2.head import AnswerHead
 
     from pydanube_broker.relay.relay import Relay
+
+log = logging.getLogger("pydanube.cluster")
 
 APPEND: Final = "/danube.relay.Letters/Append"
 _LENGTH: Final = 4
@@ -61,13 +64,19 @@ class RelayedDeadLetters:
         self._registry = registry
         self._relay = relay
 
-    async def targets(self, name: TopicName) -> Sequence[Target]:
+    async def targets(self, name: TopicName, stored: bool) -> Sequence[Target]:
         """Return the concrete topics of a name, in order.
 
         Creates the topic here if needed, regardless of `topics.auto_create`.
+
+        Args:
+            stored: the topic becomes one with durability stored, which takes its owner some time.
+
         Raises `ClusterError`: the topic could not be created.
         """
         registry = self._registry
+        if stored:
+            await self._store(name)
         if self._relay is None:
             found = registry.parts(name)[1]
         else:
@@ -77,10 +86,30 @@ class RelayedDeadLetters:
             if records:
                 return [self._target(each) for each in records]
             found = ()
-        found = found or await registry.create(name, partitions=0, dispatch_strategy="reliable", here=True)
+        found = found or await registry.create(
+            name,
+            partitions=0,
+            dispatch_strategy="reliable",
+            durability=(Durability.STORED if stored else Durability.FSYNCED).value,
+            here=True,
+        )
         return [LocalTarget(topic) for topic in found] or [
             self._target(record) for record in [registry.catalog.index.find_topic(name)] if record is not None
         ]
+
+    async def _store(self, name: TopicName) -> None:
+        """Raise the durability of an existing topic to stored."""
+        registry = self._registry
+        index = registry.catalog.index
+        known = index.partitioned(name) or index.find_topic(name)
+        if known is None or known.spec.settings.durability is not Durability.FSYNCED:
+            return
+        await registry.check_stored()
+        await registry.catalog.update_topic(name, durability=Durability.STORED)
+        for part in registry.parts(name)[1]:
+            registry.policies.apply(part)
+            registry.ownership.on_level(part)
+        log.warning("dead_letter_topic_is_stored_now", extra={"topic": str(name)})
 
     def _target(self, record: TopicRecord) -> Target:
         topic = self._registry.find(record.topic)
@@ -170,6 +199,11 @@ class _RemoteTarget:
         self._record = record
         self.name = record.name
         self.stores = record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
+
+    @property
+    def in_store(self) -> bool:
+        place = self._registry.ownership.office.place(self._record.topic_id)
+        return place is not None and place.stored
 
     def take(self, data: bytes, originals: Originals, done: Done) -> None:
         owner = self._registry.ownership.owner(self._record.topic_id)

@@ -420,3 +420,19 @@ async def test_what_was_redelivered_and_not_sent_is_withdrawn(broker: Broker, cl
         await broker.port.create_subscription("live", "s", type="shared", start="latest")
     with pytest.raises(DispatchMismatch):
         await broker.port.redeliver("live", "s", again)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_dead_letters_of_a_stored_topic_are_stored(
+    broker: Broker, client: Client, *, is_there: bool
+) -> None:
+    for name, durability in (("t", "stored"), *((("t-dlq-s", "fsynced"),) if is_there else ())):
+        await broker.registry.create(
+            TopicName.parse(name), partitions=0, dispatch_strategy="reliable", durability=durability
+        )
+    await prepare(broker, client, [b"good", b"bad"], poison_policy="dead_letter", max_redelivery_count=0)
+    await fail(client, {b"bad"}, deliveries=2)
+    await counted(broker, "dead_lettered", 1)
+    (topic,) = await broker.port.topic("t-dlq-s")
+    assert (topic.durability, topic.messages) == ("stored", 1)
+    assert pump_of(broker).policy.failure.poison_policy.value == "dead_letter"
