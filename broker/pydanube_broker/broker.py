@@ -240,7 +240,7 @@ class Broker(BrokerParts):
                 self.storing.want(needed=False)
 
     def _hold_by_lease(self, record: ChainRecord, registration: Registration) -> None:
-        """Acknowledge only what the chain has while the lease is over, if others take over then (`on_loss`)."""
+        """Acknowledge only records of the chain while the lease is over, if others take over then (`on_loss`)."""
         if self.settings.cluster.on_loss == "take_over" and self._taken_over_by is None:
             self._taken_over_by = record
             membership = self.ownership.office.membership

@@ -356,7 +356,7 @@ class BrokersPart:
 
 
 def _copied(chain: ChainStatistics | None) -> dict[str, int | None]:
-    """Return what the object store has taken of the chain, and what it lacks. Null without a chain."""
+    """Return the size of the chain in the object store, and how far it is behind the journal. None without a chain."""
     return {
         "copied_pieces": None if chain is None else chain.pieces,
         "copied_bytes": None if chain is None else chain.bytes,

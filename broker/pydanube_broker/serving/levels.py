@@ -1,14 +1,14 @@
 """Bring topics served here to the durability that their records name.
 
-The record of a topic names the wanted durability. Its assignment says what the owner keeps (`Assignment.stored`), by
+The record of a topic has the wanted durability. Its assignment has the one that the owner keeps (`Assignment.stored`), by
 which heirs decide whether a topic has lost anything. Only the owner changes it:
 
-* Raised: the owner acknowledges only what is stored, then everything that it acknowledged before is stored, then the
-  assignment says so. If the owner is lost earlier, its heirs assume the lower level.
-* Lowered: the assignment says so first. Producers are reconnected, so that no receipt promises more than it keeps.
+* Raised: the owner acknowledges only stored records from now on. Once the older ones are stored too, it writes the
+  assignment. If the owner is lost earlier, its heirs assume the lower level.
+* Lowered: the assignment is written first. Producers are reconnected, so that each receipt names the kept level.
 
-The transaction is guarded by the revision of the assignment, so a move or another life of the owner makes it fail. While
-a topic moves its durability stays.
+The transaction is guarded by the revision of the assignment, so a move or another life of the owner makes it fail. A
+topic keeps its durability while it moves.
 """
 
 from __future__ import annotations

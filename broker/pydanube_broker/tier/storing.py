@@ -40,7 +40,7 @@ class Storing:
         membership: Membership,
         cluster: Callable[[], Awaitable[str]],
     ) -> None:
-        #: called when the record says that the journal is copied, with the registration from before that
+        #: called when the record has that the journal is copied, with the registration from before that
         self.on_recorded: Callable[[Registration], None] = lambda registration: None
         self._chain = chain
         self._record = record
