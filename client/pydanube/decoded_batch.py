@@ -70,6 +70,12 @@ class DecodedBatch:
         number, name = table[0 if rows is None else rows[index]]
         return name or str(number)
 
+    def routing_keys(self, low: int, high: int) -> list[bytes | str]:
+        """Return what a key-shared subscription routes messages [low, high) by: the key, else the producer's name."""
+        keys = self.keys
+        found = [None] * (high - low) if keys is None else keys[low:high]
+        return [self.producer(low + at) if key is None else key for at, key in enumerate(found)]
+
     @cached_property
     def _producers(self) -> list[tuple[int, str]]:
         return self.view.producers()

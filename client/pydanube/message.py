@@ -175,7 +175,7 @@ class _Received:
             check_whole("delay_ms", delay_ms, 0)
         check_text("reason", reason)
         delivered = self._from
-        await delivered.lane.answers.nack(delivered.acks, self._flat_ranges(), delay_ms, reason)
+        await delivered.lane.answers.nack(delivered, self._flat_ranges(), delay_ms, reason)
 
     async def extend(self, ms: int) -> None:
         """Move the ack deadline to `ms` from now."""

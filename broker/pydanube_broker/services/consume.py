@@ -13,6 +13,7 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name, check_subscription
 from pydanube_core.positions import Position
 
+from pydanube_broker.cluster.records import DispatchStrategy
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.live_reader import LiveReader
@@ -24,6 +25,7 @@ from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.subscription.cursor import encode_snapshot
+from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.routes.key_filters import check_filter_sizes, check_key_filters
 from pydanube_broker.subscription.terms import ConsumerTerms
 from pydanube_broker.tenants.pace import Pace
@@ -159,7 +161,16 @@ class ConsumeStream:
                 pump.grant(self.consumer_id, request.credit.messages, request.credit.bytes)
             case "nack":
                 nack = request.nack
+                if len(nack.returned) > 2 * RANGES_AT_ONCE:
+                    raise InvalidArgument(
+                        f"a nack returns at most {RANGES_AT_ONCE} ranges",
+                        field="returned",
+                        value=len(nack.returned) // 2,
+                    )
                 pump.nack(self.consumer_id, nack.session, pairs_of(nack.ranges), nack.delay_ms, nack.reason)
+                if nack.returned:  # in the same turn, so that nothing of these keys is sent in between
+                    pump.given_back(self.consumer_id, nack.session, pairs_of(nack.returned))
+                    del nack.returned[:]  # of many ranges, the next slice returns nothing more
             case "extend":
                 pump.extend(
                     self.consumer_id,
@@ -313,6 +324,8 @@ class ConsumeStream:
                     type=pump.type.value,
                     ack_timeout_ms=pump.ack_timeout_ms(terms.ack_timeout_ms),
                     takes_masks=True,
+                    takes_returned=pump.type is SubscriptionType.KEY_SHARED
+                    and topic.options.dispatch_strategy is DispatchStrategy.RELIABLE,
                     resumed=pump.resumed(self.consumer_id),
                 )
             ).SerializeToString()

@@ -59,7 +59,13 @@ class ConsumeLane:
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counters = options.counters
         self._control = ControlQueue()
-        self.answers = LaneAnswers(options.receiver, options.concrete_topic, self._control, options.counters)
+        self.answers = LaneAnswers(
+            options.receiver,
+            options.concrete_topic,
+            self._control,
+            options.counters,
+            lambda nacked, ranges: options.behind(self, nacked, ranges),
+        )
         # Deliveries of an older generation are void. Credit belongs to an epoch: a subscription's stream starts with
         # its whole credit, so deliveries of an older stream may not be granted again. A reader's buffer lives on.
         self.generation = 0
@@ -283,6 +289,7 @@ class ConsumeLane:
         if not again:
             self.start_offset = opened.start_offset
         self._ack_timeout_ms, self._takes_masks = opened.ack_timeout_ms, opened.takes_masks
+        self.answers.takes_returned = opened.takes_returned
         if opened.resumed:
             keeps = self._options.receiver.max_extend_ms > 0
             self._takings = TakenCounts(self._ack_timeout_ms, keeps=keeps, before=self._takings)

@@ -38,4 +38,6 @@ class ConsumeOptions:
     decode: Callable[[Any, Callable[..., Any] | None], Coroutine[Any, Any, Any]]
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
+    # Gives back those not handed out that came behind these messages of a delivery, with their keys
+    behind: Callable[[Lane, Delivered, Sequence[int]], list[int]] = lambda *_: []
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -50,7 +50,9 @@ class KeptAnswers:
     @property
     def gave_back(self) -> bool:
         """Whether messages that were given back are to be given back again, to the topic's next owner."""
-        return self.between_owners and any(message.given_back.ranges for message in self._kept)
+        return self.between_owners and any(
+            message.given_back.ranges or message.nack.returned for message in self._kept
+        )
 
     def begin_stream(self, *, keeps: bool) -> None:
         """Begin another stream. `keeps`: its session continues, and the kept answers are sent on it."""

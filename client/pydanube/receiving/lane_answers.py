@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -28,12 +28,25 @@ ACK_FLUSH_S: Final = 0.005
 ACK_FLUSH_MESSAGES: Final = 2000
 
 
+class _Delivered(Protocol):
+    """A delivery, as far as its answers need it."""
+
+    acks: AckGatherer
+
+
 class LaneAnswers:
     """The answers of a lane, over its sessions. `acks` are those of the current one."""
 
     def __init__(
-        self, options: ReceiverOptions, concrete_topic: str, control: ControlQueue, counters: ConsumeCounters
+        self,
+        options: ReceiverOptions,
+        concrete_topic: str,
+        control: ControlQueue,
+        counters: ConsumeCounters,
+        behind: Callable[[Any, Sequence[int]], list[int]],
     ) -> None:
+        self._behind = behind
+        self.takes_returned = False  # the broker, in a nack
         self._options = options
         self._topic = concrete_topic
         self._control = control
@@ -157,8 +170,11 @@ class LaneAnswers:
 
     # -- other answers ---------------------------------------------------------------------------------------
 
-    async def nack(self, acks: AckGatherer, ranges: Sequence[int], delay_ms: int | None, reason: str) -> None:
-        """Give messages back to the subscription."""
+    async def nack(
+        self, delivered: _Delivered, ranges: Sequence[int], delay_ms: int | None, reason: str
+    ) -> None:
+        """Give messages of a delivery back to the subscription, and with key-shared buffered ones of their keys."""
+        acks = delivered.acks
         if delay_ms is not None and delay_ms < 0:
             raise InvalidArgument(
                 f"delay_ms is not negative, got {delay_ms}", field="delay_ms", value=delay_ms
@@ -166,6 +182,8 @@ class LaneAnswers:
         if self._current(acks, ranges):
             self._counters.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
             nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
+            if self.takes_returned:
+                nack.returned.extend(self._behind(delivered, ranges))
             self._unconfirmed_verbs = True
             await self._control.written(self.kept.note(pb.ConsumeRequest(nack=nack)))
 
@@ -218,6 +236,9 @@ class LaneAnswers:
         self.acks.session = session
         for answer in self.kept.resume(session):
             self._control.queue(answer)
+            if answer.nack.returned and not self.takes_returned:  # the next owner is an older build
+                back = pb.GivenBack(session=session, ranges=answer.nack.returned)
+                self._control.queue(pb.ConsumeRequest(given_back=back))
 
     def session_lost(self) -> None:
         """Drop unconfirmed acknowledgements: the session has ended with its connection."""

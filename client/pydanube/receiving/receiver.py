@@ -34,6 +34,7 @@ from pydanube.topic_watch import Partitions, TopicWatch
 from pydanube.wire.transport import copy_of
 
 _LEAVE_S: Final = 5.0
+MOST_RETURNED: Final = 2_000  # messages of a nack. The broker takes 2 048 ranges
 _NOTHING: Final[Iterator[Message]] = iter(())
 
 
@@ -147,6 +148,7 @@ class Receiver:
                 handed_out=self._handed_out,
                 position=self._position,
                 give_back=self._give_back,
+                behind=self._give_back_behind,
                 decode=self._side.decode,
                 reply=self._side.reply,
                 changed=self._changed,
@@ -378,6 +380,33 @@ class Receiver:
 
     def _position(self) -> tuple[int, int]:
         return self._begun, length_hint(self._offsets)
+
+    def _give_back_behind(self, lane: Lane, nacked: Delivered, ranges: Sequence[int]) -> list[int]:
+        """Remove from the buffer what came behind these messages with their keys. Return it as flat ranges.
+
+        O(buffer). At most `MOST_RETURNED` messages.
+        """
+        first: dict[bytes | str, int] = {}  # offset by key
+        for start, end in zip(ranges[::2], ranges[1::2], strict=True):
+            low, high = nacked.index(start), nacked.index(end - 1) + 1
+            for offset, key in zip(
+                nacked.batch.offsets[low:high], nacked.batch.routing_keys(low, high), strict=True
+            ):
+                first.setdefault(key, offset)
+        parts = [each for each in self._ready if each.lane is lane]
+        current, left = self._delivered, length_hint(self._offsets)
+        if current is not None and left and current.lane is lane:
+            parts.insert(0, current.part(len(current) - left, len(current)))
+        found: list[int] = []
+        for part in parts:
+            keys = part.batch.routing_keys(part.low, part.high)
+            found += [
+                offset
+                for offset, key in zip(part.offsets, keys, strict=True)
+                if key in first and offset > first[key]
+            ]
+        wanted = [place for offset in sorted(found)[:MOST_RETURNED] for place in (offset, offset + 1)]
+        return self._give_back(lane, wanted) if wanted else []
 
     def _give_back(self, lane: Lane, ranges: Sequence[int]) -> list[int]:
         """Remove these offsets from the buffer unless they were handed out. Return the removed ones as flat ranges."""

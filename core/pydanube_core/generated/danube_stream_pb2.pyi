@@ -273,16 +273,18 @@ class OffsetMask(_message.Message):
     def __init__(self, first: _Optional[int] = ..., bits: _Optional[bytes] = ...) -> None: ...
 
 class Nack(_message.Message):
-    __slots__ = ("session", "ranges", "delay_ms", "reason")
+    __slots__ = ("session", "ranges", "delay_ms", "reason", "returned")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
     session: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
     delay_ms: int
     reason: str
-    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    returned: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ..., returned: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Extend(_message.Message):
     __slots__ = ("session", "ranges", "ms")
@@ -341,7 +343,7 @@ class Recall(_message.Message):
     def __init__(self, session: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerOpened(_message.Message):
-    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms", "takes_masks", "resumed")
+    __slots__ = ("consumer_id", "session", "consumer_name", "start_offset", "head_offset", "active", "topic_id", "type", "stop_offset", "ack_timeout_ms", "takes_masks", "takes_returned", "resumed")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +355,7 @@ class ConsumerOpened(_message.Message):
     STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     TAKES_MASKS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_RETURNED_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     session: int
@@ -365,8 +368,9 @@ class ConsumerOpened(_message.Message):
     stop_offset: int
     ack_timeout_ms: int
     takes_masks: bool
+    takes_returned: bool
     resumed: bool
-    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ..., takes_masks: bool = ..., resumed: bool = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[int] = ..., session: _Optional[int] = ..., consumer_name: _Optional[str] = ..., start_offset: _Optional[int] = ..., head_offset: _Optional[int] = ..., active: bool = ..., topic_id: _Optional[int] = ..., type: _Optional[str] = ..., stop_offset: _Optional[int] = ..., ack_timeout_ms: _Optional[int] = ..., takes_masks: bool = ..., takes_returned: bool = ..., resumed: bool = ...) -> None: ...
 
 class Confirmed(_message.Message):
     __slots__ = ("confirm", "error")
