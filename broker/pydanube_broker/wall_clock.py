@@ -128,9 +128,13 @@ class WallClock:
             if difference < -APART_MS or (difference > APART_MS and one.kind is not WitnessKind.PAST):
                 yield name, difference
 
+    def apart_most(self) -> tuple[str, int] | None:
+        """Return the witness that disagrees most, and the milliseconds that this clock is ahead of it, or None."""
+        return max(self._differences(), key=lambda each: abs(each[1]), default=None)
+
     def contradiction(self) -> str | None:
         """Return the warning about the witness that disagrees most, or None."""
-        worst = max(self._differences(), key=lambda each: abs(each[1]), default=None)
+        worst = self.apart_most()
         if worst is None:
             return None
         name, difference = worst

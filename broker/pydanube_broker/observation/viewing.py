@@ -311,6 +311,8 @@ class Viewer:
             clock=CLOCK.reason(),
             clock_step_s=round(CLOCK.last_step_ms / 1000, 1),
             clock_steps=CLOCK.steps,
+            clocks_apart=CLOCK.contradiction(),
+            clock_ahead_s=round((CLOCK.apart_most() or ("", 0))[1] / 1000, 1),
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:

@@ -38,6 +38,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         broker.metadata_set_aside,
         broker.undo_given_up,
         broker.clock_stepped,
+        broker.clocks_apart,
         broker.disk_sync_slow,
         broker.noisy_neighbour,
         broker.reconnect_storm,

@@ -344,6 +344,8 @@ class BrokerView:
     clock: str | None = None  # sentence about the machine's clock, if it stepped recently
     clock_step_s: float = 0.0  # forward or back, the last one
     clock_steps: int = 0  # since the start
+    clocks_apart: str | None = None  # sentence about the witness that disagrees most with the broker's clock
+    clock_ahead_s: float = 0.0  # of that witness. Below 0: behind it
     pressure: Pressure = field(default_factory=lambda: Pressure(window_s=0.0))
     metadata_error: str | None = None  # why the metadata store, etcd or a file, takes no change
     metadata_full: bool = False

@@ -511,6 +511,11 @@ def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
             Severity.WARNING,
             {"clock": "the machine's clock stepped by +9.0 s", "clock_steps": 1},
         ),
+        (
+            "clocks_apart",
+            Severity.WARNING,
+            {"clocks_apart": "the clock of this broker is 90 s ahead of broker 2", "clock_ahead_s": 90.0},
+        ),
         ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
         ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
         ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
@@ -543,7 +548,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 49
+    assert len(RULES) == 50
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

@@ -271,6 +271,21 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
+    holds="the broker's clock differs by more than 60 s from another broker's, from the object store's, or from the newest "
+    "message that it stored",
+    evidence={"ahead_s": "of the clock that differs most; below 0: behind it"},
+    unobservable=("which of the clocks is right",),
+    helps="set the clocks; until they agree, nothing is deleted by age that is not old by all of them",
+    many="brokers have a clock that differs from others",
+)
+def clocks_apart(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    if view.clocks_apart is None:
+        return "the broker's clock agrees with the clocks that it has heard of"
+    return Finding(summary=view.clocks_apart, evidence={"ahead_s": view.clock_ahead_s}, next=(_STATUS,))
+
+
+@partial(
+    BrokerRule,
     holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
     evidence={
         "syncs, slow_syncs": "of the journal, in the window",
