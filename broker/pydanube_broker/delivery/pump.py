@@ -282,8 +282,12 @@ class SubscriptionPump:
             self._acknowledged(well_supplied=answers.well_supplied)
 
     def _acknowledged(self, *, well_supplied: bool) -> None:
-        """Note that the cursor moved. If no consumer waits for a message, a turn within milliseconds is enough."""
-        self._moved()
+        """Note that the cursor moved, which brings no deadline forward.
+
+        If no consumer waits for a message, a turn within milliseconds is enough.
+        """
+        self._snapshot_stale = True
+        self.engine.cursors.note(self)
         if well_supplied or self.core().all_sent:
             self.topic.changes.note(self.key)
             self.engine.turns.wake_later(self.sender)
@@ -448,14 +452,10 @@ class SubscriptionPump:
         self.topic.when_safe(self._cursor_position, done)
 
     def changed(self) -> None:
-        self._moved()
-        self.wake()
-
-    def _moved(self) -> None:
-        """Note that the cursor is to be written, and that the core may have another deadline."""
         self._snapshot_stale = True
         self.engine.cursors.note(self)
         self.want_tick()
+        self.wake()
 
     def write_cursor(self) -> None:
         """Append the cursor's delta to the journal."""

@@ -7,6 +7,7 @@ topics does not overload its monitor.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,11 +94,7 @@ class BrokerMetrics:
 
     def fsync(self, seconds: float) -> None:
         self._fsync_sum += seconds
-        for i, bound in enumerate(FSYNC_BUCKETS_S):
-            if seconds <= bound:
-                self._fsync_buckets[i] += 1
-                return
-        self._fsync_buckets[-1] += 1
+        self._fsync_buckets[bisect_left(FSYNC_BUCKETS_S, seconds)] += 1
 
     def forget(self, topics: Collection[str]) -> None:
         """Drop the counters of topics that are gone. A topic of the same name begins at 0."""

@@ -182,8 +182,10 @@ class Subscription:
 
     def next_deadline_ms(self) -> int | None:
         """Return the next time at which `tick` has something to do, None if there is none."""
-        times = (self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms)
-        return min((time for time in times if time is not None), default=None)
+        due, trial, until = self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms
+        if trial is None and until is None:
+            return due
+        return min((time for time in (due, trial, until) if time is not None), default=None)
 
     def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
         """After a step of the wall clock, shorten the waits of delayed messages that now end earlier."""

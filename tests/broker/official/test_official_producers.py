@@ -234,7 +234,7 @@ async def test_few_producers_that_send_again_share_each_sync(
     producer = await client.create_producer("/default/t")
     send = broker.official.hot["/danube.ProducerService/SendMessage"]
     replies = [Reply() for _ in range(4)]
-    monkeypatch.setattr(grouping, "COMPANY_S", 3_600.0)
+    monkeypatch.setattr(grouping, "COMPANY_S", (3_600.0, 3_600.0))
 
     def publish(number: int) -> None:
         message = client.message("/default/t", producer, b"%d" % number, request_id=number)

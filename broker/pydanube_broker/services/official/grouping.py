@@ -6,9 +6,10 @@ lone message does not wait: its group is appended before the loop turns again. W
 disk, the next one gathers. It could not be durable earlier, because the disk works on one group at a time, and batches
 of one would each cost encoding, writing and committing.
 
-When a small group is committed, the next one waits up to `COMPANY_S` for the senders that have just been answered.
-Otherwise few producers with one send in flight each would split into two halves that take turns, and each message would
-wait for two syncs. If the senders do not return in time, the next groups do not wait, twice as many after each miss.
+When a small group is committed, the next one waits for the senders that have just been answered, at most half as long as
+the commit took. Otherwise few producers with one send in flight each would split into two halves that take turns, and
+each message would wait for two syncs. If the senders do not return in time, the next groups do not wait, twice as many
+after each miss.
 
 A message is checked completely before it is queued, so a group can only be refused for a reason that holds for all of
 it (the disk, the journal). These batches carry producer id 0 in their producer part: sends of official clients are never
@@ -54,8 +55,8 @@ GROUP_MESSAGES: Final = 4096
 BATCH_OVERHEAD_BYTES: Final = 4096
 #: maximum bytes that a delivery adds to the published message: its offset, our address and longer lengths
 DELIVERY_OVERHEAD_BYTES: Final = 1024
-#: Maximum time that messages wait for those of other producers, which have just got their answers. See the module.
-COMPANY_S: Final = 0.001
+#: Least and greatest time of the wait for the senders that have just been answered. See the module.
+COMPANY_S: Final = (0.001, 0.01)
 MOST_EXPECTED: Final = 64  # messages. In larger groups, the costs of a group are small
 MOST_MISSES: Final = 8  # counted in a row: at most 256 groups do not wait
 WAITING_BYTES: Final = 256 << 20  # maximum uncommitted bytes of all official producers
@@ -177,7 +178,8 @@ class _Gathering:
     """The messages of one topic that wait for the next batch."""
 
     __slots__ = (
-        "answering", "due", "expected", "held", "impatient", "in_flight", "misses", "pending", "timer", "waiting_bytes",
+        "answering", "appended_at", "due", "expected", "held", "impatient", "in_flight", "misses", "pending", "timer",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -187,6 +189,7 @@ class _Gathering:
         self.due = False  # will be appended when the loop turns
         self.held = False  # the topic is waiting for room, and then continues automatically
         self.answering = 0  # groups that are committed, and answered when the loop turns
+        self.appended_at = 0.0  # loop time of the newest group
         self.expected = 0  # messages worth waiting for: the senders of the last group send again
         self.timer: asyncio.TimerHandle | None = None  # the end of that wait
         self.misses = 0  # waits in a row in which they did not come
@@ -281,6 +284,7 @@ class Grouping:
             self._answer(topic, group, Internal("the broker could not store the message; see its log"))
         else:
             gathering.in_flight += 1
+            gathering.appended_at = self._loop.time()
             topic.when_committed(end, lambda error: self._committed(topic, gathering, group, error))
 
     @staticmethod
@@ -306,7 +310,9 @@ class Grouping:
                 and not gathering.impatient
             ):
                 gathering.expected = expected
-                gathering.timer = self._loop.call_later(COMPANY_S, self._waited, topic, gathering)
+                least, most = COMPANY_S
+                wait_s = min(max(least, (self._loop.time() - gathering.appended_at) / 2), most)
+                gathering.timer = self._loop.call_later(wait_s, self._waited, topic, gathering)
             else:
                 gathering.impatient = max(0, gathering.impatient - 1)
                 self._flush(topic, gathering)

@@ -226,7 +226,7 @@ class ReceiveStream:
 
     def _feed(self) -> bool:
         """Encode and send a few messages. Return whether more can be sent now."""
-        frames, reply, messages, size = self._frames, self._reply, 0, 0
+        frames, reply, messages, size, owed = self._frames, self._reply, 0, 0, self._owed
         try:
             for _ in range(STEP_MESSAGES):
                 # Owed bytes count as queued, but `has_room` ignores other streams: with `writable` they would block
@@ -236,15 +236,18 @@ class ReceiveStream:
                 message = next(frames[0], None)
                 if message is None:
                     frames.popleft()
-                    self._count_owed(-self._owed)
+                    owed = 0
                 else:
-                    self._count_owed(-min(self._owed, len(message)))
                     reply.send(message)
                     messages, size = messages + 1, size + len(message)
+                    owed = max(0, owed - len(message))
         except Exception:
             self._failed()
+            owed = 0
             return False
         finally:
+            if owed != self._owed:
+                self._count_owed(owed - self._owed)
             if messages:  # sizes as sent, because these clients receive compressed batches uncompressed
                 self._pace.count_delivered(messages, size)
         return bool(frames)
