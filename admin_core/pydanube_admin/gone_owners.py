@@ -35,6 +35,7 @@ class GoneOwner:
     topics: int  # that wait for it
     reported_at_ms: int | None  # when it last reported the offsets of its topics, or None
     gone_since_ms: int | None = None  # when the answering broker saw its registration end, or None
+    taken_over: bool = False  # whether others take over its topics without a plan (`cluster.on_loss`)
     copies: bool = False  # whether its journal is copied into the object store
 
     @property
@@ -60,7 +61,7 @@ class GoneOwner:
 
     @property
     def _remedy(self) -> str:
-        return gone_remedy(self.broker_id, copied=self.copies)
+        return gone_remedy(self.broker_id, copied=self.copies, taken_over=self.taken_over)
 
     def sentence(self, topic: str) -> str:
         """Return the state of the topic, and the remedy."""
@@ -130,11 +131,12 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
     with suppress(ClusterError), anyio.move_on_after(METADATA_S):
         reported_ms = await port.reported_at_ms(broker_id)
         journals = dict(await port.journals())
-    copies = bool(journals.get(broker_id, {}).get("copies"))
+    journal = journals.get(broker_id, {})
     return GoneOwner(
         broker_id=broker_id,
         topics=waiting,
         reported_at_ms=reported_ms,
         gone_since_ms=port.gone_since_ms(broker_id),
-        copies=copies,
+        taken_over=journal.get("on_loss") == "take_over",
+        copies=bool(journal.get("copies")),
     )

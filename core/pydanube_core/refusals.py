@@ -23,18 +23,18 @@ from pydanube_core.units import counted
 SHOWN_NAMES: Final = 20  # maximum of existing names in an error
 
 
-def gone_remedy(broker_id: str, *, copied: bool = False) -> str:
+def gone_remedy(broker_id: str, *, copied: bool = False, taken_over: bool = False) -> str:
     """Return what to do about a broker that is not registered and does not answer, while topics wait for it.
 
-    `copied`: its journal is copied into the object store.
+    `copied`: its journal is copied into the object store. `taken_over`: others take over its topics from there.
     """
-    copy = (
-        " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
-        if copied
-        else ""
-    )
+    begin = copy = ""
+    if copied and taken_over:
+        begin = "Other brokers take its topics over from the copy of its journal: try again in a moment. If they do not: "
+    elif copied:
+        copy = " Its journal is copied into the object store: danube topics take-over has another broker serve a topic."
     return (
-        f"Start it again on its data directory, and nothing is lost.{copy} If that is gone for good: "
+        f"{begin}Start it again on its data directory, and nothing is lost.{copy} If that is gone for good: "
         f"danube brokers remove {broker_id}"
     )
 

@@ -501,6 +501,7 @@ class Moves:
                     "term": record.term,
                     "state": record.state.value,
                     "copies": record.copies,
+                    "on_loss": record.on_loss or "wait",
                 }
         return found
 
