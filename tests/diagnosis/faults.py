@@ -108,6 +108,74 @@ async def hung_consumer(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def consumer_refused(world: World) -> AsyncIterator[Expected]:
+    """A consumer holds an exclusive subscription and answers nothing; another one tries to attach."""
+    topic = f"{world.name}-refused"
+    count, times = world.random.randint(5, 50), world.random.randint(3, 6)
+    await world.publish(topic, count)
+    async with world.client.consumer(topic, "s", name="holder") as holder:
+        await holder.receive(max_messages=1, max_wait_s=5)
+        for _ in range(times):
+            with contextlib.suppress(ClusterError):
+                async with world.client.consumer(topic, "s", name="other") as other:
+                    await other.receive(max_messages=1, max_wait_s=0.2)
+        yield Expected(
+            "consumer_refused", topic, "s",
+            lambda: {"refused_of_consumer": times, "consumer": "other", "holder": "holder", "code": "CONSUMER_BUSY",
+                     "lag_messages": count},
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def everything_fails(world: World) -> AsyncIterator[Expected]:
+    """An application cannot work on anything."""
+    topic = f"{world.name}-broken"
+    count = world.random.randint(15, 40)
+    await world.publish(topic, count)
+    await world.call("subscriptions.create", topic=topic, subscription="s", type="shared")
+    await world.call(
+        "subscriptions.set_failure_policy", topic=topic, subscription="s", base_redelivery_delay_ms=50,
+        max_redelivery_delay_ms=50, backoff_strategy="fixed",
+    )  # fmt: skip
+
+    async def work() -> None:
+        async with world.client.consumer(topic, "s", type="shared") as consumer:
+            async for message in consumer:
+                await message.nack(reason="no database")
+
+    async with _running(work()):
+        yield Expected(
+            "everything_fails", topic, "s",
+            lambda: {"failing": count, "acknowledged_in_window": 0, "lag_messages": count},
+            {"reason": "no database"},
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def ack_timeout_short(world: World) -> AsyncIterator[Expected]:
+    """Every message takes longer than its ack timeout, and is acknowledged then."""
+    topic = f"{world.name}-hasty"
+    await world.publish(topic, 60)
+    await world.call("subscriptions.create", topic=topic, subscription="s", type="shared")
+    await world.call(
+        "subscriptions.set_failure_policy", topic=topic, subscription="s", ack_timeout_ms=300, max_redelivery_count=50,
+        base_redelivery_delay_ms=20, max_redelivery_delay_ms=20, backoff_strategy="fixed",
+    )  # fmt: skip
+
+    async def work() -> None:
+        async with world.client.consumer(topic, "s", type="shared", name="thorough") as consumer:
+            while True:
+                for message in await consumer.receive(max_messages=1, max_wait_s=5):
+                    await asyncio.sleep(0.45)
+                    await message.ack()
+
+    async with _running(work()):
+        yield Expected(
+            "ack_timeout_short", topic, "s", lambda: {"consumers": 1, "expired_in_window": (3, 400)}
+        )
+
+
+@asynccontextmanager
 async def filter_matches_nothing(world: World) -> AsyncIterator[Expected]:
     """The filter of the only consumer fits no key there is."""
     topic = f"{world.name}-filter"
@@ -372,6 +440,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "crash_loop": crash_loop,
     "fruitless_loop": fruitless_loop,
     "hung_consumer": hung_consumer,
+    "consumer_refused": consumer_refused,
+    "everything_fails": everything_fails,
+    "ack_timeout_short": ack_timeout_short,
     "poison_message": poison_message,
     "dead_letters_growing": dead_letters_growing,
     "dead_letters_after_retries": dead_letters_after_retries,

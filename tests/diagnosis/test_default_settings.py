@@ -195,3 +195,69 @@ async def test_a_status_does_not_span_a_seek_or_the_time_before_a_consumer_came(
 
         with anyio.fail_after(120):
             await stepped(broker, clock, 12, work)
+
+
+async def test_a_message_that_a_consumer_keeps_is_named_by_its_offset_within_a_minute(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All later messages are acknowledged, so that nothing else is late. It expires, and is not answered either."""
+    clock = Clock()
+    clock.install(monkeypatch)
+    async with (
+        opened(data__dir=":memory:", delivery__ack_timeout="1h") as broker,
+        connect(broker.broker_url) as client,
+        client.producer("t") as producer,
+        client.consumer("t", "s", type="shared", name="keeper") as consumer,
+    ):
+        told: list[Finding | None] = []
+
+        async def work(step: int) -> None:
+            await producer.send_many([b"x"] * 4)
+            left = 4
+            while left:
+                for message in await consumer.receive(max_messages=left, max_wait_s=5):
+                    left -= 1
+                    if message.offset != 6:
+                        await message.ack()
+            await acknowledged(broker, "t", 4 * (step + 1) - (step > 0))
+            told.append(rule(await found(broker, "t"), "head_held"))
+
+        with anyio.fail_after(120):
+            await stepped(broker, clock, 16, work)
+        first = next(at for at, held in enumerate(told) if held is not None)
+        assert 5 * (first - 1) == 30, "seconds after it was sent"
+        held = told[-1]
+        assert held is not None
+        assert (held.evidence["offset"], held.evidence["consumer"], held.severity.word) == (
+            6,
+            "keeper",
+            "warning",
+        )
+        assert held.next[0].operation == "messages.peek"
+        assert held.next[0].arguments["from"] == "offset:6"
+
+
+async def test_the_last_points_of_a_chart_are_of_their_own_moments(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked a moment after a look, which then is not a point: the point before it does not have its numbers."""
+    clock = Clock()
+    clock.install(monkeypatch)
+    async with (
+        opened(data__dir=":memory:") as broker,
+        connect(broker.broker_url) as client,
+        client.producer("t") as producer,
+    ):
+
+        async def work(step: int) -> None:
+            await producer.send_many([b"x"] * 10)
+
+        with anyio.fail_after(60):
+            await stepped(broker, clock, 8, work)
+        clock.now_ms += 1000
+        history = await broker.port.topic_history("t", None, most=1)
+        times, published = history.times_ms[-4:], history.published[-4:]
+        seconds = [(after - before) / 1000 for before, after in itertools.pairwise(times)]
+        came = [after - before for before, after in itertools.pairwise(published)]
+        assert seconds == [5.0, 5.0, 6.0]
+        assert came == [10, 10, 10]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from pydanube_core.diagnosis.views import Departure
+from pydanube_core.diagnosis.views import Departure, Refusal
 
 from pydanube_broker.delivery.link import ConsumerLink
 
 MOST_DEPARTURES: Final = 16  # per subscription, to show that its consumers come and go
+MOST_REFUSALS: Final = 16  # per subscription, to show that others cannot attach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,13 @@ class LastAnswer:
 class Attendance:
     """See the module. Mutable, owned by its pump, whose `links` it reads."""
 
-    __slots__ = ("_answered", "_links", "departure", "departures", "names")
+    __slots__ = ("_answered", "_links", "departure", "departures", "names", "refusals")
 
     def __init__(self, links: Mapping[int, ConsumerLink] = MappingProxyType({})) -> None:
         self.names: dict[int, str] = {}
         self.departure: Departure | None = None  # the last one, None if the broker caused it
         self.departures: tuple[Departure, ...] = ()  # the last ones, oldest first
+        self.refusals: tuple[Refusal, ...] = ()  # the last ones, oldest first
         self._answered: LastAnswer | None = None  # by a consumer that has left
         self._links = links
 
@@ -52,6 +54,9 @@ class Attendance:
             own = LastAnswer(at_ms=link.answered_at_ms, name=name)
             self._answered = max(self._answered or own, own, key=lambda one: one.at_ms)
         return name
+
+    def refused(self, refusal: Refusal) -> None:
+        self.refusals = (*self.refusals[1 - MOST_REFUSALS :], refusal)
 
     def left(self, departure: Departure) -> None:
         self.departure = departure

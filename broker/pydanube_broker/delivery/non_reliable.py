@@ -214,6 +214,14 @@ class LivePump:
     def worst_failure(self) -> None:
         """Return None: nothing is delivered twice, so nothing fails."""
 
+    def failing(self) -> int:
+        """Return 0: nothing fails."""
+        return 0
+
+    def answered_late(self) -> int:
+        """Return 0: nothing expires."""
+        return 0
+
     def _find(self, consumer_id: int) -> LiveConsumer | None:
         return next((one for one in self._consumers if one.link.consumer_id == consumer_id), None)
 

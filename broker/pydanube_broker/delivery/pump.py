@@ -16,8 +16,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from pydanube_core.cursor_state import CursorState
-from pydanube_core.diagnosis.views import Departure, HeadOfLine
-from pydanube_core.errors import ClusterError, ConsumerBusy
+from pydanube_core.diagnosis.views import Departure, HeadOfLine, Refusal
+from pydanube_core.errors import ClusterError, ConsumerBusy, LimitReached
 from pydanube_core.facts import Redelivery
 
 from pydanube_broker.delivery.attendance import Attendance
@@ -40,7 +40,7 @@ from pydanube_broker.subscription.effects import (
 )
 from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.planning import worst_failure
+from pydanube_broker.subscription.planning import failing, worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routes.key_slots import SLOTS
@@ -169,6 +169,14 @@ class SubscriptionPump:
     def worst_failure(self) -> HeadOfLine | None:
         return None if self._core is None else worst_failure(self._core.window)
 
+    def failing(self) -> int:
+        """Return how many different open messages were given back as failed, among the first ones."""
+        return 0 if self._core is None else failing(self._core.window)
+
+    def answered_late(self) -> int:
+        """Return how many messages were acknowledged after a delivery of them had expired."""
+        return 0 if self._core is None else self._core.answers.after_expiry
+
     def session_of(self, consumer_id: int) -> int:
         session = None if self._core is None else self._core.session_of(consumer_id)
         return 0 if session is None else session
@@ -203,9 +211,14 @@ class SubscriptionPump:
             raise self.closed
         core = self.core()
         core.grew(self.topic.commit)
-        if name not in self.attendance.names.values():  # a take-over adds no consumer
-            self.topic.check_consumer(len(self.links))
-        effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
+        try:
+            if name not in self.attendance.names.values():  # a take-over adds no consumer
+                self.topic.check_consumer(len(self.links))
+            effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
+        except (ConsumerBusy, LimitReached) as error:
+            holder = error.details.get("holder")
+            self.attendance.refused(Refusal(at_ms=now_ms(), name=name, code=error.code, holder=holder))
+            raise
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link
         self.topic.changes.note(self.topic.name)

@@ -22,9 +22,10 @@ async def history_of(
     """Return the history of a topic with these `logs`. O(logs x subscriptions shown x points), in slices."""
     now = now_ms()
     rounds = sampler.rounds
-    # Without rounds of the last half interval, which is too short for a rate.
-    times = rounds.within(0, now - int(rounds.interval_s * 500))
-    ends = [*(time - 1 for time in times[1:]), now][: len(times)]
+    every = rounds.within(0, now)
+    # Without rounds of the last half interval, which is too short for a rate. The state of the round before ends there.
+    times = [time for time in every if time <= now - int(rounds.interval_s * 500)]
+    ends = [*(time - 1 for time in every[1:]), now][: len(times)]
     slices = Slices()
     published: list[Series] = []
     for log in logs:

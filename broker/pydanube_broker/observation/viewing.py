@@ -33,7 +33,7 @@ from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.subscription.batch_columns import BatchColumns
-from pydanube_broker.subscription.failures import ACK_TIMEOUT
+from pydanube_broker.subscription.chunk import ACK_TIMEOUT
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
@@ -177,6 +177,10 @@ class Viewer:
             rewind_cause=cause,
             moved_forward=pump.moves.forward,
             production=self._production(track, now, state.next_offset),
+            refusals=tuple(one for one in pump.attendance.refusals if now - one.at_ms <= window_ms),
+            failing=pump.failing() if state.failed else 0,
+            unanswered=cursor.count("unanswered", state, window_ms),
+            answered_late=pump.answered_late() if state.unanswered else 0,
             thresholds=thresholds_of(topic),
             settled=settled,
             slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 
-from pydanube_broker.subscription.chunk import Chunk, Flight
+from pydanube_broker.subscription.chunk import ACK_TIMEOUT, Chunk, Flight
 from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.effects import Effect
 from pydanube_broker.subscription.failures import Failures
@@ -32,7 +32,16 @@ def refresh_every_ms(ack_timeout_ms: int) -> int:
 class Answers:
     """Processes answers and counts them."""
 
-    __slots__ = ("_aside", "_failures", "_members", "_window", "acknowledged", "stale", "well_supplied")
+    __slots__ = (
+        "_aside",
+        "_failures",
+        "_members",
+        "_window",
+        "acknowledged",
+        "after_expiry",
+        "stale",
+        "well_supplied",
+    )
 
     def __init__(self, window: Window, members: Members, aside: SettingAside, failures: Failures) -> None:
         self._window = window
@@ -42,6 +51,7 @@ class Answers:
         self.acknowledged = 0  # messages
         # Whether the consumers of the last `ack_delivered` have enough messages to wait a moment for more.
         self.well_supplied = False
+        self.after_expiry = 0  # messages acknowledged after a delivery of them had expired
         self.stale = 0  # answers of another session, or of an unknown consumer
 
     def ack(
@@ -66,6 +76,8 @@ class Answers:
         closed = 0
         for chunk, mask in found.items():
             closed += mask.bit_count()
+            if chunk.reasons:
+                self.after_expiry += (mask & chunk.reasons.get(ACK_TIMEOUT, 0)).bit_count()
             window.close(chunk, mask)
         window.raise_floor()
         self.acknowledged += closed
@@ -92,6 +104,8 @@ class Answers:
             self._aside.answered_late(chunk, mask)
             if hit := mask & sent:
                 closed += hit.bit_count()
+                if chunk.reasons:
+                    self.after_expiry += (hit & chunk.reasons.get(ACK_TIMEOUT, 0)).bit_count()
                 window.close(chunk, hit)
         window.raise_floor()
         self.acknowledged += closed

@@ -12,6 +12,7 @@ from pydanube_broker.subscription.consumer import Consumer
 
 # Maximum offsets of a chunk. A mask is then at most a 1 KiB integer, and an operation takes about 0.1 µs.
 CHUNK_OFFSETS: Final = 8192
+ACK_TIMEOUT: Final = "ack timeout"  # the reason of a failure without an answer
 
 NO_SLOTS: Final = array("H")  # shared by all chunks that need none
 NOTHING_QUEUED: Final[dict[int, int]] = {}  # the same

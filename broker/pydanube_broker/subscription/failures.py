@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
-from pydanube_broker.subscription.chunk import Chunk, Flight, Poison, Timer, Wait
+from pydanube_broker.subscription.chunk import ACK_TIMEOUT, Chunk, Flight, Poison, Timer, Wait
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.effects import Blocked, DeadLetter, Dropped, Effect, Expired
 from pydanube_broker.subscription.policy import FailurePolicy, PoisonPolicy
@@ -13,7 +13,6 @@ from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 from pydanube_broker.subscription.set_aside import SettingAside
 from pydanube_broker.subscription.window import Window
 
-ACK_TIMEOUT: Final = "ack timeout"
 MOST_REASONS: Final = 4  # kept per chunk, of which a diagnosis shows one
 
 

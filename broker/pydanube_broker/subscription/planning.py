@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pydanube_core.diagnosis.views import HeadOfLine
 
-from pydanube_broker.subscription.chunk import Chunk, Poison
+from pydanube_broker.subscription.chunk import ACK_TIMEOUT, Chunk, Poison
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import Range, ranges_of
@@ -129,6 +129,17 @@ def worst_failure(window: Window) -> HeadOfLine | None:
         blocked=poison is not None and poison.blocked,
         reason=earlier if holder is None else holder.reason,
     )
+
+
+def failing(window: Window) -> int:
+    """Return how many open messages were given back as failed, among the first chunks."""
+    count = 0
+    for chunk in window.chunks[:MOST_CHUNKS]:
+        failed = 0
+        for (_, failures), mask in chunk.history.items():
+            failed |= mask if failures else 0
+        count += (failed & chunk.open & ~chunk.reasons.get(ACK_TIMEOUT, 0)).bit_count()
+    return count
 
 
 def barrier(window: Window, *, ordered_retry: bool) -> int | None:

@@ -116,9 +116,8 @@ class Rule:
     many: str  # predicate for several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # evaluated only if nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
-    of_rates: bool = (
-        False  # it reads the status or rates of a window, so it is provisional while the window is short
-    )
+    of_partitions: bool = False  # several partitions of one subscription are one finding
+    of_rates: bool = False  # it reads the status of a window, so it is provisional while the window is short
 
     @property
     def name(self) -> str:

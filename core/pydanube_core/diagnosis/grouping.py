@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Rule, RuleArea
+from pydanube_core.units import counted
 
 NAMED: Final = 5  # members listed by name
 _WORST: Final = "; worst: "
@@ -29,6 +30,39 @@ def grouped(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Find
     for one in findings:
         members.setdefault((one.rule, one.severity), []).append(one)
     return [_together(found, rules[found[0].rule]) for found in members.values()]
+
+
+def of_partitions(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
+    """Join equal findings about the partitions of one subscription, such as partitions without a consumer.
+
+    The first has the numbers of the worst partition. `partitions` in its evidence names all of them.
+    """
+    members: dict[tuple[Any, ...], list[Finding]] = {}
+    for place, one in enumerate(findings):
+        subject = dict(one.subject)
+        parted = subject.pop("partition", None) is not None or "partitions" in one.evidence
+        alone = not (parted and rules[one.rule].of_partitions)
+        members.setdefault((one.rule, one.severity, str(subject), place if alone else None), []).append(one)
+    return [
+        found[0] if len(found) == 1 else _of_parts(found, rules[found[0].rule]) for found in members.values()
+    ]
+
+
+def _of_parts(found: Sequence[Finding], rule: Rule) -> Finding:
+    subject = {name: value for name, value in found[0].subject.items() if name != "partition"}
+    partitions = sorted(
+        chain.from_iterable(one.evidence.get("partitions") or [one.subject["partition"]] for one in found)
+    )
+    waiting = sum(one.impact for one in found)
+    return replace(
+        found[0],
+        subject=subject,
+        impact=waiting,
+        summary=f"{len(partitions)} partitions of {subject['topic']} / {subject['subscription']} have unread messages and no "
+        f"consumer, {counted(waiting, 'message waits', 'messages wait')}; worst: "
+        f"{found[0].summary.rpartition(_WORST)[2]}",
+        evidence={**found[0].evidence, "partitions": partitions, "messages_of_all": waiting},
+    )
 
 
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:

@@ -26,7 +26,7 @@ from pydanube_core.diagnosis.findings import (
     Verdict,
     verdict_of,
 )
-from pydanube_core.diagnosis.grouping import grouped, joined, that_fit
+from pydanube_core.diagnosis.grouping import grouped, joined, of_partitions, that_fit
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, SubscriptionView, TopicView
 
@@ -68,14 +68,18 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
     ),
     RuleArea.SUBSCRIPTION: (
         consumers.consumer_crash_loop,
+        consumers.consumer_refused,
         quotas.delivery_over_quota,
+        messages.everything_fails,
         messages.poison_message,
         pace.cursor_rewound,
         consumers.consumer_dead,
         consumers.no_consumers,
         consumers.consumer_not_acking,
+        consumers.ack_timeout_short,
         consumers.consumer_expiring,
         messages.message_held,
+        messages.head_held,
         pace.cursor_moved_forward,
         messages.hot_key,
         pace.produce_burst,
@@ -151,7 +155,7 @@ def diagnose(
         brief: equal findings are joined, so that all problems fit into a few kilobytes.
     """
     every = ranked(findings, of_subject=not brief)
-    told = grouped(every, RULES) if brief else every
+    told = grouped(every, RULES) if brief else of_partitions(every, RULES)
     shown = that_fit(told) if brief else told[:MOST_FINDINGS]
     return Diagnosis(
         subject=subject,
@@ -190,7 +194,7 @@ def _of_several(
 ) -> Diagnosis:
     found = ranked(chain.from_iterable(each.findings for each in answers), of_subject=not brief)
     every = list(_once(found))
-    told = joined(every, RULES) if brief else every
+    told = joined(every, RULES) if brief else of_partitions(every, RULES)
     shown = that_fit(told) if brief else told[:MOST_FINDINGS]
     counts: Counter[str] = Counter()
     for each in answers:

@@ -56,6 +56,16 @@ class Departures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A consumer that could not attach: the subscription is held, or a limit is reached."""
+
+    at_ms: int
+    name: str  # its name for itself
+    code: str
+    holder: str | None = None  # the consumer that holds an exclusive subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """When unread messages raise an alert, by the policies `alert_…` of a topic. 0: never."""
 
@@ -188,6 +198,10 @@ class SubscriptionView:
     production: Production | None = None
     departures: Departures | None = None
     unrouted: Count = NO_COUNT  # passed over: no consumer's filter accepts their key
+    refusals: tuple[Refusal, ...] = ()  # of consumers, the last ones in the window
+    failing: int = 0  # different open messages that were given back as failed
+    unanswered: Count = NO_COUNT  # deliveries that expired
+    answered_late: int = 0  # messages acknowledged after a delivery of them had expired, since the start
     thresholds: Thresholds = NO_THRESHOLDS
     settled: LagStatus | None = None  # None: not observed before. Then the judgement of the moment counts
     slowed: Mapping[str, float] = field(default_factory=dict)  # as of its topic

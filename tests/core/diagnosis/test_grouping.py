@@ -140,3 +140,26 @@ def _timed(findings: list[Finding]) -> float:
     begun = time.thread_time()
     diagnose(findings, subject={}, as_of_ms=NOW, brief=True)
     return time.thread_time() - begun
+
+
+def test_partitions_without_a_consumer_are_one_finding_at_one_broker_and_at_several() -> None:
+    parts = [
+        one
+        for index in range(6)
+        for one in check_view(
+            view(topic="/default/t", log=f"/default/t-part-{index}", partition=index, unread=index + 1),
+            OPTIONS,
+        )
+    ]
+    [told] = diagnose(parts, subject={}, as_of_ms=NOW).findings
+    assert told.subject == {"topic": "/default/t", "subscription": "s"}
+    assert (told.evidence["partitions"], told.evidence["messages_of_all"]) == ([0, 1, 2, 3, 4, 5], 21)
+    assert told.summary.startswith(
+        "6 partitions of /default/t / s have unread messages and no consumer, 21 messages"
+    )
+    answers = [diagnose(parts[at::2], subject={}, as_of_ms=NOW) for at in range(2)]
+    [joined] = of_owners(answers).findings
+    assert (joined.evidence["partitions"], joined.evidence["messages_of_all"]) == ([0, 1, 2, 3, 4, 5], 21)
+    assert joined.summary.count("worst: ") == 1
+    [alone] = diagnose(parts[:1], subject={}, as_of_ms=NOW).findings
+    assert alone.subject["partition"] == 0

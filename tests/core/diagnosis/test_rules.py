@@ -22,6 +22,7 @@ from pydanube_core.diagnosis.views import (
     KeySample,
     Pressure,
     Production,
+    Refusal,
     SubscriptionView,
     Thresholds,
     TopicView,
@@ -128,6 +129,8 @@ WORST = HeadOfLine(offset=20, deliveries=3, failures=3, blocked=False, reason="n
 KEYS = KeySample(key="k", messages=70, sampled=80, keys=4)
 BURST = flow(segments=(10, 10, 10, 10, 10, 10, 900, 10), messages=970)
 
+REFUSED = Refusal(at_ms=NOW - 5000, name="other", code="CONSUMER_BUSY", holder="c")
+STANDS: dict[str, Any] = {"cursor_moved_ms": NOW - 70_000, "settled": LagStatus.CATCHING_UP}
 GONE = Departures(count=5, abrupt=5, fruitless=0, since_ms=NOW - 120_000)
 
 FIRING: list[tuple[str, SubscriptionView]] = [
@@ -173,6 +176,34 @@ FIRING: list[tuple[str, SubscriptionView]] = [
     (
         "message_held",
         view(consumers=(BUSY,), in_flight=1, acked_above=60, unread=20, acknowledged=SOME),
+    ),
+    (
+        "head_held",
+        view(consumers=(BUSY,), in_flight=1, acked_above=60, unread=20, acknowledged=SOME, **STANDS),
+    ),
+    (
+        "head_held",
+        view(
+            consumers=(consumer(),),
+            acked_above=3,
+            acknowledged=SOME,
+            head_of_line=replace(WORST, reason="ack timeout"),
+            **STANDS,
+        ),
+    ),
+    ("consumer_refused", view(consumers=(consumer(),), refusals=(REFUSED,) * 3)),
+    (
+        "consumer_refused",
+        view(refusals=(replace(REFUSED, code="LIMIT_REACHED", holder=None),) * 3, consumers=(consumer(),)),
+    ),
+    ("everything_fails", view(consumers=(consumer(),), failing=12, failed=SOME, head_of_line=WORST)),
+    (
+        "everything_fails",
+        view(consumers=(consumer(),), dead_lettered=SOME, failed=SOME, poison_policy="dead_letter"),
+    ),
+    (
+        "ack_timeout_short",
+        view(consumers=(consumer(expired=2),), unanswered=SOME, answered_late=25, acknowledged=SOME),
     ),
     ("retention_risk", view(settled=LagStatus.AT_RISK)),
     ("retention_risk", view(settled=LagStatus.AT_RISK, consumers=(consumer(),), acknowledged=SOME)),
@@ -258,6 +289,26 @@ def test_what_looks_like_the_newer_faults_and_is_none() -> None:
     assert quiet(view(departures=GONE, **read | {"consumers": many})) == [], "of many, five are replaced"
     working = view(lag=YOUNG, consumers=(BUSY,), in_flight=1, acked_above=60, unread=20, acknowledged=SOME)
     assert quiet(working) == [], "later messages may be done sooner"
+
+
+def test_what_looks_like_a_held_head_a_refusal_or_a_short_ack_timeout_and_is_none() -> None:
+    here = {"consumers": (BUSY,), "in_flight": 1, "acknowledged": SOME, "lag": YOUNG, "unread": 20}
+    assert quiet(view(acked_above=60, cursor_moved_ms=NOW - 20_000, **here)) == [], "it moved a moment ago"
+    assert quiet(view(acked_above=60, cursor_moved_ms=NOW - 40_000, **here)) == [], (
+        "a remark for the first minute"
+    )
+    standby = {"consumers": (BUSY,), "acknowledged": SOME, "lag": YOUNG, "unread": 20}
+    assert quiet(view(refusals=(REFUSED,) * 16, **standby)) == [], "a second consumer stands by"
+    others = tuple(replace(REFUSED, name=str(number)) for number in range(9))
+    assert [one.rule for one in quiet(view(consumers=(HELD,), refusals=others))] != ["consumer_refused"]
+    hung = view(consumers=(consumer(expired=3),), unanswered=SOME, answered_late=3, acknowledged=SOME)
+    assert quiet(hung)[0].rule == "consumer_expiring"
+    mute = consumer(expired=9, answered_at_ms=None)
+    mixed = view(consumers=(consumer(), mute), unanswered=SOME, answered_late=50, acknowledged=SOME)
+    assert quiet(mixed)[0].rule == "consumer_expiring"
+    started = {"consumers": (consumer(),), "failing": 12, "failed": SOME, "lag": YOUNG}
+    assert quiet(view(head_of_line=replace(WORST, failures=1), **started)) == [], "each failed once, as yet"
+    assert quiet(view(head_of_line=WORST, acknowledged=SOME, **started))[0].rule == "poison_message"
 
 
 def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
@@ -548,7 +599,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 50
+    assert len(RULES) == 54
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Final
 
-from pydanube_core.balance import Verdict
+from pydanube_core.balance import Resource, Verdict
 from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
@@ -21,6 +21,7 @@ HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a ste
 # A cancelled move is shown for an hour from its begin, unless its topic moves again
 CANCELLED_MS: Final = 3_600_000
 SHOWN: Final = 10
+MILD_SHARE: Final = 0.2  # of its processors that the busiest broker uses: less needs no move
 
 _BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")
 
@@ -138,7 +139,8 @@ def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
 
 @partial(
     BrokerRule,
-    holds="a broker is more than 20 % above the mean, or beyond 80 % of its capacity",
+    holds="a broker is more than 20 % above the mean and uses more than a fifth of its processors, or is beyond 80 % of "
+    "its capacity",
     evidence={
         "verdict": "IMBALANCED or OVERLOADED",
         "score": "0 to 100",
@@ -160,6 +162,10 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
     if balance.verdict not in (Verdict.IMBALANCED, Verdict.OVERLOADED):
         return f"{balance.verdict.value.lower()}: {balance.because}"
     help_there_is = NextCall("cluster.rebalance", {}, f"begin the {len(balance.moves)} moves that even it")
+    highest = balance.highest_before
+    busy = balance.verdict is Verdict.OVERLOADED or balance.bottleneck is not Resource.CPU
+    if not busy and highest is not None and highest <= MILD_SHARE:
+        return f"the busiest broker uses {highest:.0%} of its processors: uneven, and too little to matter"
     return Finding(
         confidence=0.9,
         summary=balance.because,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Final
 
@@ -87,6 +88,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
     helps="start a consumer, or delete the subscription",
     many="subscriptions have unread messages and no consumer",
+    of_partitions=True,
 )
 def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.consumers:
@@ -128,6 +130,108 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             NextCall("subscriptions.delete", view.arguments, "if nobody needs it any more: it keeps unread messages from being trimmed"),
         ),
     )  # fmt: skip
+
+
+@partial(
+    SubscriptionRule,
+    severity="warning; info while the consumer that holds the subscription works",
+    holds=f"consumers of one name were refused {FEWEST} times or more in the window",
+    evidence={
+        "refused": "refusals in the window, at most 16",
+        "consumer": "the name that was refused most",
+        "code": "CONSUMER_BUSY: an exclusive subscription is held; LIMIT_REACHED: there are as many as may be",
+        "holder": "the consumer that holds it",
+        "consumers": "attached ones",
+    },
+    unobservable=("whether the refused one is meant to stand by",),
+    helps="subscribe as failover or shared, disconnect the holder, or raise the limit",
+    many="subscriptions refuse consumers",
+)
+def consumer_refused(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    names = Counter(one.name for one in view.refusals)
+    if not names:
+        return f"no consumer was refused in the last {options.window_s:.0f} s"
+    name, times = names.most_common(1)[0]
+    if times < FEWEST:
+        return f"consumer {name!r} was refused {counted(times, 'time')}, fewer than {FEWEST}"
+    last = next(one for one in reversed(view.refusals) if one.name == name)
+    held = last.code == "CONSUMER_BUSY"
+    works = (
+        view.unread <= options.allowed_messages
+        or bool(view.acknowledged.in_window)
+        or late(view, options) is not None
+    )
+    limit = NextCall("topics.get_policies", {"topic": view.topic}, "see how many consumers may attach")
+    why = f"{last.holder!r} holds it" if held else f"{counted(len(view.consumers), 'is', 'are')} attached"
+    return Finding(
+        severity=Severity.INFO if works and held else Severity.WARNING,
+        confidence=0.9,
+        summary=f"consumer {name!r} of {view.log} / {view.subscription} was refused {counted(times, 'time')} within "
+        f"{options.window_s:.0f} s ({last.code}): {why}; {counted(view.unread, 'message waits', 'messages wait')}",
+        evidence={
+            "refused": len(view.refusals),
+            "refused_of_consumer": times,
+            "consumer": name,
+            "code": last.code,
+            "holder": last.holder,
+            "last_s_ago": ago_s(view, last.at_ms),
+            "consumers": len(view.consumers),
+            "acknowledged_in_window": view.acknowledged.in_window,
+            "lag_messages": view.unread,
+        },
+        next=(
+            NextCall("consumers.list", {"topic": view.topic}, "see who holds it"),
+            *([] if held else [limit]),
+        ),
+    )
+
+
+@partial(
+    SubscriptionRule,
+    holds=f"{FEWEST} deliveries or more expired in the window, half of as many messages or more were acknowledged "
+    "after they had expired, and every consumer answers",
+    evidence={
+        "expired_in_window": "deliveries",
+        "expired, answered_late": "deliveries since the start, and messages acknowledged after that",
+        "redelivered_in_window": "messages that were sent again, and perhaps worked on twice",
+    },
+    unobservable=("how long the application works on a message",),
+    helps="raise the ack timeout above the longest work on a message",
+    many="subscriptions have an ack timeout that is shorter than the work",
+)
+def ack_timeout_short(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    expired = view.unanswered
+    if expired.in_window < FEWEST:
+        return f"{counted(expired.in_window, 'delivery', 'deliveries')} expired in the last {options.window_s:.0f} s"
+    if 2 * view.answered_late < expired.total:
+        late_ones = counted(view.answered_late, "message was", "messages were")
+        return f"{late_ones} acknowledged after they had expired, of {expired.total} deliveries that did"
+    mute = [one for one in view.consumers if one.answered_at_ms is None or one.standing != "answering"]
+    if mute:
+        return f"consumer {mute[0].name!r} answers nothing"
+    return Finding(
+        confidence=0.85,
+        summary=f"messages of {view.log} / {view.subscription} are acknowledged after their ack timeout: "
+        f"{counted(expired.in_window, 'delivery', 'deliveries')} expired within {options.window_s:.0f} s, and the messages "
+        "were sent again while the consumer worked on them",
+        evidence={
+            "expired_in_window": expired.in_window,
+            "expired": expired.total,
+            "answered_late": view.answered_late,
+            "redelivered_in_window": view.redelivered.in_window,
+            "acknowledged_in_window": view.acknowledged.in_window,
+            "consumers": len(view.consumers),
+            "lag_messages": view.unread,
+        },
+        next=(
+            NextCall(
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see the ack timeout; set_failure_policy with a larger ack_timeout_ms ends it",
+            ),
+            NextCall("consumers.list", {"topic": view.topic}, "see who answers"),
+        ),
+    )
 
 
 def _silent(view: SubscriptionView, consumer: ConsumerFacts, options: DiagnosisOptions) -> bool:
@@ -297,6 +401,8 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     many="subscriptions have consumers that let deliveries expire",
 )
 def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if ack_timeout_short.holds_for(view, options):
+        return "what expires is acknowledged later: the ack timeout is shorter than the work"
     found = [one for one in view.consumers if one.expired or one.standing != "answering"]
     if not found:
         return "no consumer let a delivery expire since it answered last, and none is set aside"

@@ -24,6 +24,62 @@ def _peek(view: SubscriptionView) -> NextCall:
     )
 
 
+FEWEST_FAILING: Final = 10  # different messages: fewer may be bad themselves
+
+
+@partial(
+    SubscriptionRule,
+    severity="critical",
+    holds=f"{FEWEST_FAILING} different messages or more were given back as failed, one of them twice or taken away by the "
+    "failure policy, and none was acknowledged in the window",
+    evidence={
+        "failing": "different messages that were given back as failed and are open, among the first ones",
+        "failed_in_window, acknowledged_in_window": "of the window",
+        "dead_lettered_in_window, dropped_in_window": "of them, those that the failure policy took away",
+    },
+    unobservable=("what the application lacks: its own log tells",),
+    helps="mend the application or what it depends on; do not skip messages, all of them fail",
+    many="subscriptions fail on every message",
+)
+def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    gone = view.dead_lettered.in_window + view.dropped.in_window
+    failing = view.failing + gone
+    if min(failing, view.failed.in_window) < FEWEST_FAILING:
+        return counted(failing, "message was", "different messages were") + " given back as failed"
+    if view.acknowledged.in_window:
+        acknowledged = counted(view.acknowledged.in_window, "other message was", "other messages were")
+        return f"{acknowledged} acknowledged in the last {options.window_s:.0f} s"
+    worst = view.head_of_line
+    if not gone and (worst is None or (worst.failures < 2 and not worst.blocked)):
+        return f"{counted(failing, 'message was', 'different messages were')} given back once, and not sent again yet"
+    return Finding(
+        severity=Severity.CRITICAL,
+        confidence=0.95,
+        summary=f"consumers of {view.log} / {view.subscription} fail on every message: "
+        f"{counted(failing, 'different message was', 'different messages were')} given back as failed, and none was "
+        "acknowledged",
+        evidence={
+            "failing": view.failing,
+            "failed_in_window": view.failed.in_window,
+            "acknowledged_in_window": 0,
+            "dead_lettered_in_window": view.dead_lettered.in_window,
+            "dropped_in_window": view.dropped.in_window,
+            "consumers": len(view.consumers),
+            "lag_messages": view.unread,
+        },
+        untrusted={} if worst is None else {"reason": worst.reason},
+        next=(
+            NextCall("consumers.list", {"topic": view.topic}, "see who consumes; stop it until it is mended"),
+            _peek(view),
+            NextCall(
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see when the policy takes failed messages away: they can be replayed once it works again",
+            ),
+        ),
+    )
+
+
 @partial(
     SubscriptionRule,
     severity="critical if it blocks; warning from its third failure; info if the policy will take it away",
@@ -40,6 +96,8 @@ def _peek(view: SubscriptionView) -> NextCall:
 )
 def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     worst = view.head_of_line
+    if everything_fails.holds_for(view, options):
+        return "every message fails: it is not this one"
     if worst is None or (not worst.blocked and worst.failures < POISON_FAILURES):
         return "no message has failed three times" if worst is None else (
             f"the message that failed most, offset {worst.offset}, did so {counted(worst.failures, 'time')}"
@@ -99,7 +157,7 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 )
 def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.status is not LagStatus.STUCK:
-        return f"the lag's status is {view.status.value}: the cursor moves"
+        return f"the lag's status is {view.status.value}, {_cursor_words(view)}"
     if not view.consumers:
         return "no consumer is attached"
     above, held = view.state.acked_above, view.state.in_flight
@@ -133,6 +191,80 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         next=(
             _peek(view),
+            NextCall(
+                "subscriptions.get_failure_policy",
+                view.arguments,
+                "see after how long a message that is not answered is sent again",
+            ),
+        ),
+    )
+
+
+def _cursor_words(view: SubscriptionView) -> str:
+    """Return when the cursor moved, in words."""
+    moved_s = ago_s(view, view.cursor_moved_ms)
+    return (
+        "and the cursor was not seen to move"
+        if moved_s is None
+        else f"and the cursor moved {moved_s:.0f} s ago"
+    )
+
+
+@partial(
+    SubscriptionRule,
+    severity="warning; info for the first minute (or twice `stuck_after`, if that is less)",
+    holds="the oldest unread message is 30 s old (or `stuck_after`, if that is less), the cursor stands as long, later "
+    "messages are acknowledged, and it is held, or came back because nobody answered",
+    evidence={
+        "offset": "of the message that the cursor waits for",
+        "still_s": "for how long",
+        "acknowledged_above": "messages behind it that are acknowledged",
+        "deliveries": "how often it was sent, if it came back",
+        "consumer, held_s": "who holds the oldest message, and how long; null: nobody holds one",
+    },
+    unobservable=("what the consumer's process does with the message",),
+    helps="look at the message, and at the consumer that holds it",
+    many="subscriptions wait for one message that is held",
+)
+def head_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    offset, above = view.state.oldest_unread, view.state.acked_above
+    if not view.consumers:
+        return "no consumer is attached"
+    if not above:
+        return "no message behind the cursor's is acknowledged"
+    age_s = view.lag.age.age_s
+    still_s = min(one for one in (age_s, ago_s(view, view.cursor_moved_ms), float("inf")) if one is not None)
+    if age_s is None or still_s < options.patience_s:
+        return f"the oldest unread message is {'of unknown age' if age_s is None else f'{age_s:.0f} s old'}, {_cursor_words(view)}"
+    if message_held.holds_for(view, options):
+        return "message_held says it"
+    worst = view.head_of_line
+    at_head = worst if worst is not None and worst.offset == offset else None
+    if at_head is not None and at_head.reason != "ack timeout":
+        return f"the message at offset {offset} is given back as failed: it is answered"
+    if at_head is None and not view.state.in_flight:
+        return f"nothing is in flight, and offset {offset} did not come back"
+    holder = max(view.consumers, key=lambda one: one.oldest_in_flight_s or 0.0)
+    held = bool(holder.in_flight)
+    again = f", {counted(at_head.deliveries, 'time')} sent and not answered" if at_head is not None else ""
+    return Finding(
+        severity=Severity.WARNING if still_s >= 2 * options.patience_s else Severity.INFO,
+        confidence=0.8,
+        summary=f"the cursor of {view.log} / {view.subscription} has waited at offset {offset} for {still_s:.0f} s{again}: "
+        f"{counted(above, 'message behind it is', 'messages behind it are')} acknowledged",
+        evidence={
+            "offset": offset,
+            "still_s": still_s,
+            "acknowledged_above": above,
+            "in_flight": view.state.in_flight,
+            "deliveries": None if at_head is None else at_head.deliveries,
+            "consumer": holder.name if held else None,
+            "held_s": holder.oldest_in_flight_s if held else None,
+            "lag_messages": view.unread,
+        },
+        next=(
+            _peek(view),
+            NextCall("consumers.list", {"topic": view.topic}, "see who holds messages"),
             NextCall(
                 "subscriptions.get_failure_policy",
                 view.arguments,

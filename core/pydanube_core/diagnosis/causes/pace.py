@@ -160,6 +160,9 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "no consumer is attached"
     if not view.acknowledged.in_window:
         return "nothing is acknowledged: the consumers would be late without a burst too"
+    answered_s = ago_s(view, view.acknowledged.last_ms) or 0.0
+    if answered_s > max(options.patience_s, 3 * options.sample_interval_s):
+        return f"the last acknowledgement came {answered_s:.0f} s ago: nobody works on what a burst left"
     if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
         return "the cursor was moved back, which explains the lag"
     age_s = view.lag.age.age_s
