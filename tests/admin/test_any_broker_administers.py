@@ -143,7 +143,8 @@ async def test_brokers_are_listed_with_their_leader(cluster: SeveralBrokers) -> 
     for broker in cluster.brokers.values():
         items = (await ask(broker, "brokers.list"))["items"]
         assert sorted(each["broker_id"] for each in items) == ids
-        assert sum(each["is_leader"] for each in items) == 1
+        assert sum(each["leader"] for each in items) == 1
+        assert all(each["load"]["disk_bytes"] > 0 and each["heard_s_ago"] == 0 for each in items)
         assert sum(each["topics"] for each in items) == len(TOPICS)
 
 
@@ -177,6 +178,12 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         assert (waiting["topics"], waiting["topic_count"]) == (lost, len(lost))
         assert waiting["gone_since"] is not None
         assert "not registered" in waiting["why"]
+    listed = (await ask(cluster.brokers[1], "brokers.list"))["items"]
+    assert [each["state"] for each in listed if each["broker_id"] != gone_id] == ["active"] * 2
+    [item] = [each for each in listed if each["broker_id"] == gone_id]
+    assert (item["state"], item["leader"], item["ready"], item["version"]) == ("gone", False, False, None)
+    assert item["topics"] >= len(lost)
+    assert item["heard_s_ago"] >= 0
     pages = [await ask(cluster.brokers[1], "topics.list", filter=topic) for topic in TOPICS]
     named = [each["topics"] for page in pages for each in page["not_seen"] if "topics" in each]
     assert named == [[topic] for topic in lost], "a page names the rows that it lacks"

@@ -122,7 +122,7 @@ async def test_a_topic_is_truncated_by_a_plan(cluster: Administered) -> None:
 
 async def test_a_lone_broker_tells_its_truth(cluster: Administered) -> None:
     (broker,) = (await cluster("brokers.list"))["items"]
-    assert (broker["state"], broker["is_leader"], broker["topics"]) == ("active", True, 1)
+    assert (broker["state"], broker["leader"], broker["topics"]) == ("active", True, 1)
     broker_id = broker["broker_id"]
     assert (await cluster("brokers.leader"))["broker_id"] == broker_id
     assert (await cluster("brokers.describe", broker_id=broker_id))["ready"] is True

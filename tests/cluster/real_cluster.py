@@ -141,7 +141,7 @@ class RealCluster:
         """Which broker leads, as far as any knows."""
         listed = await self.call("brokers.list")
         for item in listed["items"]:
-            if item["is_leader"]:
+            if item["leader"]:
                 return next(
                     (n for n, b in self.brokers.items() if b.running and b.url in str(item.values())), None
                 )

@@ -11,6 +11,7 @@ from pydanube_core.errors import Conflict, LastBroker, NotImplementedYet
 from pydanube_core.generated import danube_admin_pb2 as pb
 
 from pydanube_admin.compat.asking import AskingService
+from pydanube_admin.gone_owners import GONE
 
 BAND: Final = Policy().start_band
 MAX_MOVES: Final = 1000  # of one call
@@ -27,14 +28,18 @@ class Brokers(AskingService):
                 pb.BrokerInfo(
                     broker_id=each["broker_id"],
                     broker_addr=each["listen"].get("grpc", ""),
-                    broker_role=LEADER if each["is_leader"] else FOLLOWER,
+                    broker_role=LEADER if each["leader"] else FOLLOWER,
                     admin_addr=each["listen"].get("admin", ""),
                     metrics_addr=_host_and_port(each["listen"].get("metrics", "")),
                     broker_status=each["state"],
                 )
-                for each in await self._ask.every("brokers.list")
+                for each in await self._registered()
             ]
         )
+
+    async def _registered(self) -> list[Any]:
+        """Return the brokers that are registered. The original's list has no others."""
+        return [each for each in await self._ask.every("brokers.list") if each["state"] != GONE]
 
     async def get_leader_broker(self, _: pb.Empty) -> pb.BrokerResponse:
         return pb.BrokerResponse(leader=(await self._ask("brokers.leader"))["broker_id"])
@@ -150,9 +155,9 @@ class Brokers(AskingService):
     async def cluster_status(self, _: pb.Empty) -> pb.ClusterStatusResponse:
         """Return the answer for the tool's `cluster status`. Consensus is the metadata store's."""
         status = await self._ask("brokers.status")
-        brokers = await self._ask.every("brokers.list")
+        brokers = await self._registered()
         return pb.ClusterStatusResponse(
-            leader_id=next((int(each["broker_id"]) for each in brokers if each["is_leader"]), 0),
+            leader_id=next((int(each["broker_id"]) for each in brokers if each["leader"]), 0),
             current_term=1,
             voters=[int(each["broker_id"]) for each in brokers],
             self_node_id=int(status["broker_id"]),

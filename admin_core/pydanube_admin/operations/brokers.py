@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import anyio
 from pydantic import Field
+from pydanube_core.balance import BrokerLoad, Resource
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.errors import (
     ClusterError,
@@ -38,7 +39,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
-from pydanube_admin.gone_owners import gone_owner
+from pydanube_admin.gone_owners import GONE, GoneOwner, gone_owner
 from pydanube_admin.peers import not_seen, unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
@@ -75,15 +76,22 @@ class BrokerItem(Result):
     identity: ClassVar = ("broker_id",)
 
     broker_id: str
-    state: str  # starting | active | read_only | draining | drained
-    is_leader: bool
+    state: str  # starting | active | read_only | draining | drained | gone: not registered, and topics wait for it
+    leader: bool
     zone: str | None  # its setting server.zone
-    version: str
-    uptime_s: float
-    topics: int
+    version: str | None
+    version_reason: str | None = None  # gone
+    uptime_s: float | None
+    uptime_s_reason: str | None = None  # gone
+    heard_s_ago: float | None  # 0: it answered this call
+    heard_s_ago_reason: str | None = None  # gone_before_this_start
+    topics: int  # that it serves, or that wait for it
+    # {cpu: processors, in_bytes_s, out_bytes_s, disk_bytes: of its journal}; what is not sampled yet is left out
+    load: dict[str, float]
+    capacity: dict[str, float]  # of these, where it is known
     ready: bool
     listen: dict[str, str]
-    # {id, term, state: open | closing | closed, copies, copied_lag_bytes, copied_lag_ms}; null for a broker that is alone,
+    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}; null for a broker that is alone,
     # the lags for one that does not copy
     journal: dict[str, Any] | None = None
 
@@ -242,25 +250,38 @@ async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
     effect=Effect.READ,
     summary="List brokers with state, version, topics and addresses.",
     default_profile=True,
-    examples=(Example({}, "those that are registered"),),
+    examples=(Example({}, "those that are registered, and those that topics wait for"),),
 )
 async def list_brokers(context: Context, request: SortedListRequest) -> Page[BrokerItem]:
     leading, matches = await context.port.leader(), glob(request.filter)
-    found = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
+    statuses = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
     members = {each.broker_id: each for each in await context.port.members()}
     journals = await context.port.journals()
+    loads = {each.broker.broker_id: each.broker for each in await context.port.loads()}
+    found = [
+        BrokerItem.of(
+            each,
+            state=_state(each, members.get(each.broker_id)),
+            zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
+            leader=leading is not None and each.broker_id == leading.broker_id,
+            uptime_s=round(each.uptime_s, 3),
+            heard_s_ago=0.0,
+            load={**_amounts(loads, each, "load"), "disk_bytes": each.journal["bytes"]},
+            capacity=_amounts(loads, each, "capacity"),
+            journal=_journal(each, journals.get(each.broker_id)),
+        )
+        for each in statuses
+    ]
+    answered = {each.broker_id for each in found}
+    for broker_id in sorted(await context.port.missed()):
+        if matches(broker_id) and broker_id not in answered:
+            gone = await gone_owner(context.port, broker_id)
+            found += [] if gone is None else [_gone_item(gone, context.now_ms(), journals.get(broker_id))]
     return await page_of(
         context,
         BrokerItem,
         found,
-        lambda each: BrokerItem.of(
-            each,
-            state=_state(each, members.get(each.broker_id)),
-            zone=(members[each.broker_id].zone or None) if each.broker_id in members else None,
-            is_leader=leading is not None and each.broker_id == leading.broker_id,
-            uptime_s=round(each.uptime_s, 3),
-            journal=_journal(each, journals.get(each.broker_id)),
-        ),
+        lambda each: each,
         key=lambda each: (each.broker_id,),
         request=request,
     )
@@ -272,6 +293,43 @@ def _journal(facts: BrokerFacts, record: Mapping[str, Any] | None) -> dict[str, 
         return None
     lag = {name: facts.journal.get(name) for name in ("copied_lag_bytes", "copied_lag_ms")}
     return {**record, **lag}
+
+
+_AMOUNTS: Final = {
+    Resource.CPU: "cpu",
+    Resource.NETWORK_IN: "in_bytes_s",
+    Resource.NETWORK_OUT: "out_bytes_s",
+}
+
+
+def _amounts(
+    loads: Mapping[str, BrokerLoad], broker: BrokerFacts, of: Literal["load", "capacity"]
+) -> dict[str, float]:
+    found = loads.get(broker.broker_id)
+    known: Mapping[Resource, float] = {} if found is None else getattr(found, of)
+    return {_AMOUNTS[resource]: round(amount, 3) for resource, amount in known.items()}
+
+
+def _gone_item(gone: GoneOwner, now_ms: int, journal: Mapping[str, Any] | None) -> BrokerItem:
+    heard_ms = gone.gone_since_ms or gone.reported_at_ms
+    return BrokerItem(
+        broker_id=gone.broker_id,
+        state=GONE,
+        leader=False,
+        zone=None,
+        version=None,
+        version_reason=GONE,
+        uptime_s=None,
+        uptime_s_reason=GONE,
+        heard_s_ago=None if heard_ms is None else max(0, now_ms - heard_ms) / 1000,
+        heard_s_ago_reason="gone_before_this_start" if heard_ms is None else None,
+        topics=gone.topics,
+        load={},
+        capacity={},
+        ready=False,
+        listen={},
+        journal=None if journal is None else dict(journal),
+    )
 
 
 def _state(facts: BrokerFacts, registered: BrokerAddress | None) -> str:

@@ -141,7 +141,7 @@ BROKERS: Final = View(
     columns=(
         words("broker", "N 15-40", broker_name, tone=Tone.STRONG),
         custom("state", "S 11", _state),
-        custom("leads", "6", lambda item: Cell("leader" if item["is_leader"] else "", Tone.ACCENT), title=""),
+        custom("leads", "6", lambda item: Cell("leader" if item["leader"] else "", Tone.ACCENT), title=""),
         number("topics", "T 6"),
         _of("cpu", "C 12"),
         _of("network_in", "I 8"),

@@ -217,11 +217,17 @@ class Leader(Result):
 class BrokerItem(Result):
     broker_id: str
     state: str
-    is_leader: bool
+    leader: bool
     zone: str | None
-    version: str
-    uptime_s: float
+    version: str | None
+    version_reason: str | None = None
+    uptime_s: float | None
+    uptime_s_reason: str | None = None
+    heard_s_ago: float | None
+    heard_s_ago_reason: str | None = None
     topics: int
+    load: dict[str, float]
+    capacity: dict[str, float]
     ready: bool
     listen: dict[str, str]
     journal: dict[str, Any] | None = None
