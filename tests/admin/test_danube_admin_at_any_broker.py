@@ -52,8 +52,7 @@ async def audited(broker: Broker, operation: str) -> list[dict[str, Any]]:
     """Return the records that this broker has of an operation."""
     async with OpsClient(broker.admin_url) as client:
         found = await client.call("audit.query", {"operation": operation})
-    items: list[dict[str, Any]] = found["items"]
-    return items
+    return [each for each in found["items"] if each["broker_id"] == id_of(broker)]
 
 
 def state_of(cluster: SeveralBrokers, broker: Broker) -> str:

@@ -161,6 +161,7 @@ class VerifiedAudit(Result):
     verified: int
     chain_only: int
     forged: int
+    first_seq: int  # the lowest of the chains
     chains: list[VerifiedChain]
     # Brokers that did not answer: their chains are not verified
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -508,6 +509,7 @@ async def verify_audit(context: Context, request: Request) -> VerifiedAudit:
         verified=sum(each.verified for each in chains),
         chain_only=sum(each.chain_only for each in chains),
         forged=sum(each.forged for each in chains),
+        first_seq=min(each.first_seq for each in chains),
         chains=chains,
         not_seen=not_seen(unseen()),
         as_of=format_time(context.now_ms()),

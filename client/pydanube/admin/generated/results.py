@@ -129,6 +129,7 @@ class VerifiedAudit(Result):
     verified: int
     chain_only: int
     forged: int
+    first_seq: int
     chains: list[VerifiedChain]
     not_seen: list[NotSeen] | None = None
     as_of: str
