@@ -42,6 +42,8 @@ async def test_a_glob_is_one_plan_with_one_token(cluster: Administered) -> None:
     # Each is a change of its own: in the audit, and with an undo.
     records = (await cluster("audit.query", operation="topics.delete", limit=100))["items"]
     called = {each["call_id"] for each in records if each["decision"] == "allowed"}
+    of_old = (await cluster("audit.query", topic="old", limit=100))["items"]
+    assert {"plans.create", "topics.delete"} <= {each["operation"] for each in of_old}
     assert {each["call_id"] for each in done["result"]["changed"]} <= called
     await cluster("changes.undo", call_id=done["result"]["changed"][1]["call_id"])
     assert await topics(cluster) == ["/default/orders", "/default/test-a"]

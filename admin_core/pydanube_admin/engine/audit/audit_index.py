@@ -18,6 +18,7 @@ import json
 import logging
 from base64 import b85decode, b85encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Self
@@ -122,12 +123,13 @@ def topics_of(arguments: Mapping[str, Any]) -> set[str]:
     """Return the topics that a call names, in its own arguments or those of the call that it plans."""
     found = set()
     for name, value in arguments.items():
-        if name in ("topic", "to") and isinstance(value, str):
-            try:
-                found.add(str(TopicName.parse(value)))
-            except ClusterError:
-                continue
-        elif name == "arguments" and isinstance(value, Mapping):
+        named = [value] if name in ("topic", "to") else ()
+        if name == "topics":  # of a plan for many: its globs name no topic
+            named = value.split(",") if isinstance(value, str) else value
+        for each in named if isinstance(named, list) else ():
+            with suppress(ClusterError):
+                found.add(str(TopicName.parse(each.strip() if isinstance(each, str) else "")))
+        if name == "arguments" and isinstance(value, Mapping):
             found |= topics_of(value)
     return found
 
