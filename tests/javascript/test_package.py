@@ -103,6 +103,19 @@ def test_it_installs_in_an_empty_project(project: Path) -> None:
     )
     words = ["--strict", "--noEmit", "--module", "node20", "--target", "es2022", "--types", "node", "b.mts"]
     run(["npx", "--no-install", "tsc", *words], project)
+    # neither @types/node nor a `lib` setting: the declarations bring what they need
+    bare = [
+        "--strict",
+        "--noEmit",
+        "--module",
+        "node20",
+        "--target",
+        "es2022",
+        "--skipLibCheck",
+        "false",
+        "b.mts",
+    ]
+    run(["npx", "--no-install", "tsc", *bare], project)
 
 
 @pytest.fixture

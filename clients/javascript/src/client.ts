@@ -5,7 +5,7 @@ import { Consumer } from "./consumer";
 import { closed, DanubeError } from "./errors";
 import { Events, type ClientEvents } from "./events";
 import { HealthCheckRequest_ClientType as ClientType, HealthCheckDefinition } from "./generated/danube";
-import { checkSignal, object, whole, type CloseOptions, type ConnectOptions, type ProducerOptions, type SubscribeOptions } from "./options";
+import { closing, object, whole, type CloseOptions, type ConnectOptions, type ProducerOptions, type SubscribeOptions } from "./options";
 import { Producer } from "./producer";
 import { Schemas } from "./schemas";
 
@@ -33,8 +33,7 @@ export class DanubeClient {
    * @param url `http://host:port`, or `https://` for TLS; also `danube://a:6650,b:6650`.
    */
   static async connect(url: string | readonly string[], options: ConnectOptions = {}): Promise<DanubeClient> {
-    object("options", options);
-    checkSignal(options.signal);
+    object("options", options, "token apiKey tls connectTimeoutMs requestTimeoutMs signal");
     const timeoutMs = whole("connectTimeoutMs", options.connectTimeoutMs, 1, MAX_MS, 10_000);
     const requestTimeoutMs = whole("requestTimeoutMs", options.requestTimeoutMs, 1, MAX_MS, 30_000);
     const connections = new Connections(url, options, requestTimeoutMs);
@@ -69,17 +68,13 @@ export class DanubeClient {
 
   /** Close producers and consumers, each waiting for what is under way, then the connections. */
   close(options: CloseOptions = {}): Promise<void> {
-    this.#closing ??= this.#close(options);
-    return this.#closing;
+    return this.#closing ?? closing(options, (timeoutMs) => (this.#closing = this.#close(timeoutMs)));
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
-  }
+  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 
-  async #close(options: CloseOptions): Promise<void> {
-    whole("timeoutMs", options.timeoutMs, 0, MAX_MS, 10_000);
-    await Promise.all([...this.#opened].map((each) => each.close(options)));
+  async #close(timeoutMs: number): Promise<void> {
+    await Promise.all([...this.#opened].map((each) => each.close({ timeoutMs })));
     this.#connections.close();
     await Promise.allSettled(this.#opening);
     this.#events.emit("closed", undefined);

@@ -5,11 +5,13 @@
  * client speak, or show its token, in the clear.
  */
 
-import { cancelled, closed, DanubeError, invalid, protocolError } from "./errors";
+import { createSecureContext, type SecureContext } from "node:tls";
+
+import { cancelled, closed, DanubeError, invalid, protocolError, textOf } from "./errors";
 import { AuthServiceDefinition, type MessageFns } from "./generated/danube";
-import type { ConnectOptions, Token, TlsOptions } from "./options";
+import { object, type ConnectOptions, type Token, type TlsOptions } from "./options";
 import { Channel, type Call, type Receiver } from "./transport";
-import { retrying, watch } from "./waiting";
+import { retrying, sleep, watch } from "./waiting";
 
 const TOKEN_LIFE_MS = 3_000_000; // of one that was exchanged for an API key: they live for an hour
 
@@ -38,12 +40,13 @@ export interface CallOptions {
 export class Connections {
   /** The addresses that the program gave. */
   readonly services: readonly string[];
+  /** Aborted by `close`. */
+  readonly ended = new AbortController();
   readonly #requestTimeoutMs: number;
   readonly #tls: boolean;
-  readonly #options: TlsOptions;
+  readonly #secure: SecureContext | undefined;
   readonly #token: Token | undefined;
   readonly #channels = new Map<string, Channel>();
-  #closed = false;
 
   constructor(urls: unknown, options: ConnectOptions, requestTimeoutMs: number) {
     const given = (Array.isArray(urls) ? urls : [urls]).flatMap((url) => {
@@ -55,7 +58,7 @@ export class Connections {
     this.#tls = given[0]?.tls ?? false;
     if (given.some((each) => each.tls !== this.#tls)) throw invalid("url", urls, "all with TLS, or none");
     this.services = [...new Set(given.map((each) => each.address))];
-    this.#options = checkedTls(options.tls, this.#tls);
+    this.#secure = secureContext(options.tls, this.#tls);
     this.#requestTimeoutMs = requestTimeoutMs;
     const { token } = options;
     if (options.apiKey !== undefined) this.#token = this.#exchanging(options);
@@ -66,9 +69,13 @@ export class Connections {
   /** A unary call. Rejects with a `DanubeError`; after `close` with `CLOSED`. */
   call<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, options: CallOptions = {}): Promise<A> {
     const token = this.#token;
-    if (typeof token !== "function") return this.#once(service, method, request, target, options, token);
-    const renewed = async (fresh: boolean): Promise<A> =>
-      this.#once(service, method, request, target, options, await tokenOf(token, fresh));
+    const timeoutMs = Math.min(options.timeoutMs ?? Infinity, this.#requestTimeoutMs);
+    if (typeof token !== "function") return this.#once(service, method, request, target, timeoutMs, options.signal, token);
+    const deadline = Date.now() + timeoutMs;
+    const renewed = async (fresh: boolean): Promise<A> => {
+      const shown = await this.#tokenOf(token, deadline - Date.now(), options.signal, fresh);
+      return this.#once(service, method, request, target, deadline - Date.now(), options.signal, shown);
+    };
     return renewed(false).catch((error: unknown) => {
       if (!(error instanceof DanubeError) || error.code !== "UNAUTHENTICATED") throw error;
       return renewed(true);
@@ -82,17 +89,17 @@ export class Connections {
     let turn = 0;
     const ask = (): Promise<A> => {
       const address = this.services[turn++ % this.services.length] as string;
-      const options = { timeoutMs: Math.min(timeoutMs, this.#requestTimeoutMs, deadline - Date.now()), signal };
+      const options = { timeoutMs: Math.min(timeoutMs, deadline - Date.now()), signal };
       return this.call(service, method, request, { address, brokerUrl: undefined }, options);
     };
-    return await retrying(ask, deadline, signal);
+    return await retrying(ask, deadline, [signal, this.ended.signal]);
   }
 
   #once<Q, A>(
-    service: Service, method: Method<Q, A>, request: Q, target: Target, options: CallOptions, token: string | undefined,
+    service: Service, method: Method<Q, A>, request: Q, target: Target, timeoutMs: number, signal: AbortSignal | undefined,
+    token: string | undefined,
   ): Promise<A> {
     return new Promise((resolve, reject) => {
-      const { signal, timeoutMs } = options;
       if (signal?.aborted) throw cancelled(signal);
       let answer: A | undefined;
       let unwatch = (): void => undefined; // a call may end while it is begun
@@ -106,25 +113,26 @@ export class Connections {
           else resolve(answer);
         },
       };
-      const call = this.#open(service, method, request, target, token, Math.max(1, timeoutMs ?? this.#requestTimeoutMs), receiver);
+      const call = this.#open(service, method, request, target, token, Math.max(1, timeoutMs), receiver);
       unwatch = watch(signal, () => call.cancel(cancelled(signal as AbortSignal, call.outcome)));
     });
   }
 
   /** A call whose answers are a stream. Rejects if it cannot begin. What happens later is the receiver's. */
-  async stream<Q, A>(service: Service, method: Method<Q, A>, request: Q, target: Target, receiver: Receiver<A>): Promise<Call> {
-    const token = typeof this.#token === "function" ? await tokenOf(this.#token) : this.#token;
+  async stream<Q, A>(
+    service: Service, method: Method<Q, A>, request: Q, target: Target, signal: AbortSignal, receiver: Receiver<A>,
+  ): Promise<Call> {
+    const given = this.#token;
+    const token = typeof given === "function" ? await this.#tokenOf(given, this.#requestTimeoutMs, signal) : given;
     return this.#open(service, method, request, target, token, Infinity, receiver);
   }
 
   /** The address of a URL that a broker gave; undefined where it is none. */
-  addressOf(url: string): string | undefined {
-    return addresses(url)?.[0]?.address;
-  }
+  addressOf(url: string): string | undefined { return addresses(url)?.[0]?.address; }
 
   /** End every call and connection. */
   close(): void {
-    this.#closed = true;
+    this.ended.abort(closed("the client"));
     const error = new DanubeError("CLOSED", "the client was closed", { outcome: "unknown" });
     for (const channel of this.#channels.values()) channel.close(error);
     this.#channels.clear();
@@ -144,11 +152,11 @@ export class Connections {
   }
 
   #channel(address: string): Channel {
-    if (this.#closed) throw closed("the client");
+    if (this.ended.signal.aborted) throw closed("the client");
     const known = this.#channels.get(address);
     if (known !== undefined) return known;
     this.#checkSecrecy(address);
-    const made = new Channel(address, this.#tls ? this.#options : undefined, () => this.#channels.delete(address));
+    const made = new Channel(address, this.#secure, () => this.#channels.delete(address));
     this.#channels.set(address, made);
     return made;
   }
@@ -160,18 +168,20 @@ export class Connections {
   }
 
   /** A token function that asks the broker for the token of an API key. */
-  #exchanging(options: ConnectOptions): (fresh?: boolean) => Promise<string> {
+  #exchanging(options: ConnectOptions): (fresh?: boolean) => string | Promise<string> {
     const apiKey = options.apiKey;
     if (options.token !== undefined) throw invalid("apiKey", "…", "give a token or an API key, not both");
     if (typeof apiKey !== "string" || apiKey === "") throw invalid("apiKey", typeof apiKey, "give the key as text");
-    let current: Promise<string> | undefined;
+    let current: Promise<string> | string | undefined;
     let until = 0;
     const exchange = async (): Promise<string> => {
       let failure: unknown;
       for (const address of this.services) {
         try {
           const target = { address, brokerUrl: undefined };
-          return (await this.#once(AuthServiceDefinition, AuthServiceDefinition.methods.authenticate, { apiKey }, target, {}, undefined)).token;
+          const timeoutMs = this.#requestTimeoutMs; // of the first call's signal the others know nothing
+          const { authenticate } = AuthServiceDefinition.methods;
+          return (await this.#once(AuthServiceDefinition, authenticate, { apiKey }, target, timeoutMs, undefined, undefined)).token;
         } catch (error) {
           failure = error;
         }
@@ -182,24 +192,31 @@ export class Connections {
       if (current !== undefined && !fresh && Date.now() <= until) return current;
       const mine = (current = exchange());
       until = Date.now() + TOKEN_LIFE_MS;
-      mine.catch(() => {
-        if (current === mine) current = undefined;
-      });
+      const settled = (token?: string): void => void (current === mine && (current = token));
+      mine.then(settled, () => settled());
       return mine;
     };
   }
-}
 
-async function tokenOf(source: (fresh?: boolean) => string | Promise<string>, fresh?: boolean): Promise<string> {
-  let token: unknown;
-  try {
-    token = await source(fresh);
-  } catch (error) {
-    if (error instanceof DanubeError) throw error;
-    const message = `the token function failed: ${error instanceof Error ? error.message : String(error)}`;
-    throw new DanubeError("UNAUTHENTICATED", message, { cause: error });
+  /** The token of a function, within a time. */
+  async #tokenOf(
+    source: (fresh?: boolean) => string | Promise<string>, timeoutMs: number, signal: AbortSignal | undefined, fresh?: boolean,
+  ): Promise<string> {
+    const settled = new AbortController();
+    try {
+      const given = source(fresh);
+      if (typeof given === "string") return printable(given);
+      const late = sleep(timeoutMs, signal, this.ended.signal, settled.signal).then(() => {
+        throw new DanubeError("DEADLINE_EXCEEDED", `no token within ${Math.round(timeoutMs)} ms`, { retryable: true });
+      });
+      return printable(await Promise.race([given, late]));
+    } catch (error) {
+      if (error instanceof DanubeError) throw error;
+      throw new DanubeError("UNAUTHENTICATED", `the token function failed: ${textOf(error)}`, { cause: error });
+    } finally {
+      settled.abort();
+    }
   }
-  return printable(token);
 }
 
 function printable(token: unknown): string {
@@ -207,8 +224,9 @@ function printable(token: unknown): string {
   throw new DanubeError("UNAUTHENTICATED", "the token is no text of printable ASCII characters");
 }
 
-function checkedTls(tls: TlsOptions | undefined, on: boolean): TlsOptions {
-  if (tls === undefined) return {};
+function secureContext(tls: TlsOptions | undefined = {}, on: boolean): SecureContext | undefined {
+  object("tls", tls, "ca cert key");
+  if (!on && Object.keys(tls).length === 0) return undefined;
   if (!on) throw invalid("tls", "…", "write https:// as the scheme of the address");
   for (const field of ["ca", "cert", "key"] as const) {
     const pem = tls[field];
@@ -217,7 +235,13 @@ function checkedTls(tls: TlsOptions | undefined, on: boolean): TlsOptions {
     }
   }
   if ((tls.cert === undefined) !== (tls.key === undefined)) throw invalid("tls.key", "…", "cert and key go together");
-  return tls;
+  try {
+    const { ca, cert, key } = tls;
+    const pair = cert && key && { cert: Buffer.from(cert), key: Buffer.from(key) };
+    return createSecureContext({ ...(ca && { ca: Buffer.from(ca) }), ...pair });
+  } catch (error) {
+    throw invalid("tls", "…", `OpenSSL does not take it: ${textOf(error)}`);
+  }
 }
 
 /** Addresses of a URL; `danube://a:1,b:2` has several. Undefined where it is none. */
@@ -231,6 +255,4 @@ function addresses(url: unknown): { address: string; tls: boolean }[] | undefine
   return made.map(({ host, port }) => ({ address: `${host}:${port}`, tls }));
 }
 
-function isHere(address: string): boolean {
-  return /^(localhost|127\.\d+\.\d+\.\d+|\[::1\]):\d+$/i.test(address);
-}
+function isHere(address: string): boolean { return /^(localhost|127\.\d+\.\d+\.\d+|\[::1\]):\d+$/i.test(address); }

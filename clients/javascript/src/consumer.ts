@@ -1,13 +1,13 @@
 /** Consumers: what a program receives with. */
 
 import type { Connections } from "./connection";
-import { closed, DanubeError, invalid } from "./errors";
+import { DanubeError, invalid, textOf } from "./errors";
 import type { Events } from "./events";
 import { ConsumerRequest_SubscriptionType as WireType, type StreamMessage } from "./generated/danube";
 import { Message } from "./message";
 import { topicName } from "./names";
 import {
-  checkSignal, object, text, whole, type Cancellable, type CloseOptions, type RunOptions, type SubscribeOptions,
+  closing, object, text, texts, whole, type Cancellable, type CloseOptions, type RunOptions, type SubscribeOptions,
 } from "./options";
 import { concreteTopics, randomName } from "./producer";
 import { TopicStream, type Sink, type StreamOptions } from "./stream";
@@ -36,17 +36,17 @@ export class Consumer implements AsyncIterable<Message> {
   readonly topic: string;
   readonly subscription: string;
   readonly name: string;
-  readonly #connections: Connections;
-  readonly #events: Events;
-  readonly #options: Omit<StreamOptions, "topic">;
-  readonly #limits: { readonly messages: number; readonly bytes: number };
-  readonly #forget: (consumer: Consumer) => void;
   readonly #streams: TopicStream[] = [];
   readonly #running: Promise<void>[] = [];
   readonly #waiters = new Set<() => void>(); // of `next`: they look again
   readonly #answers = new Set<Promise<void>>();
-  readonly #sink: Sink;
-  #buffer: { readonly message: StreamMessage; readonly from: TopicStream }[] = [];
+  readonly #sink: Sink = {
+    take: (message, from) => this.#take(message, from),
+    lost: (from) => this.#drop(from),
+    failed: (error) => this.#fail(error),
+  };
+  #buffer: { readonly message: StreamMessage; readonly from: TopicStream; readonly bytes: number }[] = [];
+  #returned: Message[] = []; // by a loop that has ended
   #bytes = 0;
   #received = 0;
   #paused = false;
@@ -57,34 +57,26 @@ export class Consumer implements AsyncIterable<Message> {
   #closing: Promise<void> | undefined;
 
   private constructor(
-    connections: Connections, events: Events, topic: string, options: Omit<StreamOptions, "topic">,
-    limits: { readonly messages: number; readonly bytes: number }, forget: (consumer: Consumer) => void,
+    private readonly connections: Connections, private readonly events: Events, topic: string,
+    private readonly options: Omit<StreamOptions, "topic">,
+    private readonly limits: { readonly messages: number; readonly bytes: number },
+    private readonly forget: (consumer: Consumer) => void,
   ) {
     this.topic = topic;
     this.subscription = options.subscription;
     this.name = options.name;
-    this.#connections = connections;
-    this.#events = events;
-    this.#options = options;
-    this.#limits = limits;
-    this.#forget = forget;
-    this.#sink = {
-      take: (message, from) => this.#take(message, from),
-      lost: (from) => this.#drop(from),
-      failed: (error) => this.#fail(error),
-    };
   }
 
   /** @internal */
   static async open(
     connections: Connections, events: Events, options: SubscribeOptions, forget: (consumer: Consumer) => void,
   ): Promise<Consumer> {
-    object("options", options);
-    checkSignal(options.signal);
+    object("options", options, "topic subscription type name keyFilters maxBuffered maxBufferedBytes signal");
     const topic = topicName(options.topic);
-    const type = TYPES[options.type ?? "shared"];
-    if (type === undefined) throw invalid("type", options.type, `give one of ${Object.keys(TYPES).join(", ")}`);
-    const keyFilters = [...(options.keyFilters ?? [])].map((each) => text("keyFilters", each));
+    const { type: typeName = "shared" } = options;
+    if (!Object.hasOwn(TYPES, typeName)) throw invalid("type", typeName, `give one of ${Object.keys(TYPES).join(", ")}`);
+    const type = TYPES[typeName];
+    const keyFilters = texts("keyFilters", options.keyFilters);
     if (keyFilters.length > 0 && type !== TYPES.key_shared) throw invalid("keyFilters", keyFilters, "only with key_shared");
     const limits = {
       messages: whole("maxBuffered", options.maxBuffered, 1, 1_000_000, 100),
@@ -116,14 +108,14 @@ export class Consumer implements AsyncIterable<Message> {
    * which takes no message.
    */
   async next(options: Cancellable = {}): Promise<Message | undefined> {
+    object("options", options, "signal");
     const { signal } = options;
-    checkSignal(signal);
     for (;;) {
       check(signal);
-      const found = this.#shift();
+      const found = this.#returned.shift() ?? this.#shift();
       if (found !== undefined) return found;
       if (this.#failure !== undefined) throw this.#failure;
-      if (this.#ended || this.#closing !== undefined) return undefined;
+      if (this.#over) return undefined;
       await new Promise<void>((resolve) => {
         const unwatch = watch(signal, () => wake());
         const wake = (): void => {
@@ -150,24 +142,26 @@ export class Consumer implements AsyncIterable<Message> {
    */
   async run(handler: (message: Message) => unknown, options: RunOptions = {}): Promise<void> {
     if (typeof handler !== "function") throw invalid("handler", handler, "give a function");
+    object("options", options, "concurrency signal");
     const concurrency = whole("concurrency", options.concurrency, 1, 100_000, 8);
-    checkSignal(options.signal);
     const { signal } = options;
     const busy = new Map<string, Message[]>(); // key → its messages that wait, while one is handled
     const under = new Set<Promise<void>>();
     let held = 0; // handled or waiting for their key
     let wake = (): void => undefined;
-    const room = Math.max(concurrency, this.#limits.messages);
+    const room = Math.max(concurrency, this.limits.messages);
 
     const handle = async (first: Message): Promise<void> => {
       for (let message: Message | undefined = first; message !== undefined; ) {
         await answered(handler, message);
         held--;
         wake();
-        const { key }: Message = message;
+        const key: string | undefined = message.key;
         message = undefined;
         if (key !== undefined) {
-          message = busy.get(key)?.shift();
+          const waiting: Message[] = busy.get(key) ?? [];
+          if (signal?.aborted || this.#over) this.#returned.push(...waiting.splice(0));
+          message = waiting.shift();
           if (message === undefined) busy.delete(key);
         }
       }
@@ -198,29 +192,30 @@ export class Consumer implements AsyncIterable<Message> {
 
   /** Take no more, wait for answers under way, and leave the subscription's place to others. */
   close(options: CloseOptions = {}): Promise<void> {
-    this.#closing ??= this.#close(options);
-    return this.#closing;
+    return this.#closing ?? closing(options, (timeoutMs) => (this.#closing = this.#close(timeoutMs)));
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
-  }
+  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 
   statistics(): ConsumerStatistics {
     return {
-      buffered: this.#buffer.length, bufferedBytes: this.#bytes, answering: this.#answers.size, received: this.#received,
+      buffered: this.#buffer.length + this.#returned.length, bufferedBytes: this.#bytes,
+      answering: this.#answers.size, received: this.#received,
     };
   }
 
-  async #close(options: CloseOptions): Promise<void> {
-    const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
+  /** Nothing more is taken. */
+  get #over(): boolean { return this.#ended || this.#closing !== undefined; }
+
+  async #close(timeoutMs: number): Promise<void> {
     this.#wake();
     this.#buffer = [];
+    this.#returned = [];
     this.#bytes = 0;
     await settledWithin(Promise.allSettled(this.#answers), timeoutMs);
     this.#end();
     await Promise.all(this.#running);
-    this.#forget(this);
+    this.forget(this);
   }
 
   #end(): void {
@@ -230,9 +225,13 @@ export class Consumer implements AsyncIterable<Message> {
   }
 
   async #add(topic: string, deadline: number, signal: AbortSignal | undefined): Promise<void> {
-    const stream = new TopicStream(this.#connections, this.#events, { ...this.#options, topic }, this.#sink);
+    const stream = new TopicStream(this.connections, this.events, { ...this.options, topic }, this.#sink);
     this.#streams.push(stream);
-    await stream.open(deadline, signal);
+    await stream.open(deadline, signal).catch((error: unknown) => {
+      this.#streams.splice(this.#streams.indexOf(stream), 1); // so that it is looked for again
+      stream.close();
+      throw error;
+    });
     if (this.#ended) return;
     this.#running.push(stream.run());
     if (this.#paused) stream.pause();
@@ -246,7 +245,7 @@ export class Consumer implements AsyncIterable<Message> {
   /** Receive from partitions that were added since. */
   async #lookForPartitions(): Promise<void> {
     try {
-      const topics = await concreteTopics(this.#connections, this.topic, Date.now() + OPEN_TIMEOUT_MS, undefined);
+      const topics = await concreteTopics(this.connections, this.topic, Date.now() + OPEN_TIMEOUT_MS, undefined);
       const known = new Set(this.#streams.map((each) => each.topic));
       const added = topics.filter((each) => !known.has(each));
       await Promise.all(added.map((each) => this.#add(each, Date.now() + OPEN_TIMEOUT_MS, undefined)));
@@ -258,10 +257,11 @@ export class Consumer implements AsyncIterable<Message> {
   #take(message: StreamMessage, from: TopicStream): void {
     if (this.#closing !== undefined) return from.pause();
     this.#received++;
-    this.#buffer.push({ message, from });
-    this.#bytes += message.payload.length;
+    const bytes = sizeOf(message);
+    this.#buffer.push({ message, from, bytes });
+    this.#bytes += bytes;
     this.#wake();
-    if (this.#buffer.length >= this.#limits.messages || this.#bytes >= this.#limits.bytes) {
+    if (this.#buffer.length >= this.limits.messages || this.#bytes >= this.limits.bytes) {
       this.#paused = true;
       for (const stream of this.#streams) stream.pause();
     }
@@ -270,32 +270,28 @@ export class Consumer implements AsyncIterable<Message> {
   #shift(): Message | undefined {
     const found = this.#buffer.shift();
     if (found === undefined) return undefined;
-    this.#bytes -= found.message.payload.length;
+    this.#bytes -= found.bytes;
     this.#resume();
     return this.#message(found.message, found.from);
   }
 
   /** Read on once half of the buffer is free. */
   #resume(): void {
-    if (!this.#paused || this.#buffer.length * 2 > this.#limits.messages || this.#bytes * 2 > this.#limits.bytes) return;
+    if (!this.#paused || this.#buffer.length * 2 > this.limits.messages || this.#bytes * 2 > this.limits.bytes) return;
     this.#paused = false;
     for (const stream of this.#streams) stream.resume();
   }
 
   #drop(from: TopicStream): void {
     this.#buffer = this.#buffer.filter((each) => each.from !== from);
-    this.#bytes = this.#buffer.reduce((sum, each) => sum + each.message.payload.length, 0);
+    this.#bytes = this.#buffer.reduce((sum, each) => sum + each.bytes, 0);
     this.#resume();
   }
 
   /** An answer is waited for at `close`, and its promise need not be awaited: the event `ackFailed` tells of a failure. */
   #message(message: StreamMessage, from: TopicStream): Message {
     return Message.of(message, (kind, wire, options) => {
-      const promise = (async () => {
-        whole("delayMs", options.delayMs, 0, Number.MAX_SAFE_INTEGER, 0);
-        if (this.#ended) throw closed("the consumer");
-        await from.answer(kind, wire, options);
-      })();
+      const promise = from.answer(kind, wire, options);
       this.#answers.add(promise);
       const done = (): void => void this.#answers.delete(promise);
       promise.then(done, done);
@@ -315,13 +311,17 @@ export class Consumer implements AsyncIterable<Message> {
   }
 }
 
+function sizeOf({ payload, routingKey = "", attributes }: StreamMessage): number {
+  return payload.length + routingKey.length + [...attributes].flat().join("").length;
+}
+
 /** Handle a message, and answer it unless the handler did. Never rejects: an answer that fails is an event. */
 async function answered(handler: (message: Message) => unknown, message: Message): Promise<void> {
   try {
     await handler(message);
-    if (!message.answered) await message.ack();
+    if (!message.tried) await message.ack(); // a nack that failed is not made an ack
   } catch (error) {
-    const reason = (error instanceof Error ? error.message : String(error)).slice(0, 500);
+    const reason = textOf(error).slice(0, 500);
     if (!message.answered) await message.nack({ reason }).catch(() => undefined);
   }
 }

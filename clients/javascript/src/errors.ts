@@ -1,5 +1,7 @@
 /** Errors: one class, with what a program needs to decide what to do next. */
 
+import { inspect } from "node:util";
+
 /**
  * Whether a failed call may have had an effect. `refused`: it had none, a message was not stored. `unknown`: the answer was
  * lost, the message may be stored.
@@ -40,18 +42,23 @@ export class DanubeError extends Error {
 
 /** @internal An argument that is wrong: which, its value, and what would be right. */
 export function invalid(field: string, value: unknown, remedy: string): DanubeError {
-  const shown = typeof value === "string" ? JSON.stringify(value) : String(value);
+  const shown = typeof value === "string" ? JSON.stringify(value) : textOf(value);
   const cut = shown.length > 200 ? `${shown.slice(0, 200)}…` : shown;
   return new DanubeError("INVALID_ARGUMENT", `${field} ${cut}: ${remedy}`, { details: { field, value: cut } });
 }
 
 /** @internal */
-export function closed(what: string): DanubeError {
-  return new DanubeError("CLOSED", `${what} is closed`);
+export function closed(what: string): DanubeError { return new DanubeError("CLOSED", `${what} is closed`); }
+
+/** @internal The text of an error, whatever was thrown. */
+export function textOf(error: unknown): string {
+  const text: unknown = error instanceof Error ? error.message : error;
+  return typeof text === "string" ? text : inspect(text, { depth: 0, customInspect: false });
 }
 
 /** @internal */
 export function cancelled(signal: AbortSignal, outcome: Outcome = "refused"): DanubeError {
+  if (signal.reason instanceof DanubeError) return signal.reason;
   return new DanubeError("CANCELLED", "the caller's signal ended the call", { outcome, cause: signal.reason });
 }
 
@@ -63,13 +70,12 @@ export function protocolError(message: string): DanubeError {
 /** @internal */
 export function asDanubeError(error: unknown): DanubeError {
   if (error instanceof DanubeError) return error;
-  const text = error instanceof Error ? error.message : String(error);
-  return new DanubeError("INTERNAL", text, { outcome: "unknown", cause: error });
+  return new DanubeError("INTERNAL", textOf(error), { outcome: "unknown", cause: error });
 }
 
-// By number, as gRPC has them. A broker that cancels a call is about to end.
+// By number, as gRPC has them. A broker that cancels a call is about to end. What is not exactly 0 is not OK.
 const STATUS = [
-  "OK", "UNAVAILABLE", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+  "UNKNOWN", "UNAVAILABLE", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
   "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS",
   "UNAUTHENTICATED",
 ];

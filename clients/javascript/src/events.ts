@@ -2,7 +2,7 @@
 
 import { EventEmitter } from "node:events";
 
-import type { DanubeError } from "./errors";
+import { invalid, type DanubeError } from "./errors";
 
 /** Whose state changed: a producer or consumer of a client, on one concrete topic. */
 export interface Subject {
@@ -27,6 +27,7 @@ export interface ClientEvents {
   closed: undefined;
 }
 
+const NAMES = ["connected", "reconnecting", "failed", "ackFailed", "closed"];
 type Listener<K extends keyof ClientEvents> = (event: ClientEvents[K]) => void;
 
 /** Listeners by event. No event needs a listener. */
@@ -34,16 +35,20 @@ export class Events {
   readonly #emitter = new EventEmitter().setMaxListeners(0);
 
   on<K extends keyof ClientEvents>(event: K, listener: Listener<K>): () => void {
+    if (!NAMES.includes(event)) throw invalid("event", event, `give one of ${NAMES.join(", ")}`);
+    if (typeof listener !== "function") throw invalid("listener", listener, "give a function");
     this.#emitter.on(event, listener);
     return () => this.off(event, listener);
   }
 
   off<K extends keyof ClientEvents>(event: K, listener: Listener<K>): void {
-    this.#emitter.off(event, listener);
+    if (typeof listener === "function") this.#emitter.off(event, listener);
   }
 
-  /** @internal In a microtask: what a listener throws is its program's uncaught exception, and the client goes on. */
+  /** @internal Each in a microtask: what a listener throws is its program's uncaught exception, and the others are called. */
   emit<K extends keyof ClientEvents>(event: K, argument: ClientEvents[K]): void {
-    queueMicrotask(() => this.#emitter.emit(event, argument));
+    queueMicrotask(() => {
+      for (const each of this.#emitter.listeners(event)) queueMicrotask(() => each(argument));
+    });
   }
 }

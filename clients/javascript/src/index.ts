@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** `danube-client`: a client of the Danube messaging cluster. */
 
 export { DanubeClient } from "./client";

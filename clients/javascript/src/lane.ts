@@ -68,10 +68,7 @@ export interface LaneOptions {
 }
 
 /** What messages carry of their schema. */
-export interface SchemaIds {
-  readonly schemaId: bigint;
-  readonly schemaVersion: number;
-}
+export type SchemaIds = Pick<StreamMessage, "schemaId" | "schemaVersion">;
 
 const THROTTLED = new Set(["OVERLOADED", "RATE_LIMITED", "QUOTA_EXCEEDED", "LIMIT_REACHED", "RESOURCE_EXHAUSTED"]);
 const MAX_STRANGERS = 3;
@@ -96,9 +93,7 @@ export class Lane extends Seat {
     super(connections, events, { role: "producer", name: options.name, topic: options.topic });
   }
 
-  get inFlight(): number {
-    return this.#flying.size;
-  }
+  get inFlight(): number { return this.#flying.size; }
 
   send(sending: Sending): void {
     this.#queue.push(sending);
@@ -108,7 +103,7 @@ export class Lane extends Seat {
 
   /** Reject what is not settled, and end. */
   close(error: DanubeError): void {
-    this.ended.abort();
+    this.ended.abort(error);
     for (const sending of [...this.#queue, ...this.#flying]) sending.reject(error, sending.flying);
     this.#queue = [];
   }
@@ -165,7 +160,6 @@ export class Lane extends Seat {
       schemaVersion: this.schema?.schemaVersion,
       routingKey: sending.key,
     };
-    const timeoutMs = Math.min(30_000, sending.deadline - Date.now());
     this.#flying.add(sending);
     sending.flying = true;
     const landed = (): void => {
@@ -178,7 +172,7 @@ export class Lane extends Seat {
         this.#recover();
       }
     };
-    const options = { timeoutMs, signal: sending.signal };
+    const options = { timeoutMs: sending.deadline - Date.now(), signal: sending.signal };
     this.call(ProducerServiceDefinition, ProducerServiceDefinition.methods.sendMessage, message, options).then(
       (answer) => {
         this.#probing = false;
@@ -248,7 +242,7 @@ export class Lane extends Seat {
       const error = asDanubeError(failure);
       if (signal.aborted) return;
       this.events.emit("failed", { ...this.subject, error });
-      for (const sending of this.#queue) sending.reject(error);
+      for (const sending of this.#queue) sending.reject(withOutcome(error, "refused"));
       this.#queue = [];
     }
   }

@@ -78,7 +78,7 @@ export interface SubscribeOptions extends Cancellable {
   readonly keyFilters?: readonly string[] | undefined;
   /** Messages that are received and not taken yet: 100. At so many nothing more is read from the connection. */
   readonly maxBuffered?: number | undefined;
-  /** The same in bytes of payload: 16 MiB. */
+  /** The same in bytes of payloads, keys and attributes: 16 MiB. */
   readonly maxBufferedBytes?: number | undefined;
 }
 
@@ -100,7 +100,7 @@ export interface CloseOptions {
 }
 
 /** @internal A whole number within bounds, or the default. */
-export function whole(field: string, value: unknown, least: number, most: number, otherwise: number): number {
+export function whole<D>(field: string, value: unknown, least: number, most: number, otherwise: D): number | D {
   if (value === undefined) return otherwise;
   if (typeof value !== "number" || !Number.isInteger(value) || value < least || value > most) {
     throw invalid(field, value, `give a whole number from ${least} to ${most}`);
@@ -122,10 +122,27 @@ export function flag(field: string, value: unknown, otherwise: boolean): boolean
   return value ?? otherwise;
 }
 
-/** @internal */ export function object(what: string, value: unknown): void {
-  if (typeof value !== "object" || value === null) throw invalid(what, value, "give an object with the options");
+/** @internal */ export function texts(field: string, value: unknown): string[] {
+  if (value !== undefined && !Array.isArray(value)) throw invalid(field, value, "give an array of texts");
+  return (value ?? []).map((each) => text(field, each));
 }
 
-/** @internal */ export function checkSignal(value: unknown): void {
-  if (value !== undefined && !(value instanceof AbortSignal)) throw invalid("signal", value, "give an AbortSignal");
+/** @internal Options of these names and no others: a misspelt one would leave its default in force. */
+export function object(what: string, value: unknown, names: string): void {
+  const shape = `give { ${names.replaceAll(" ", ", ")} }`;
+  if (typeof value !== "object" || value === null || value instanceof AbortSignal) throw invalid(what, typeof value, shape);
+  const unknown = Object.keys(value).find((name) => !names.split(" ").includes(name));
+  if (unknown !== undefined) throw invalid(unknown, typeof (value as Record<string, unknown>)[unknown], `unknown: ${shape}`);
+  const { signal } = value as { signal?: unknown };
+  if (signal !== undefined && !(signal instanceof AbortSignal)) throw invalid("signal", signal, "give an AbortSignal");
+}
+
+/** @internal Close within the time of the options. Wrong options reject, and close nothing. */
+export function closing(options: CloseOptions, close: (timeoutMs: number) => Promise<void>): Promise<void> {
+  try {
+    object("options", options, "timeoutMs");
+    return close(whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000));
+  } catch (error) {
+    return Promise.reject(error);
+  }
 }

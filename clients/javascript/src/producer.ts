@@ -7,13 +7,14 @@ import { DiscoveryDefinition, type SchemaReference } from "./generated/danube";
 import { Lane, Sending, type SchemaIds } from "./lane";
 import { partitionCount, partitionOf, topicName } from "./names";
 import {
-  checkSignal, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
+  closing, flag, object, text, whole, type CloseOptions, type ProducerOptions, type SchemaChoice, type SendOptions,
 } from "./options";
 import type { Schemas } from "./schemas";
 import { settledWithin } from "./waiting";
 
 const OPEN_TIMEOUT_MS = 30_000;
 const MAX_PARTITIONS = 10_000;
+const MAX_PAYLOAD_BYTES = 64 * 1024 * 1024; // a broker ends the call of a larger one unread, and says that it is exhausted
 const NONE: ReadonlyMap<string, string> = new Map();
 const NULL_ATTRIBUTE = "danube-null";
 
@@ -59,10 +60,6 @@ export class Producer {
   /** The topic, as the broker names it. */
   readonly topic: string;
   readonly name: string;
-  readonly #lanes: Lane[];
-  readonly #timeoutMs: number;
-  readonly #forget: (producer: Producer) => void;
-  readonly #places: Places;
   readonly #unsettled = new Set<Promise<bigint>>();
   #acknowledged = 0;
   #failed = 0;
@@ -71,25 +68,21 @@ export class Producer {
   #closing: Promise<void> | undefined;
 
   private constructor(
-    topic: string, name: string, lanes: Lane[], places: Places, timeoutMs: number, forget: (producer: Producer) => void,
+    topic: string, name: string, private readonly lanes: Lane[], private readonly places: Places,
+    private readonly timeoutMs: number, private readonly forget: (producer: Producer) => void,
   ) {
     this.topic = topic;
     this.name = name;
-    this.#lanes = lanes;
-    this.#places = places;
-    this.#timeoutMs = timeoutMs;
-    this.#forget = forget;
   }
 
   /** @internal */
   static async open(
     connections: Connections, events: Events, schemas: Schemas, options: ProducerOptions, forget: (producer: Producer) => void,
   ): Promise<Producer> {
-    object("options", options);
-    checkSignal(options.signal);
+    object("options", options, "topic name partitions reliable schema maxPending maxWaiting maxInFlight sendTimeoutMs resend signal");
     const topic = topicName(options.topic);
     const name = options.name === undefined ? `js-${randomName()}` : text("name", options.name);
-    const asked = options.partitions === undefined ? undefined : whole("partitions", options.partitions, 1, MAX_PARTITIONS, 1);
+    const asked = whole("partitions", options.partitions, 1, MAX_PARTITIONS, undefined);
     const schemaRef = reference(options.schema);
     const common = {
       schemaRef,
@@ -128,13 +121,13 @@ export class Producer {
     const promise = new Promise<bigint>((resolve, reject) => {
       if (this.#closing !== undefined) throw closed("the producer");
       const body = bytes(payload);
+      object("options", options, "key attributes signal");
       const { key, signal } = options;
       if (key !== undefined && (typeof key !== "string" || !key.isWellFormed())) throw invalid("key", key, "give a text");
       const attributes = attributesOf(options.attributes, payload === null);
-      checkSignal(signal);
       if (signal?.aborted) throw cancelled(signal);
-      if (this.#unsettled.size >= this.#places.count + this.#places.waiting) {
-        const message = `${this.#places.waiting} sends wait already: await them, or raise maxWaiting`;
+      if (this.#unsettled.size >= this.places.count + this.places.waiting) {
+        const message = `${this.places.waiting} sends wait already: await them, or raise maxWaiting`;
         throw new DanubeError("OVERLOADED", message, { retryable: true });
       }
       const done = (error: DanubeError | undefined, sending: Sending): void => {
@@ -145,12 +138,12 @@ export class Producer {
           this.#failed++;
           reject(error);
         }
-        if (sending.admitted) this.#places.leave();
+        if (sending.admitted) this.places.leave();
       };
       const now = Date.now();
-      const deadline = now + this.#timeoutMs;
-      const count = this.#lanes.length;
-      const lane = this.#lanes[key === undefined ? this.#keyless++ % count : partitionOf(key, count)] as Lane;
+      const deadline = now + this.timeoutMs;
+      const count = this.lanes.length;
+      const lane = this.lanes[key === undefined ? this.#keyless++ % count : partitionOf(key, count)] as Lane;
       lane.send(new Sending(++this.#requests, body, key, attributes, BigInt(now), deadline, signal, done));
     });
     this.#unsettled.add(promise);
@@ -160,43 +153,36 @@ export class Producer {
   }
 
   /** Wait until every send so far is settled, whichever way. */
-  async flush(): Promise<void> {
-    await Promise.allSettled(this.#unsettled);
-  }
+  async flush(): Promise<void> { await Promise.allSettled(this.#unsettled); }
 
   /** Take no more, wait for what is under way, and end. What is left then is rejected with `CLOSED`. */
   close(options: CloseOptions = {}): Promise<void> {
-    this.#closing ??= this.#close(options);
-    return this.#closing;
+    return this.#closing ?? closing(options, (timeoutMs) => (this.#closing = this.#close(timeoutMs)));
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
-  }
+  async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 
   statistics(): ProducerStatistics {
     return {
-      pending: Math.min(this.#unsettled.size, this.#places.count),
-      inFlight: this.#lanes.reduce((sum, lane) => sum + lane.inFlight, 0),
-      waiting: Math.max(0, this.#unsettled.size - this.#places.count),
+      pending: Math.min(this.#unsettled.size, this.places.count),
+      inFlight: this.lanes.reduce((sum, lane) => sum + lane.inFlight, 0),
+      waiting: Math.max(0, this.#unsettled.size - this.places.count),
       acknowledged: this.#acknowledged,
       failed: this.#failed,
     };
   }
 
-  async #close(options: CloseOptions): Promise<void> {
-    const timeoutMs = whole("timeoutMs", options.timeoutMs, 0, 86_400_000, 10_000);
+  async #close(timeoutMs: number): Promise<void> {
     await settledWithin(this.flush(), timeoutMs);
     const error = closed("the producer");
-    for (const lane of this.#lanes) lane.close(error);
-    this.#forget(this);
+    for (const lane of this.lanes) lane.ended.abort(error); // first all: the place of a rejected send is no other's any more
+    for (const lane of this.lanes) lane.close(error);
+    this.forget(this);
   }
 }
 
 /** @internal A name for who has none. */
-export function randomName(): string {
-  return crypto.randomUUID().slice(0, 13);
-}
+export function randomName(): string { return crypto.randomUUID().slice(0, 13); }
 
 /** The count of a topic's partitions; undefined of one without, or that is not there yet. */
 async function partitionsOf(
@@ -225,18 +211,25 @@ export async function concreteTopics(
 
 function bytes(payload: unknown): Buffer {
   if (payload === null) return Buffer.alloc(0);
-  if (typeof payload === "string") return Buffer.from(payload);
+  if (typeof payload !== "string" && !(payload instanceof Uint8Array)) {
+    throw invalid("payload", typeof payload, "give a Uint8Array, a string or null; JSON.stringify makes text of objects");
+  }
+  const size = Buffer.byteLength(payload);
+  if (size > MAX_PAYLOAD_BYTES) {
+    throw new DanubeError("MESSAGE_TOO_LARGE", `the payload has ${size} bytes; no broker takes more than ${MAX_PAYLOAD_BYTES}`);
+  }
   // a copy: the caller may use its buffer again as soon as `send` returns
-  if (payload instanceof Uint8Array) return Buffer.from(payload);
-  throw invalid("payload", typeof payload, "give a Uint8Array, a string or null; JSON.stringify makes text of objects");
+  return Buffer.from(payload as Uint8Array);
 }
 
 function attributesOf(given: unknown, isNull: boolean): Map<string, string> {
   if (given === undefined && !isNull) return NONE as Map<string, string>;
-  if (given !== undefined && (typeof given !== "object" || given === null)) throw invalid("attributes", given, "give text by text");
+  if (given !== undefined && (typeof given !== "object" || given === null || Symbol.iterator in given)) {
+    throw invalid("attributes", given, "give an object of texts");
+  }
   const made = new Map<string, string>();
   for (const [name, value] of Object.entries(given ?? {})) {
-    if (typeof value !== "string") throw invalid(`attributes.${name}`, value, "give text");
+    if (typeof value !== "string" || !`${name}${value}`.isWellFormed()) throw invalid(`attributes.${name}`, value, "give a text");
     made.set(name, value);
   }
   if (isNull) made.set(NULL_ATTRIBUTE, "");
@@ -246,7 +239,7 @@ function attributesOf(given: unknown, isNull: boolean): Map<string, string> {
 function reference(schema: SchemaChoice | undefined): SchemaReference | undefined {
   if (schema === undefined) return undefined;
   if (typeof schema === "string") return { subject: text("schema", schema), versionRef: { $case: "useLatest", value: true } };
-  object("schema", schema);
+  object("schema", schema, "subject version minVersion");
   const subject = text("schema.subject", schema.subject);
   const { version, minVersion } = schema;
   const least = whole("schema.minVersion", minVersion, 1, 0xffff_ffff, 0);

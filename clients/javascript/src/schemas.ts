@@ -1,9 +1,9 @@
 /** The schema registry. */
 
 import type { Connections, Method } from "./connection";
-import { DanubeError, invalid } from "./errors";
+import { DanubeError, invalid, textOf } from "./errors";
 import { SchemaRegistryDefinition, type GetSchemaResponse } from "./generated/danube_schema";
-import { object, text, type Cancellable } from "./options";
+import { flag, object, text, texts, whole, type Cancellable } from "./options";
 
 export type SchemaType = "bytes" | "string" | "number" | "avro" | "json_schema" | "protobuf";
 export type Compatibility = "none" | "backward" | "forward" | "full";
@@ -58,82 +58,79 @@ export interface TopicSchema {
 
 const CREATED_BY = "danube-client (JavaScript)";
 const TIMEOUT_MS = 30_000;
+const MAX_VERSION = 0xffff_ffff;
 const registry = SchemaRegistryDefinition.methods;
 
 /** Calls of the registry: `client.schemas`. */
 export class Schemas {
-  readonly #connections: Connections;
-
   /** @internal */
-  constructor(connections: Connections) {
-    this.#connections = connections;
-  }
+  constructor(private readonly connections: Connections) {}
 
   /** Register a schema, a new version of its subject unless the text is there already. */
   async register(subject: string, options: RegisterOptions): Promise<RegisteredSchema> {
-    object("options", options);
+    object("options", options, "type definition description tags signal");
     const request = {
       subject: text("subject", subject),
       schemaType: text("type", options.type),
       schemaDefinition: definition(options.definition),
-      description: options.description ?? "",
+      description: options.description === undefined ? "" : text("description", options.description),
       createdBy: CREATED_BY,
-      tags: [...(options.tags ?? [])],
+      tags: texts("tags", options.tags),
     };
-    const { schemaId, version, isNewVersion, fingerprint } = await this.#call(registry.registerSchema, request, options.signal);
+    const { schemaId, version, isNewVersion, fingerprint } = await this.#call(registry.registerSchema, request, options);
     return { schemaId, version, isNewVersion, fingerprint };
   }
 
   /** The newest version of a subject, or the one that is asked for. By its id: the schema that a message names. */
   async get(subject: string | bigint, options: Cancellable & { readonly version?: number | undefined } = {}): Promise<Schema> {
-    const { version, signal } = options;
+    object("options", options, "version signal");
+    const version = whole("version", options.version, 1, MAX_VERSION, undefined);
     if (typeof subject === "bigint") {
-      return shown(await this.#call(registry.getSchema, { schemaId: subject, version }, signal));
+      if (BigInt.asUintN(64, subject) !== subject) throw invalid("subject", subject, "an id has 64 bits and no sign");
+      return shown(await this.#call(registry.getSchema, { schemaId: subject, version }, options));
     }
-    const latest = await this.#call(registry.getLatestSchema, { subject: text("subject", subject) }, signal);
+    const latest = await this.#call(registry.getLatestSchema, { subject: text("subject", subject) }, options);
     if (version === undefined || version === latest.version) return shown(latest);
-    return shown(await this.#call(registry.getSchema, { schemaId: latest.schemaId, version }, signal));
+    return shown(await this.#call(registry.getSchema, { schemaId: latest.schemaId, version }, options));
   }
 
   /** The versions of a subject, ascending. */
   async versions(subject: string, options: Cancellable = {}): Promise<number[]> {
-    const answer = await this.#call(registry.listVersions, { subject: text("subject", subject) }, options.signal);
+    const answer = await this.#call(registry.listVersions, { subject: text("subject", subject) }, options, "signal");
     return answer.versions.map((each) => each.version);
   }
 
   /** The subjects, by name. */
   async subjects(options: Cancellable = {}): Promise<string[]> {
-    return (await this.#call(registry.listSubjects, {}, options.signal)).subjects.map((each) => each.subject);
+    return (await this.#call(registry.listSubjects, {}, options, "signal")).subjects.map((each) => each.subject);
   }
 
   /** Whether a text could be registered as the next version. Registers nothing. */
   async checkCompatibility(
     subject: string,
-    options: Cancellable & {
-      readonly type: SchemaType; readonly definition: Definition; readonly compatibility?: Compatibility | undefined;
-    },
+    options: Omit<RegisterOptions, "description" | "tags"> & { readonly compatibility?: Compatibility | undefined },
   ): Promise<CompatibilityVerdict> {
-    object("options", options);
+    object("options", options, "type definition compatibility signal");
     const request = {
       subject: text("subject", subject),
       schemaType: text("type", options.type),
       newSchemaDefinition: definition(options.definition),
-      compatibilityMode: options.compatibility,
+      compatibilityMode: options.compatibility === undefined ? undefined : text("compatibility", options.compatibility),
     };
-    const answer = await this.#call(registry.checkCompatibility, request, options.signal);
+    const answer = await this.#call(registry.checkCompatibility, request, options);
     return { compatible: answer.isCompatible, errors: answer.errors };
   }
 
   /** Set what new versions of a subject have to be compatible with. */
   async setCompatibility(subject: string, compatibility: Compatibility, options: Cancellable = {}): Promise<void> {
     const request = { subject: text("subject", subject), compatibilityMode: text("compatibility", compatibility) };
-    done(await this.#call(registry.setCompatibilityMode, request, options.signal));
+    done(await this.#call(registry.setCompatibilityMode, request, options, "signal"));
   }
 
   /** Delete a version of a subject. */
   async delete(subject: string, version: number, options: Cancellable = {}): Promise<void> {
-    if (!Number.isInteger(version) || version < 1) throw invalid("version", version, "give a whole number from 1");
-    done(await this.#call(registry.deleteSchemaVersion, { subject: text("subject", subject), version }, options.signal));
+    const request = { subject: text("subject", subject), version: whole("version", version ?? 0, 1, MAX_VERSION, 0) };
+    done(await this.#call(registry.deleteSchemaVersion, request, options, "signal"));
   }
 
   /** Tie a topic to a subject. `enforce` refuses messages without its schema; `validatePayloads` looks inside, too. */
@@ -143,32 +140,38 @@ export class Schemas {
       readonly subject: string; readonly policy: ValidationPolicy; readonly validatePayloads?: boolean | undefined;
     },
   ): Promise<void> {
-    object("options", options);
+    object("options", options, "subject policy validatePayloads signal");
     const request = {
       topicName: text("topic", topic),
       schemaSubject: text("subject", options.subject),
       validationPolicy: text("policy", options.policy),
-      enablePayloadValidation: options.validatePayloads ?? false,
+      enablePayloadValidation: flag("validatePayloads", options.validatePayloads, false),
     };
-    done(await this.#call(registry.configureTopicSchema, request, options.signal));
+    done(await this.#call(registry.configureTopicSchema, request, options));
   }
 
   /** What a topic does about schemas. */
   async ofTopic(topic: string, options: Cancellable = {}): Promise<TopicSchema> {
-    const found = await this.#call(registry.getTopicSchemaConfig, { topicName: text("topic", topic) }, options.signal);
+    const found = await this.#call(registry.getTopicSchemaConfig, { topicName: text("topic", topic) }, options, "signal");
     const { schemaSubject: subject, validationPolicy: policy, enablePayloadValidation: validatePayloads, schemaId } = found;
     return { subject, policy, validatePayloads, schemaId };
   }
 
-  #call<Q, A>(method: Method<Q, A>, request: Q, signal: AbortSignal | undefined): Promise<A> {
-    return this.#connections.anywhere(SchemaRegistryDefinition, method, request, Date.now() + TIMEOUT_MS, signal);
+  /** @param names of the options, where they are not checked yet. */
+  async #call<Q, A>(method: Method<Q, A>, request: Q, options: Cancellable, names?: string): Promise<A> {
+    if (names !== undefined) object("options", options, names);
+    return this.connections.anywhere(SchemaRegistryDefinition, method, request, Date.now() + TIMEOUT_MS, options.signal);
   }
 }
 
 function definition(given: Definition): Buffer {
   if (typeof given === "string") return Buffer.from(given);
   if (given instanceof Uint8Array) return Buffer.from(given);
-  if (typeof given === "object" && given !== null) return Buffer.from(JSON.stringify(given));
+  try {
+    if (typeof given === "object" && given !== null) return Buffer.from(JSON.stringify(given));
+  } catch (error) {
+    throw invalid("definition", "…", `it cannot be written as JSON: ${textOf(error)}`);
+  }
   throw invalid("definition", given, "give the schema as text, bytes or an object");
 }
 

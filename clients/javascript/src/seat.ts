@@ -16,7 +16,7 @@ const LOOKUP_TIMEOUT_MS = 5_000;
 const ASK_NOBODY_ELSE = new Set(["UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "INVALID_NAME"]);
 
 export abstract class Seat {
-  protected readonly ended = new AbortController();
+  readonly ended = new AbortController();
   /** The owner as the last look-up named it, for `msg_id.broker_addr`. */
   protected brokerUrl = "";
   protected target: Target;
@@ -31,7 +31,8 @@ export abstract class Seat {
 
   /** Take the place at the topic's owner, for the first time. */
   async open(deadline: number, signal: AbortSignal | undefined): Promise<void> {
-    await retrying(() => this.enter(signal), deadline, signal, (error, attempt, delayMs) =>
+    const signals = [signal, this.ended.signal, this.connections.ended.signal];
+    await retrying(() => this.enter(signal), deadline, signals, (error, attempt, delayMs) =>
       this.events.emit("reconnecting", { ...this.subject, attempt, delayMs, error }));
   }
 
@@ -42,9 +43,7 @@ export abstract class Seat {
     return this.connections.call(service, method, request, this.target, options);
   }
 
-  protected connected(): void {
-    this.events.emit("connected", { ...this.subject, address: this.target.address });
-  }
+  protected connected(): void { this.events.emit("connected", { ...this.subject, address: this.target.address }); }
 
   /** Wait before the next attempt. Rejects when this has ended. */
   protected async delay(attempt: number, error: DanubeError): Promise<void> {

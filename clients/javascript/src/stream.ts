@@ -7,13 +7,13 @@
  */
 
 import type { Connections } from "./connection";
-import { asDanubeError, closed, DanubeError, protocolError } from "./errors";
+import { asDanubeError, closed, DanubeError, invalid, protocolError } from "./errors";
 import type { Events } from "./events";
 import {
   ConsumerRequest_SubscriptionType as WireType, ConsumerServiceDefinition, HealthCheckRequest_ClientType as ClientType,
   HealthCheckResponse_ClientStatus as ClientStatus, HealthCheckDefinition, type StreamMessage,
 } from "./generated/danube";
-import type { NackOptions } from "./options";
+import { object, whole, type NackOptions } from "./options";
 import { Seat } from "./seat";
 import { unavailable, type Call } from "./transport";
 import { retrying } from "./waiting";
@@ -83,16 +83,11 @@ export class TopicStream extends Seat {
     }
   }
 
-  pause(): void {
-    this.#call?.pause();
-  }
-
-  resume(): void {
-    this.#call?.resume();
-  }
+  pause(): void { this.#call?.pause(); }
+  resume(): void { this.#call?.resume(); }
 
   close(): void {
-    this.ended.abort();
+    this.ended.abort(closed("the consumer"));
     this.#call?.cancel(closed("the consumer"));
   }
 
@@ -112,16 +107,20 @@ export class TopicStream extends Seat {
 
   /** Send the answer to a message, again for a while if the connection is lost. */
   async answer(kind: "ack" | "nack", message: StreamMessage, options: NackOptions): Promise<void> {
-    const { delayMs, reason, signal } = options;
+    if (this.ended.signal.aborted) throw closed("the consumer");
     const { requestId, msgId } = message;
     const ack = { requestId, msgId, subscriptionName: this.options.subscription };
-    const nack = { ...ack, delayMs: delayMs === undefined ? undefined : BigInt(delayMs), reason };
     const methods = ConsumerServiceDefinition.methods;
-    const send = (): Promise<unknown> => kind === "ack"
-      ? this.call(ConsumerServiceDefinition, methods.ack, ack, { signal })
-      : this.call(ConsumerServiceDefinition, methods.nack, nack, { signal });
     try {
-      await retrying(send, Date.now() + ACK_TIMEOUT_MS, signal);
+      object("options", options, kind === "ack" ? "signal" : "delayMs reason signal");
+      const { reason, signal } = options;
+      const delayMs = whole("delayMs", options.delayMs, 0, Number.MAX_SAFE_INTEGER, undefined);
+      if (reason !== undefined && typeof reason !== "string") throw invalid("reason", reason, "give a text");
+      const nack = { ...ack, delayMs: delayMs === undefined ? undefined : BigInt(delayMs), reason };
+      const send = (): Promise<unknown> => kind === "ack"
+        ? this.call(ConsumerServiceDefinition, methods.ack, ack, { signal })
+        : this.call(ConsumerServiceDefinition, methods.nack, nack, { signal });
+      await retrying(send, Date.now() + ACK_TIMEOUT_MS, [signal, this.ended.signal]);
     } catch (failure) {
       const error = asDanubeError(failure);
       this.events.emit("ackFailed", { ...this.subject, offset: msgId?.topicOffset ?? 0n, error });
@@ -151,7 +150,7 @@ export class TopicStream extends Seat {
     const request = { requestId: 0n, consumerId: this.#consumerId };
     const { receiveMessages } = ConsumerServiceDefinition.methods;
     return await new Promise<DanubeError>((resolve, reject) => {
-      const begun = this.connections.stream(ConsumerServiceDefinition, receiveMessages, request, this.target, {
+      const begun = this.connections.stream(ConsumerServiceDefinition, receiveMessages, request, this.target, this.ended.signal, {
         decode: (bytes) => receiveMessages.responseType.decode(bytes),
         begun: () => {
           this.#missingSince = undefined;

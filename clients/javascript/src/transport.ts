@@ -7,8 +7,9 @@
 
 import { connect, constants, type ClientHttp2Session, type ClientHttp2Stream, type IncomingHttpHeaders } from "node:http2";
 
+import type { SecureContext } from "node:tls";
+
 import { DanubeError, fromStatus, protocolError, type Outcome } from "./errors";
-import type { TlsOptions } from "./options";
 
 // Bytes. A message has at most 4 MiB in the official clients; a broker may be set to take more.
 const MAX_RECEIVE_BYTES = 16 * 1024 * 1024;
@@ -17,6 +18,7 @@ const STREAM_WINDOW_BYTES = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024; // streams that are not read take nothing of it
 const CONNECT_TIMEOUT_MS = 10_000;
 const KEEPALIVE_MS = 20_000; // a peer that is gone without a word; asked only during calls, as servers of gRPC require
+const MAX_KEEPALIVE_MS = 3_600_000; // a timer of more than 2³¹ fires at once
 const PING_TIMEOUT_MS = 10_000;
 const LAST_STREAM_ID = 2 ** 30; // a connection has 2³¹ of them
 // gRPC's table of statuses that proxies give instead of an answer; any other is UNKNOWN
@@ -43,7 +45,7 @@ export class Channel {
   /** @param unused is called when there is no call and no connection any more. */
   constructor(
     private readonly address: string,
-    private readonly tls: TlsOptions | undefined,
+    private readonly tls: SecureContext | undefined,
     private readonly unused: () => void = () => undefined,
   ) {}
 
@@ -65,9 +67,7 @@ export class Channel {
   }
 
   /** The calls that wait for the connection. */
-  #unstarted(): Call[] {
-    return [...this.#calls].filter((call) => call.outcome === "refused");
-  }
+  #unstarted(): Call[] { return [...this.#calls].filter((call) => call.outcome === "refused"); }
 
   #start(call: Call, session: ClientHttp2Session): void {
     if (call.start(session) > LAST_STREAM_ID) this.#retire(session);
@@ -80,11 +80,9 @@ export class Channel {
   }
 
   #connect(): void {
-    const { ca, cert, key } = this.tls ?? {};
     const url = `${this.tls === undefined ? "http" : "https"}://${this.address}`;
     const options = {
-      ...(ca === undefined ? {} : { ca: Buffer.from(ca) }),
-      ...(cert === undefined || key === undefined ? {} : { cert: Buffer.from(cert), key: Buffer.from(key) }),
+      ...(this.tls === undefined ? {} : { secureContext: this.tls }),
       autoSelectFamilyAttemptTimeout: 2_000,
       maxSessionMemory: 4_000, // MB; what is under way is bounded by its producers and consumers
       settings: { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES },
@@ -108,7 +106,7 @@ export class Channel {
     // Node gives no message where a name has several addresses, and none answers
     session.on("error", (error: NodeJS.ErrnoException) => (reason = error.message || (error.code ?? reason)));
     session.on("goaway", (code: number) => {
-      if (code === constants.NGHTTP2_ENHANCE_YOUR_CALM) this.#keepaliveMs *= 2;
+      if (code === constants.NGHTTP2_ENHANCE_YOUR_CALM) this.#keepaliveMs = Math.min(2 * this.#keepaliveMs, MAX_KEEPALIVE_MS);
       this.#retire(session);
     });
     session.once("close", () => {
@@ -154,9 +152,7 @@ export class Call {
   }
 
   /** What a call that ends now may have done. */
-  get outcome(): Outcome {
-    return this.#stream === undefined ? "refused" : "unknown";
-  }
+  get outcome(): Outcome { return this.#stream === undefined ? "refused" : "unknown"; }
 
   expireAfter(ms: number): void {
     this.headers["grpc-timeout"] = ms > 99_000 ? `${Math.ceil(ms / 1000)}S` : `${Math.ceil(ms)}m`;
@@ -175,9 +171,9 @@ export class Call {
       return 0;
     }
     const stream = this.#stream;
-    stream.on("response", (headers) => {
+    stream.on("response", (headers, flags) => {
       this.#httpStatus = headers[":status"] ?? 0;
-      this.#status = headers;
+      if (flags & constants.NGHTTP2_FLAG_END_STREAM) this.#status = headers;
       if (this.#httpStatus !== 200) return;
       const type = headers["content-type"] ?? "";
       if (type.startsWith("application/grpc")) this.#receiver?.begun?.();

@@ -17,9 +17,13 @@ export function check(signal: AbortSignal | undefined): void {
   if (signal?.aborted) throw cancelled(signal);
 }
 
-/** @internal Wait. Rejects with `CANCELLED` when the signal is aborted. */
-export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
-  await setTimeout(ms, undefined, { signal }).catch(() => check(signal));
+/** @internal Wait. Rejects with `CANCELLED`, or a signal's own `DanubeError`, when one of the signals is aborted. */
+export async function sleep(ms: number, ...signals: (AbortSignal | undefined)[]): Promise<void> {
+  signals.forEach(check);
+  const over = new AbortController();
+  const watched = signals.map((each) => watch(each, () => over.abort()));
+  const waited = setTimeout(ms, undefined, { signal: over.signal }).catch(() => signals.forEach(check));
+  await waited.finally(() => watched.forEach((unwatch) => unwatch()));
 }
 
 /** @internal Wait until the promise settles, whichever way, but no longer than that. */
@@ -43,10 +47,11 @@ export function backoff(attempt: number, error?: DanubeError): number {
 /**
  * @internal Repeat `attempt` while it fails in a way that may pass, until `deadline` (ms since 1970).
  *
+ * @param signals end the delays; calls have their own.
  * @param failed is called before each delay.
  */
 export async function retrying<T>(
-  attempt: () => Promise<T>, deadline: number, signal: AbortSignal | undefined,
+  attempt: () => Promise<T>, deadline: number, signals: (AbortSignal | undefined)[],
   failed: (error: DanubeError, attempt: number, delayMs: number) => void = () => undefined,
 ): Promise<T> {
   let unknown = false;
@@ -57,11 +62,11 @@ export async function retrying<T>(
       if (!(error instanceof DanubeError)) throw error;
       unknown ||= error.outcome === "unknown";
       const delayMs = backoff(attempts, error);
-      if (!error.retryable || signal?.aborted || Date.now() + delayMs > deadline) {
+      if (!error.retryable || signals.some((each) => each?.aborted) || Date.now() + delayMs > deadline) {
         throw unknown && error.outcome === "refused" ? withOutcome(error, "unknown") : error;
       }
       failed(error, attempts, delayMs);
-      await sleep(delayMs, signal);
+      await sleep(delayMs, ...signals);
     }
   }
 }

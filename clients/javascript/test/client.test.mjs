@@ -264,3 +264,126 @@ test("a listener that throws is its program's uncaught exception, and the client
   t.after(() => broker.stop());
   assert.deepEqual(await program(t, LISTENING, broker.url).end(), ["uncaught mine", "done"]);
 });
+
+const circle = {};
+circle.itself = circle;
+/** Each call with each kind of wrong argument, and the field that the error names. */
+const WRONG = [
+  ...[null, "options", AbortSignal.abort()].flatMap((each) => [
+    [({ client }) => client.createProducer(each), "options"], [({ client }) => client.subscribe(each), "options"],
+    [({ producer }) => producer.send("x", each), "options"], [({ consumer }) => consumer.next(each), "options"],
+    [({ consumer }) => consumer.run(() => 1, each), "options"], [({ message }) => message.ack(each), "options"],
+    [({ message }) => message.nack(each), "options"], [({ client }) => client.close(each), "options"],
+    [({ producer }) => producer.close(each), "options"], [({ consumer }) => consumer.close(each), "options"],
+    [({ schemas }) => schemas.register("s", each), "options"], [({ schemas }) => schemas.get("s", each), "options"],
+    [({ schemas }) => schemas.versions("s", each), "options"], [({ schemas }) => schemas.subjects(each), "options"],
+    [({ schemas }) => schemas.checkCompatibility("s", each), "options"], [({ schemas }) => schemas.delete("s", 1, each), "options"],
+    [({ schemas }) => schemas.setCompatibility("s", "none", each), "options"], [({ schemas }) => schemas.ofTopic("t", each), "options"],
+    [({ schemas }) => schemas.configureTopic("t", each), "options"],
+  ]),
+  [({ client }) => client.createProducer({ topic: Object.create(null) }), "topic"],
+  [({ client }) => client.createProducer({ topic: "t", maxinflight: 1 }), "maxinflight"],
+  [({ client }) => client.createProducer({ topic: "t", schema: { subject: "s", minversion: 1 } }), "minversion"],
+  [({ producer }) => producer.send("x", { kye: "a" }), "kye"],
+  [({ producer }) => producer.send("x", { attributes: new Map([["a", "b"]]) }), "attributes"],
+  [({ producer }) => producer.send("x", { attributes: ["a"] }), "attributes"],
+  [({ producer }) => producer.send("x", { attributes: { a: "\ud800" } }), "attributes.a"],
+  [({ client }) => client.subscribe({ topic: "t", subscription: "s", type: "toString" }), "type"],
+  [({ client }) => client.subscribe({ topic: "t", subscription: "s", type: "key_shared", keyFilters: 5 }), "keyFilters"],
+  [({ client }) => client.subscribe({ topic: "t", subscription: "s", type: "key_shared", keyFilters: "abc" }), "keyFilters"],
+  [({ message }) => message.ack({ signal: 4 }), "signal"],
+  [({ message }) => message.nack({ delayMs: 1.5 }), "delayMs"],
+  [({ message }) => message.nack({ reason: 5 }), "reason"],
+  [({ schemas }) => schemas.register("s", { type: "json_schema", definition: circle }), "definition"],
+  [({ schemas }) => schemas.register("s", { type: "json_schema", definition: { a: 1n } }), "definition"],
+  [({ schemas }) => schemas.register("s", { type: "json_schema", definition: { toJSON: () => undefined } }), "definition"],
+  [({ schemas }) => schemas.register("s", { type: "string", definition: "", tags: "abc" }), "tags"],
+  [({ schemas }) => schemas.register("s", { type: "string", definition: "", tags: [5] }), "tags"],
+  [({ schemas }) => schemas.register("s", { type: "string", definition: "", description: 5 }), "description"],
+  [({ schemas }) => schemas.get(-1n), "subject"], [({ schemas }) => schemas.get(2n ** 64n), "subject"],
+  [({ schemas }) => schemas.get("s", { version: -1 }), "version"], [({ schemas }) => schemas.get("s", { version: 1.5 }), "version"],
+  [({ schemas }) => schemas.get(1n, { version: "1" }), "version"], [({ schemas }) => schemas.delete("s", 2 ** 40), "version"],
+  [({ schemas }) => schemas.delete("s"), "version"],
+  [({ schemas }) => schemas.checkCompatibility("s", { type: "string", definition: "", compatibility: 5 }), "compatibility"],
+  [({ schemas }) => schemas.configureTopic("t", { subject: "s", policy: "none", validatePayloads: "yes" }), "validatePayloads"],
+  [async ({ client }) => client.on("conected", () => 1), "event"], [async ({ client }) => client.on("connected", 5), "listener"],
+  [({ url }) => DanubeClient.connect(url, { tokne: "x" }), "tokne"],
+  [({ url }) => DanubeClient.connect(url.replace("http", "https"), { tls: null }), "tls"],
+  [({ url }) => DanubeClient.connect(url.replace("http", "https"), { tls: "-----BEGIN CERTIFICATE-----" }), "tls"],
+];
+
+test("a wrong argument of any call is a DanubeError that names it", async (t) => {
+  const { broker, client } = await pair(t);
+  broker.streaming = (call) => call.write(delivered("/default/t", 0));
+  const producer = await client.createProducer({ topic: "t" });
+  const consumer = await client.subscribe({ topic: "t", subscription: "s" });
+  const message = await consumer.next();
+  const made = { client, producer, consumer, message, schemas: client.schemas, url: broker.url };
+  for (const [call, field] of WRONG) {
+    await assert.rejects(call(made), (error) => {
+      assert.ok(error instanceof DanubeError, `${call}: ${error.stack}`);
+      assert.deepEqual([error.code, error.outcome, error.details.field], ["INVALID_ARGUMENT", "refused", field], String(call));
+      return true;
+    }, String(call));
+  }
+  await message.ack();
+  await producer.send("they are open, whatever was asked of their close");
+});
+
+test("a close with wrong options closes nothing, and the next one does", async (t) => {
+  const { client } = await pair(t);
+  const producer = await client.createProducer({ topic: "t" });
+  const consumer = await client.subscribe({ topic: "t", subscription: "s" });
+  for (const each of [producer, consumer, client]) await assert.rejects(each.close({ timeoutMs: -1 }), { code: "INVALID_ARGUMENT" });
+  await producer.send("open");
+  await client.close();
+  await assert.rejects(producer.send("closed"), { code: "CLOSED" });
+});
+
+test("certificates that OpenSSL does not take are a wrong argument, not a connection's failure", async () => {
+  const pem = "-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n";
+  await assert.rejects(DanubeClient.connect("https://127.0.0.1:1", { tls: { cert: pem, key: pem } }), (error) => {
+    assert.ok(error instanceof DanubeError, error.stack);
+    return error.code === "INVALID_ARGUMENT" && error.details.field === "tls";
+  });
+});
+
+test("a token function that never answers costs a call its time, and the end nothing", async (t) => {
+  const endless = () => new Promise(() => undefined);
+  await assert.rejects(DanubeClient.connect("http://127.0.0.1:1", { token: endless, connectTimeoutMs: 200 }), { code: "DEADLINE_EXCEEDED" });
+  let token = () => "a";
+  const { broker, client } = await pair(t, { token: () => token() });
+  const producer = await client.createProducer({ topic: "t", sendTimeoutMs: 200 });
+  token = endless;
+  await assert.rejects(producer.send("x"), { code: "DEADLINE_EXCEEDED", outcome: "refused" });
+  await assert.rejects(client.schemas.get("s", { signal: AbortSignal.timeout(100) }), { code: "CANCELLED" });
+  const opening = assert.rejects(client.subscribe({ topic: "t", subscription: "s" }), { code: "CLOSED" });
+  await client.close({ timeoutMs: 0 });
+  await opening;
+  assert.equal(broker.count("sendMessage"), 0);
+});
+
+test("close ends what waits for its next try", async (t) => {
+  const { broker, client } = await pair(t);
+  const later = () => {
+    throw refusal(status.UNAVAILABLE, { code: "OVERLOADED", retryable: true, details: { retry_after_ms: 28_000 } });
+  };
+  broker.streaming = (call) => call.write(delivered("/default/t", 0));
+  const consumer = await client.subscribe({ topic: "t", subscription: "s" });
+  const message = await consumer.next();
+  Object.assign(broker.answers, { createProducer: later, topicPartitions: later, ack: later });
+  const waiting = [client.createProducer({ topic: "t", partitions: 1 }), client.subscribe({ topic: "t", subscription: "s2" }), message.ack()];
+  const ends = Promise.allSettled(waiting);
+  await until(() => ["createProducer", "topicPartitions", "ack"].every((each) => broker.count(each) > 0));
+  const begun = Date.now();
+  await client.close({ timeoutMs: 0 });
+  assert.deepEqual((await ends).map(({ reason }) => reason.code), ["CLOSED", "CLOSED", "CLOSED"]);
+  assert.ok(Date.now() - begun < 15_000, `${Date.now() - begun} ms`);
+});
+
+test("a listener that throws keeps the event from no other", async (t) => {
+  const broker = await new FakeBroker().start();
+  t.after(() => broker.stop());
+  const source = LISTENING.replace("off();", 'off(); client.on("connected", () => { throw new Error("first") }); client.on("connected", () => console.log("second"));');
+  assert.deepEqual(await program(t, source, broker.url).end(), ["uncaught mine", "uncaught first", "second", "done"]);
+});

@@ -306,3 +306,102 @@ test("a subscription whose second partition fails leaves nothing open", async (t
   await assert.rejects(client.subscribe(subscription), { code: "CONSUMER_BUSY" });
   await until(() => open === 0);
 });
+
+test("whatever a handler throws, the message is given back and the loop goes on", async (t) => {
+  const { broker, client } = await pair(t);
+  const thrown = [Object.create(null), Object.assign(new Error(), { message: 42 }), Symbol("s"), undefined, { toString: () => { throw new Error("again"); } }];
+  delivering(broker, some(thrown.length));
+  const consumer = await client.subscribe(subscription);
+  const stop = new AbortController();
+  const loop = consumer.run((message) => {
+    throw thrown[Number(message.offset)];
+  }, { signal: stop.signal });
+  await until(() => broker.count("nack") === thrown.length);
+  stop.abort();
+  await loop;
+});
+
+test("a nack that failed is made no ack by the loop", async (t) => {
+  const { broker, client } = await pair(t);
+  delivering(broker, some(2));
+  broker.answers.nack = () => {
+    throw failure(status.INTERNAL, "SUBSCRIPTION_NOT_FOUND: gone");
+  };
+  const failed = [];
+  client.on("ackFailed", ({ error }) => failed.push(error.code));
+  const consumer = await client.subscribe(subscription);
+  const stop = new AbortController();
+  const loop = consumer.run(async (message) => {
+    message.nack(message.offset === 0n ? { delayMs: 1.5 } : {});
+    if (message.offset === 1n) await until(() => failed.length === 2);
+  }, { signal: stop.signal });
+  await until(() => failed.length === 2);
+  stop.abort();
+  await loop;
+  assert.deepEqual([failed.sort(), broker.count("ack")], [["INVALID_ARGUMENT", "SUBSCRIPTION_NOT_FOUND"], 0]);
+});
+
+test("a second answer that contradicts the first ends no process", async (t) => {
+  const { broker, client } = await pair(t);
+  delivering(broker, some(1));
+  const consumer = await client.subscribe(subscription);
+  const message = await consumer.next(soon());
+  message.nack();
+  message.ack(); // an unhandled rejection would fail this test
+  await assert.rejects(message.ack(), { code: "MISUSE" });
+});
+
+test("a loop that ends leaves the messages that wait for their key to the next one", async (t) => {
+  const { broker, client } = await pair(t);
+  delivering(broker, some(30, () => ({ routingKey: "k" })));
+  const consumer = await client.subscribe(subscription);
+  await until(() => consumer.statistics().buffered === 30);
+  const stop = new AbortController();
+  const seen = [];
+  await consumer.run(async ({ offset }) => {
+    seen.push(offset);
+    if (offset === 1n) stop.abort();
+    await pause(1);
+  }, { signal: stop.signal });
+  assert.deepEqual(seen, [0n, 1n]);
+  assert.equal(consumer.statistics().buffered, 28);
+  const loop = consumer.run(({ offset }) => {
+    seen.push(offset);
+    if (seen.length === 30) void consumer.close();
+  });
+  await loop;
+  assert.deepEqual(seen, some(30).map(({ msgId }) => msgId.topicOffset));
+});
+
+test("attributes and keys count for the buffer's bytes", async (t) => {
+  const { broker, client } = await pair(t);
+  delivering(broker, some(50, () => ({ payload: Buffer.alloc(0), routingKey: "k".repeat(500), attributes: new Map([["a", "b".repeat(499)]]) })));
+  const consumer = await client.subscribe({ ...subscription, maxBufferedBytes: 4500 });
+  await until(() => consumer.statistics().buffered === 5);
+  await pause(100);
+  assert.deepEqual([consumer.statistics().buffered, consumer.statistics().bufferedBytes], [5, 5000]);
+  for (let n = 0; n < 50; n++) await consumer.next(soon());
+});
+
+test("a partition that could not be read when it was added is looked for again", async (t) => {
+  const every = globalThis.setInterval;
+  t.after(() => (globalThis.setInterval = every));
+  let tick;
+  globalThis.setInterval = (call, ms) => every((tick = call), ms); // the consumer's is the last that begins
+  const { broker, client } = await pair(t);
+  let count = 1;
+  broker.answers.topicPartitions = ({ topic }) => ({ requestId: 0n, partitions: Array.from({ length: count }, (_, n) => `${topic}-part-${n}`) });
+  const { subscribe } = broker.answers;
+  await client.subscribe(subscription);
+  count = 2;
+  let refusals = 0;
+  broker.answers.subscribe = (request) => {
+    if (refusals++ > 0) return subscribe(request);
+    throw refusal(status.PERMISSION_DENIED, { code: "CONSUMER_BUSY", retryable: false });
+  };
+  await until(() => {
+    for (let n = 0; n < 12; n++) tick(); // a minute
+    return broker.count("receiveMessages") === 2;
+  });
+  assert.ok(refusals > 1);
+});

@@ -326,3 +326,48 @@ test("partitions are those of the topic, whatever their order in the answer", as
   const names = broker.calls.filter(({ method }) => method === "createProducer").map(({ request }) => request.producerName);
   assert.deepEqual(names.sort(), ["p-0", "p-1", "p-2"]);
 });
+
+test("requestTimeoutMs is the time of a send's tries, too", async (t) => {
+  const { broker, client } = await pair(t, { requestTimeoutMs: 300 });
+  const producer = await client.createProducer({ topic: "t" });
+  let tries = 0;
+  broker.answers.sendMessage = ({ requestId }) => (++tries < 3 ? new Promise(() => undefined) : { requestId });
+  const begun = Date.now();
+  await producer.send("a");
+  assert.ok(Date.now() - begun < 25_000, `${Date.now() - begun} ms`); // by default one try alone has 30 s
+});
+
+test("what close rejects gives its place to no other", async (t) => {
+  const { broker, client } = await pair(t);
+  broker.answers.topicPartitions = ({ topic }) => ({ requestId: 0n, partitions: [0, 1].map((n) => `${topic}-part-${n}`) });
+  const producer = await client.createProducer({ topic: "t", maxPending: 1 });
+  const waiting = held(broker);
+  const sends = Promise.allSettled(["a", "b", "c", "d"].map((each) => producer.send(each)));
+  await until(() => waiting.length === 1);
+  await producer.close({ timeoutMs: 0 });
+  assert.deepEqual((await sends).map(({ reason }) => reason.outcome), ["unknown", "refused", "refused", "refused"]);
+  await (await client.createProducer({ topic: "t2" })).close(); // later calls of this client have come to the broker
+  assert.equal(waiting.length, 1);
+});
+
+test("a payload that no broker takes holds nothing up", async (t) => {
+  const { broker, client } = await pair(t);
+  const producer = await client.createProducer({ topic: "t" });
+  for (const payload of [Buffer.alloc(64 * 1024 * 1024 + 1), "é".repeat(32 * 1024 * 1024 + 1)]) {
+    await assert.rejects(producer.send(payload), { code: "MESSAGE_TOO_LARGE", outcome: "refused", retryable: false });
+  }
+  await producer.send("small");
+  assert.equal(broker.count("sendMessage"), 1);
+});
+
+test("what never left is refused, though the way back failed in an unknown way", async (t) => {
+  const { broker, client } = await pair(t);
+  const producer = await client.createProducer({ topic: "t" });
+  broker.answers.sendMessage = () => {
+    throw refusal(status.UNAVAILABLE, { code: "NOT_OWNER", message: "moved", retryable: true });
+  };
+  broker.answers.createProducer = () => {
+    throw failure(status.INTERNAL, "broken");
+  };
+  await assert.rejects(producer.send("a"), { code: "INTERNAL", outcome: "refused" });
+});

@@ -82,6 +82,10 @@ for (const [what, treat, code, outcome, words] of [
   ["a status in the first headers", (s) => s.respond({ ...GRPC, "grpc-status": "5", "grpc-message": "no%20caf%C3%A9" }, { endStream: true }), "NOT_FOUND", "refused", /^no café$/],
   ["a message with a wrong escape", (s) => s.respond({ ...GRPC, "grpc-status": "3", "grpc-message": "100%" }, { endStream: true }), "INVALID_ARGUMENT", "refused", /^100%$/],
   ["a status that is none", (s) => s.respond({ ...GRPC, "grpc-status": "nonsense" }, { endStream: true }), "UNKNOWN", "unknown", /UNKNOWN/],
+  ["a status that is nearly OK", (s) => answered(s, HEALTHY, "00"), "UNKNOWN", "unknown", /UNKNOWN/],
+  ["an empty status", (s) => answered(s, HEALTHY, ""), "UNKNOWN", "unknown", /UNKNOWN/],
+  ["a status before the end, and a reset", (s) => (s.respond({ ...GRPC, "grpc-status": "0" }), s.write(HEALTHY, () => s.close(2))), "UNAVAILABLE", "unknown", /lost/],
+  ["a status before the end, and none at it", (s) => (s.respond({ ...GRPC, "grpc-status": "0" }), s.end(HEALTHY)), "UNAVAILABLE", "unknown", /without a status/],
   ["an error that is no JSON", (s) => s.respond({ ...GRPC, "grpc-status": "13", "danube-error-bin": "////" }, { endStream: true }), "INTERNAL", "unknown", /INTERNAL/],
 ]) {
   test(`${what} is an error that says what it was`, async (t) => {
@@ -220,4 +224,17 @@ test("many calls at once go over one connection, also beyond its concurrent stre
 test("a broker that answers with a page is named when the client connects", async (t) => {
   const { address } = await served(t, (s) => (s.respond({ ":status": 200, "content-type": "text/html" }), s.end("<html>")));
   await assert.rejects(DanubeClient.connect(`http://${address}`, { connectTimeoutMs: 500 }), /no broker/);
+});
+
+test("a busy server's goodbyes never make pings frequent", async (t) => {
+  const warnings = [];
+  const listener = ({ name }) => warnings.push(name);
+  process.on("warning", listener);
+  t.after(() => process.off("warning", listener));
+  let goodbyes = 0;
+  const { address } = await served(t, (stream) => (++goodbyes <= 20 ? stream.session.goaway(11) : answered(stream)));
+  const channel = channelTo(t, address);
+  for (let n = 0; n < 20; n++) await called(channel, 30_000).ended;
+  assert.equal(await called(channel).ended, undefined);
+  assert.deepEqual(warnings, []);
 });
