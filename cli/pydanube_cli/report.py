@@ -219,7 +219,7 @@ def say_lag(result: Mapping[str, Any]) -> None:
         [
             {
                 "status": row["status"],
-                "topic": row["topic"],
+                "topic": row["log"],
                 "subscription": row["subscription"],
                 "unread": row["lag_messages"],
                 "oldest": age_text(row["oldest_unread_age_s"]),

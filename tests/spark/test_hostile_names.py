@@ -57,7 +57,14 @@ def rows(names: tuple[str, ...]) -> list[dict[str, Any]]:
     )
     shared = [asdict(row) for row in made]
     return [
-        {"topic": f"/default/{name}", "partition": None, "subscription": name, "type": "shared", **row}
+        {
+            "topic": f"/default/{name}",
+            "log": f"/default/{name}",
+            "partition": None,
+            "subscription": name,
+            "type": "shared",
+            **row,
+        }
         for name in names
         for row in shared
     ]

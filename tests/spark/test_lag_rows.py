@@ -271,7 +271,8 @@ def summed(*lags: tuple[int | None, float | None]) -> dict[str, Any]:
     partitions = []
     for number, (lag, eta_s) in enumerate(lags):
         row = asdict(whole(history(next_offset=10)))
-        row |= {"topic": f"/default/t-part-{number}", "subscription": "s", "partition": number}
+        row |= {"topic": "/default/t", "log": f"/default/t-part-{number}", "subscription": "s"}
+        row |= {"partition": number}
         partitions.append(row | {"lag_messages": lag, "eta_s": eta_s, "lost_messages": lag})
     return lag_summary(partitions, [])
 
@@ -316,7 +317,13 @@ def test_a_subscription_that_was_deleted_ends_with_its_last_sample_and_is_in_no_
     assert "UNKNOWN" not in json.loads(made[-1].minutes)
     drawn = [stretch for stretch, *_ in json.loads(str(made[-1].course))]
     assert drawn[-1] == 7, "half an hour of three: a picture of all subscriptions has it at its place"
-    subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
+    subject = {
+        "topic": "/default/t",
+        "log": "/default/t",
+        "partition": None,
+        "subscription": "s",
+        "type": None,
+    }
     summary = lag_summary([{**subject, **asdict(row)} for row in made], [])
     assert (summary["subscriptions"], summary["gone"], summary["statuses"], summary["worst"]) == (
         0,
@@ -364,7 +371,13 @@ def test_whatever_was_sampled_rows_are_finite_and_never_negative(
 ) -> None:
     span = Span(since_ms=START, until_ms=START + length_ms)
     made = list(rows_of_history(found, span, GRID, DiagnosisOptions(), gone=gone))
-    subject = {"topic": "/default/t", "partition": None, "subscription": "s", "type": None}
+    subject = {
+        "topic": "/default/t",
+        "log": "/default/t",
+        "partition": None,
+        "subscription": "s",
+        "type": None,
+    }
     shown = [{**subject, **asdict(row)} for row in made]
     for row in made:
         json.dumps(shown_row(asdict(row)), allow_nan=False)

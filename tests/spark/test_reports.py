@@ -145,6 +145,10 @@ def test_pictures_begin_where_telemetry_does(
         assert stretches[-1] == 47
     text = (tmp_path / "lag.html").read_text()
     assert f"telemetry begins {found['known_from'][:10]}" in text
+    parts = [row for row in whole if row["partition"] is not None]
+    assert len({row["topic"] for row in parts}) == 1, "the name of the partitioned topic, as brokers say it"
+    assert {row["log"] for row in parts} == {f"{row['topic']}-part-{row['partition']}" for row in parts}
+    assert all(row["log"] == row["topic"] for row in whole if row["partition"] is None)
     groups = len(whole) - 2  # three partitions are one subscription
     assert f"<b>{groups}</b><span>subscriptions" in text
     balance = run_balance(asked)

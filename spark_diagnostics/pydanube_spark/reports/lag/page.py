@@ -14,7 +14,6 @@ from typing import Any, Final
 from pydanube_core.charts.chart import Chart, Series
 from pydanube_core.cursor_state import joined
 from pydanube_core.diagnosis import LagStatus
-from pydanube_core.names import TopicName
 from pydanube_core.units import counted, human_bytes, parse_time_ms
 
 from pydanube_spark.reports.lag.rows import SEVERITY, STRETCHES, stretch_ms
@@ -103,12 +102,8 @@ def _groups(worst: Sequence[Row]) -> list[list[Row]]:
     """Group rows by topic and subscription, in the order of the worst of each."""
     found: dict[tuple[str, str, bool], list[Row]] = {}
     for row in worst:
-        found.setdefault((_topic(row), row["subscription"], row["gone_ms"] is not None), []).append(row)
+        found.setdefault((row["topic"], row["subscription"], row["gone_ms"] is not None), []).append(row)
     return list(found.values())
-
-
-def _topic(row: Row) -> str:
-    return str(TopicName.parse(row["topic"]).base) if row["partition"] is not None else str(row["topic"])
 
 
 def _urgency(row: Row) -> tuple[int, int]:
@@ -132,7 +127,7 @@ def _whole(group: Sequence[Row]) -> Row:
             minutes[status] = minutes.get(status, 0.0) + count
     return {
         **worst,
-        "topic": _topic(worst),
+        "log": worst["topic"],
         **joined(group, names=_JOINED, partly=True),
         "newly_lost_messages": _over(sum, group, "newly_lost_messages"),
         "consumers": _over(max, group, "consumers"),
@@ -155,7 +150,7 @@ def _worst_course(group: Sequence[Row]) -> list[list[Any]]:
 
 
 def _table_row(row: Row) -> TableRow:
-    topic = row["topic"]
+    topic = row["log"]
     consumers = row["consumers"]
     members = None if consumers is None else counted(consumers, "consumer")
     about = [topic, row["type"], members]

@@ -40,7 +40,7 @@ def _find(work: LagWork, request: ReportRequest) -> Found:
     damaged = [row["evidence"] for row in found if row["status"] == DAMAGED]
     rows = sorted(
         (row for row in found if row["status"] != DAMAGED),
-        key=lambda row: (row["topic"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
+        key=lambda row: (row["log"], row["subscription"], row["hour_ms"] is None, row["hour_ms"] or 0),
     )
     if not rows and damaged:
         raise CorruptObject(f"no file of that time can be read: {damaged[0]}", files=damaged[:20])
@@ -76,6 +76,8 @@ def _compared(before: Found, now: Found) -> dict[str, Any]:
             changed.append(
                 {
                     "topic": row["topic"],
+                    "partition": row["partition"],
+                    "log": row["log"],
                     "subscription": row["subscription"],
                     "before": was["status"],
                     "now": row["status"],

@@ -76,5 +76,5 @@ def _step(row: Mapping[str, Any]) -> NextStep:
         produced=number("produce_rate", ",.1f"),
         consumed=number("consume_rate", ",.1f"),
     )
-    words = shlex.join(["danube", "diagnose", "subscription", row["topic"], row["subscription"]])
-    return NextStep(text=f"{row['subscription']} of {row['topic']}: {said}.", command=words)
+    words = shlex.join(["danube", "diagnose", "subscription", row["log"], row["subscription"]])
+    return NextStep(text=f"{row['subscription']} of {row['log']}: {said}.", command=words)

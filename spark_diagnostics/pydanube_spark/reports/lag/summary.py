@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydanube_core.diagnosis import LagStatus, eta_of_partitions
-from pydanube_core.names import TopicName
 from pydanube_core.units import known_time
 
 from pydanube_spark.reports.lag.rows import SEVERITY
@@ -19,7 +18,7 @@ _MOMENTS: Final = ("hour_ms", "as_of_ms", "since_ms", "gone_ms")
 
 
 def subject_of(row: Row) -> str:
-    return f"{row['topic']} {row['subscription']}"
+    return f"{row['log']} {row['subscription']}"
 
 
 def severity(status: str) -> int:
@@ -79,6 +78,7 @@ def lag_summary(rows: Sequence[Row], damaged: Sequence[str]) -> dict[str, Any]:
         "worst": [
             {
                 "topic": row["topic"],
+                "partition": row["partition"],
                 "subscription": row["subscription"],
                 "status": row["status"],
                 "lag_messages": row["lag_messages"],
@@ -96,8 +96,7 @@ def _partitioned(rows: Sequence[Row]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row["partition"] is not None:
-            topic = str(TopicName.parse(row["topic"]).base)
-            groups.setdefault((topic, row["subscription"]), []).append(row)
+            groups.setdefault((row["topic"], row["subscription"]), []).append(row)
     found = []
     for (topic, subscription), parts in sorted(groups.items()):
         etas = [0.0 if row["lag_messages"] == 0 else row["eta_s"] for row in parts]

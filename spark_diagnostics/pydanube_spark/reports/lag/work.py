@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydanube_core.cursor_state import REPORTED
 from pydanube_core.diagnosis import DiagnosisOptions
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.names import TopicName
 from pydanube_storage.objects import StoreOptions
 
 from pydanube_spark.reports.lag.cold_ages import ColdAges
@@ -27,6 +28,7 @@ _KINDS: Final = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "
 _SUBJECT: Final = {
     "topic": pa.string(),
     "partition": pa.int64(),
+    "log": pa.string(),  # the concrete topic, `topic` where it has no partitions
     "subscription": pa.string(),
     "type": pa.string(),
 }
@@ -163,7 +165,9 @@ class LagWork:
             ),
             gone=gone,
         )
-        subject = {name: last[name] for name in _SUBJECT}
+        log, partition = last["topic"], last["partition"]
+        topic = log if partition is None else str(TopicName.parse(log).base)
+        subject = {name: last.get(name) for name in _SUBJECT} | {"topic": topic, "log": log}
         return [{**subject, **row.columns()} for row in rows]
 
     def _end_ms(self) -> int:

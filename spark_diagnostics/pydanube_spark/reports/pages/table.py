@@ -76,7 +76,7 @@ def comparison_table(
     was, now = figures(before["summary"]), figures(report["summary"])
     rows = [(name, was[name], now[name]) for name in now]
     rows += [
-        (f"{each['subscription']} of {each['topic']}", each["before"], each["now"])
+        (f"{each['subscription']} of {each['log']}", each["before"], each["now"])
         for each in before.get("changed", ())
     ]
     more = before.get("changed_total", 0) - len(before.get("changed", ()))
