@@ -23,6 +23,7 @@ from pydanube_core.services import AUTH_SERVICE, OPS, STREAM
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import AdminState
+from pydanube_broker.cluster.format_gate import object_format
 from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import Registration
@@ -337,6 +338,7 @@ class Broker(BrokerParts):
                 shared=self.ownership.several,
                 disk=self.health.room,
                 deleted=self.registry.restorable,
+                object_format=lambda: object_format(catalog.index.format.metadata_format),
                 was_deleted=lambda topic_id: (
                     catalog.index.topic_by_id(TopicId(topic_id)) is None
                     and not catalog.restorable.kept(topic_id)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydanube import connect
 from pydanube_broker.cluster import keys
@@ -46,7 +48,7 @@ class Cluster:
     def __init__(self, etcd: EtcdMembers, folder: Path, old: dict[str, str]) -> None:
         self.url = etcd.url(f"/{uuid.uuid4().hex}")
         self._folder = folder
-        self._tier = {"DANUBE_TIER__URL": str(folder / "objects")}
+        self.tier = {"DANUBE_TIER__URL": str(folder / "objects")}
         self._old = old
         self.brokers = {n: self._broker(n, old) for n in (1, 2, 3)}
 
@@ -54,7 +56,7 @@ class Cluster:
         return BrokerProcess(
             self._folder / f"b{n}",
             arguments=["--metadata", self.url],
-            environment={**self._tier, **environment},
+            environment={**self.tier, **environment},
         )
 
     def replace(self, n: int) -> None:
@@ -181,6 +183,52 @@ async def test_three_brokers_are_replaced_one_by_one_under_load(cluster: Cluster
         with pytest.raises(BrokerDied, match="metadata have format 2"):
             await anyio.to_thread.run_sync(old.start)
         assert await all_keys(store) == before_start
+
+
+def object_formats(folder: Path) -> dict[str, int]:
+    """Return the formats of the committed objects of topics, by name, and check what their payloads are."""
+    found = {}
+    for path in (folder / "objects").rglob("*/nulls-*/**/*.parquet"):
+        try:
+            version = int((pq.read_metadata(path).metadata or {})[b"danube.format_version"])
+            payloads = pq.read_table(path).column("payload").to_pylist()
+        except (OSError, pa.ArrowException):  # merged into another one meanwhile
+            continue
+        assert payloads.count(None) == (len(payloads) if version == 2 else 0)
+        found[path.name] = version
+    return found
+
+
+async def test_objects_hold_null_payloads_as_nulls_once_no_broker_is_of_the_old_build(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A broker of the old build would refuse them: it may become the owner at any time."""
+    topics = [f"nulls-{n}" for n in range(6)]
+    urls = ",".join(broker.url for broker in cluster.brokers.values())
+    cluster.tier["DANUBE_TIER__FLUSH_AGE"] = "300ms"  # of brokers of this build
+
+    async def send_nulls() -> None:
+        async with connect(urls) as client:
+            for topic in topics:
+                async with client.producer(topic) as producer:
+                    await producer.send(None, key="k")
+
+    def formats() -> set[int]:
+        return set(object_formats(tmp_path).values())
+
+    await anyio.to_thread.run_sync(cluster.replace, 1)
+    await send_nulls()
+    await until(lambda: formats() == {1})
+    for n in (2, 3):
+        await anyio.to_thread.run_sync(cluster.replace, n)
+    async with cluster.store() as store:
+        await until(lambda: is_converted(store))
+    await send_nulls()
+    await until(lambda: 2 in formats())
+    async with connect(urls) as client:
+        for topic in topics:
+            async with client.reader(topic, stop="head") as reader:
+                assert [message.is_null async for message in reader] == [True, True]
 
 
 async def test_a_stopped_owner_of_the_old_build_holds_the_step_up_and_refuses_after_it(

@@ -29,6 +29,14 @@ from pydanube_broker.records import Change, change
 METADATA_FORMAT: Final = 2  # the highest that this build reads and writes
 
 
+def object_format(metadata_format: int) -> int:
+    """Return the highest format of objects that all builds of a metadata format read. Pure.
+
+    The formats are those of `pydanube_storage.parquet.columns`, which a broker without pyarrow cannot import.
+    """
+    return 1 if metadata_format < 2 else 2
+
+
 class Announced(Protocol):
     """A member, as far as the gate looks at it."""
 

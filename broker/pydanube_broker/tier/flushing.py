@@ -266,7 +266,11 @@ class Flusher:
         schemas = dict(topic.options.settings.schema or {})
         reached(Step.PLANNED)
         meta = meta_of(self._parts.cluster, topic.name, topic.topic_id, name)
-        meta |= {"subscriptions": subscriptions, "schemas": schemas}
+        meta |= {
+            "subscriptions": subscriptions,
+            "schemas": schemas,
+            "format_version": self._parts.object_format(),
+        }
         facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
         reached(Step.ANSWERED)
         # Shielded: cancelling this wait must not cancel the other flight's result.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydanube_storage.catalog import ObjectCatalog
@@ -21,3 +22,4 @@ class TierParts:
     hold: StoreHold
     room: DiskRoom
     cluster: str  # keys begin with its name
+    object_format: Callable[[], int]  # the highest that each broker of the cluster reads

@@ -86,6 +86,7 @@ class Tier:
         was_deleted: Callable[[int], bool] = lambda topic_id: False,
         disk: Measure = lambda: (None, 0),
         deleted: Callable[[], Iterable[TopicTombstone]] = tuple,
+        object_format: Callable[[], int] = lambda: 1,
     ) -> None:
         self.options = store_options(settings, folder, spool=broker_id)
         self.room = DiskRoom(folder, disk)
@@ -122,6 +123,7 @@ class Tier:
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
+        self._object_format = object_format
         self._was_deleted = was_deleted  # whether the cluster's registry no longer has a topic of that id
         self._tending: asyncio.Task[None] | None = None
         self._due: deque[Due] = deque()  # found by the last look and not flushed yet
@@ -160,6 +162,7 @@ class Tier:
             hold=self.hold,
             room=self.room,
             cluster=self.cluster,
+            object_format=self._object_format,
         )
         self.flusher = Flusher(parts, self._settings)
         self.flusher.after_commit = self._committed

@@ -126,7 +126,8 @@ class Upkeep:
                 "merge",
                 {
                     "key": key,
-                    "meta": meta_of(self._parts.cluster, topic.name, topic.topic_id, name),
+                    "meta": meta_of(self._parts.cluster, topic.name, topic.topic_id, name)
+                    | {"format_version": self._parts.object_format()},
                     "sources": [where(folder, entry) for entry in run],
                 },
             )

@@ -12,7 +12,7 @@ key             string, nullable             "" is a key, null is none
 attributes      map<string, string>          empty if the message has none
 schema_id       uint64, nullable             null: no schema
 schema_version  uint32, nullable
-payload         binary
+payload         binary                       in format 2 nullable: null is a null payload, and has its attribute
 ==============  ===========================  =====================================================================
 
 The keys of our metadata in the footer begin with `danube.`. `Meta` is that part.
@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 from pydanube_core.errors import CorruptObject, FormatTooNew
 
-FORMAT_VERSION: Final = 1  # written
+FORMAT_VERSION: Final = 1  # of an object without a null payload
 READS_VERSION: Final = 2  # in format 2 a null payload is also null in its column, beside its attribute
 _PREFIX: Final = "danube."
 _TIME: Final = pa.timestamp("ms", tz="UTC")
@@ -51,6 +51,7 @@ SCHEMA: Final = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
+SCHEMA_2: Final = SCHEMA.set(SCHEMA.get_field_index("payload"), SCHEMA.field("payload").with_nullable(True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Meta:
     """The facts in an object's footer. Offsets are the covered range `[start, end)`, as in its name.
 
     `epochs`: (epoch, its first offset in this object), ascending. `subscriptions` and `schemas` are as of the time of
-    writing, to restore them if the metadata is lost.
+    writing, to restore them if the metadata is lost. `format_version` of an object to write is the highest allowed one.
     """
 
     cluster: str
@@ -69,10 +70,11 @@ class Meta:
     epochs: tuple[tuple[int, int], ...] = ()
     subscriptions: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
 
     def to_footer(self) -> dict[str, str]:
         return {
-            f"{_PREFIX}format_version": str(FORMAT_VERSION),
+            f"{_PREFIX}format_version": str(self.format_version),
             f"{_PREFIX}cluster": self.cluster,
             f"{_PREFIX}topic": self.topic,
             f"{_PREFIX}topic_id": str(self.topic_id),
@@ -107,6 +109,7 @@ class Meta:
                 ),
                 subscriptions=json.loads(said[f"{_PREFIX}subscriptions"]),
                 schemas=json.loads(said[f"{_PREFIX}schemas"]),
+                format_version=version,
             )
         except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise CorruptObject(

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -23,7 +24,7 @@ from pydanube_core.units import format_time
 from pydanube_storage.audit_file import check_file_name
 from pydanube_storage.folders import is_full, sync_file, sync_folder
 from pydanube_storage.objects import ObjectStore
-from pydanube_storage.parquet.columns import Meta
+from pydanube_storage.parquet.columns import READS_VERSION, Meta
 from pydanube_storage.parquet.encode import RowGroup
 from pydanube_storage.parquet.read import Expected, ObjectReader
 from pydanube_storage.parquet.write import ROW_GROUP_BYTES, ObjectWriter
@@ -42,6 +43,8 @@ class ExportFile:
 
     def __init__(self, target: Path, meta: Meta, *, file_format: str, partition: int | None) -> None:
         self.messages = 0
+        # for other programs: they see a null payload as null
+        meta = replace(meta, format_version=READS_VERSION)
         self._target, self._meta, self._partition = target, meta, partition
         self._temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         self._writer: ObjectWriter | None = None

@@ -15,8 +15,9 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pydanube_storage.parquet.columns import SCHEMA, Meta
+from pydanube_storage.parquet.columns import FORMAT_VERSION, SCHEMA, SCHEMA_2, Meta
 from pydanube_storage.parquet.encode import Buffer, RowGroup
+from pydanube_storage.parquet.nulls import with_nulls
 
 ROW_GROUP_BYTES: Final = 12 << 20  # raw; 8 to 16 MB: docs/design.md#5-the-cold-tier
 _MAX_ROW_GROUP_BYTES: Final = 16 << 20
@@ -80,10 +81,12 @@ class ObjectWriter:
     def __init__(self, path: Path, meta: Meta, *, must_be_new: bool = False) -> None:
         self._path = path
         self._meta = meta
+        self._schema = SCHEMA if meta.format_version == FORMAT_VERSION else SCHEMA_2
+        self._has_nulls = False
         self._sink = _Hashing(path, "xb" if must_be_new else "wb")
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
-            SCHEMA,
+            self._schema,
             compression="zstd",
             compression_level=1,
             use_dictionary=_DICTIONARY,
@@ -146,20 +149,30 @@ class ObjectWriter:
     def _flush(self) -> None:
         if self._group.messages:
             self._messages += self._group.messages
-            self._writer.write_batch(self._group.to_arrow(), row_group_size=self._group.messages)
+            self._write(pa.Table.from_batches([self._group.to_arrow()]))
             self._group = RowGroup()
         if self._tables:
             table = pa.concat_tables(self._tables)
             self._messages += table.num_rows
-            self._writer.write_table(table.combine_chunks(), row_group_size=table.num_rows)
+            self._write(table.combine_chunks())
             self._tables = []
+
+    def _write(self, table: Any) -> None:
+        """Write one row group, of one chunk."""
+        if self._schema is not SCHEMA:
+            payload = with_nulls(table.column("payload").chunk(0), table.column("attributes").chunk(0))
+            self._has_nulls = self._has_nulls or payload.null_count > 0
+            at = self._schema.get_field_index("payload")
+            table = table.set_column(at, self._schema.field(at), payload)
+        self._writer.write_table(table, row_group_size=table.num_rows)
 
     def finish(self, *, covers: tuple[int, int] | None = None) -> WrittenObject:
         """Write the remaining rows and the footer. `covers`: the offsets [start, end), if `meta` does not have them."""
         assert not self._finished
         self._flush()
         start, end = covers or (self._meta.start, self._meta.end)
-        meta = replace(self._meta, epochs=tuple(self._epochs), start=start, end=end)
+        version = self._meta.format_version if self._has_nulls else FORMAT_VERSION
+        meta = replace(self._meta, epochs=tuple(self._epochs), start=start, end=end, format_version=version)
         self._writer.add_key_value_metadata(meta.to_footer())
         self._writer.close()
         self._finished = True

@@ -13,6 +13,7 @@ from pydanube_broker.cluster.format_gate import (
     METADATA_FORMAT,
     are_starting,
     holding_up,
+    object_format,
     refuse_older_builds,
 )
 from pydanube_broker.cluster.identity import IDENTITY, Identity
@@ -23,6 +24,7 @@ from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import EmbeddedStore, Put, read_all
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.metadata.sqlite_rows import METADATA_FORMAT_VERSION
+from pydanube_storage.parquet.columns import FORMAT_VERSION, READS_VERSION
 
 from tests.storage.metadata.adapters import options
 from tests.support.etcd import EtcdMembers
@@ -152,3 +154,7 @@ def test_identity_of_a_later_format_is_refused() -> None:
     later = json.loads(Identity(cluster_id="c", metadata_format=2).to_json()) | {"metadata_format": 3}
     with pytest.raises(FormatTooNew, match="start the newer build"):
         Identity.of(json.dumps(later).encode())
+
+
+def test_objects_have_the_newest_format_that_each_build_of_the_metadata_s_format_reads() -> None:
+    assert (object_format(1), object_format(METADATA_FORMAT)) == (FORMAT_VERSION, READS_VERSION)

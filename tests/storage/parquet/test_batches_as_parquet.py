@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,34 @@ def test_an_object_of_format_2_has_nulls_that_are_read_as_empty_beside_their_att
     with ObjectWriter(tmp_path / "merged.tmp", facts.meta) as writer:  # as compaction does
         writer.add_table(new.read_row_group(0), ((1, 0),))
         assert writer.finish().messages == 3
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(("null", "allowed", "written_as"), [(True, 2, 2), (True, 1, 1), (False, 2, 1)])
+def test_an_object_has_format_2_where_it_may_and_holds_a_null_payload(
+    tmp_path: Path, null: bool, allowed: int, written_as: int, merged: bool
+) -> None:
+    marked = [("danube-null", "1")] if null else [("x", "y")]
+    rows = {
+        "payloads": [b"a", b"", b"", b"b"],
+        "attributes": [{}, dict(marked), {}, {"danube-null": "of no meaning beside a payload"}],
+    }
+    batch = stored(0, rows)
+    store, facts = written(tmp_path, [batch], 0, 4)
+    before = ObjectReader(store, "one")
+    assert facts.meta.format_version == 1
+    with ObjectWriter(tmp_path / "two.tmp", replace(facts.meta, format_version=allowed)) as writer:
+        if merged:
+            writer.add_table(before.read_row_group(0), facts.meta.epochs)
+        else:
+            writer.add(batch)
+        meta = writer.finish().meta
+    payloads = pq.read_table(tmp_path / "two.tmp").column("payload").to_pylist()
+    store.put("two", tmp_path / "two.tmp")
+    after = ObjectReader(store, "two")
+    assert (meta.format_version, after.meta) == (written_as, meta)
+    assert payloads == [b"a", None if written_as == 2 else b"", b"", b"b"]
+    assert all_rows(after) == all_rows(before)
+    assert [each.data for each in batches_of(after.read_row_group(0))] == [
+        each.data for each in batches_of(before.read_row_group(0))
+    ]
