@@ -436,6 +436,7 @@ class Client:
         return ClientSide(
             prepare=self._connections.preparer(request, waiter),
             locate=self._connections.locate,
+            pause=self._connections.pause,
             emit=emit,
             retry=self._retry,
             schema=self._schema,

@@ -26,7 +26,7 @@ from pydanube.retry import Retry
 from pydanube.schemas import Schema, SchemaLike, schema_of
 from pydanube.topic_watch import MOST_TOPICS, Partitions
 from pydanube.tracing import Tracing
-from pydanube.wire.transport import Transport
+from pydanube.wire.transport import Pause, Transport, sleep
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -312,6 +312,7 @@ class ClientSide:
         prepare: returns its topic's full name, and (index, concrete topic) of each partition. Index None: not
             partitioned.
         locate: returns the transport to the owner of a concrete topic.
+        pause: waits before a retry.
         emit: sends (kind, role, concrete topic, url, attempt, reason) to the listeners of `client.events()`.
         retry: how long retryable failures are retried.
         schema: returns a version of a subject.
@@ -322,6 +323,7 @@ class ClientSide:
 
     prepare: Callable[[], Coroutine[Any, Any, tuple[str, Partitions]]]
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    pause: Pause = sleep
     emit: Callable[[ClientEventKind, str, str, str, int, str], None]
     retry: Retry
     schema: Callable[[SchemaRef], Coroutine[Any, Any, Schema]]

@@ -172,6 +172,7 @@ class Producer:
                 codec=self._codec,
                 retry=self._side.retry,
                 locate=self._side.locate,
+                pause=self._side.pause,
                 released=self._release,
                 died=self._window.shut_down,
                 emit=emit,

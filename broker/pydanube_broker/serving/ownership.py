@@ -18,7 +18,7 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
-from pydanube_broker.cluster.ids import BrokerId, TopicId, numbers_of
+from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId, numbers_of
 from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
 from pydanube_broker.cluster.move_record import Stage
@@ -185,6 +185,13 @@ class Ownership:
     async def until_placed(self, topic_id: TopicId) -> None:
         """Wait until a moving topic is at its new owner, and served if that is this broker."""
         while self._is_between(topic_id):
+            await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
+
+    async def until_moved(self, topic_id: TopicId, epoch: Epoch) -> None:
+        """Wait until a topic is served in another epoch, or is deleted."""
+        while (place := self.office.place(topic_id)) is not None and (
+            place.epoch == epoch or self._is_between(topic_id)
+        ):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
     def _is_between(self, topic_id: TopicId) -> bool:

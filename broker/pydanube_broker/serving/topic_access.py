@@ -21,6 +21,7 @@ from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
 from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, CONSUME, LOOK_UP, PRODUCE, Resource
 
+from pydanube_broker.cluster.ids import Epoch, TopicId
 from pydanube_broker.cluster.keys import topic_key
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -163,6 +164,21 @@ class Placement:
             for each in records:
                 await ownership.until_placed(each.topic_id)
 
+    async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> None:
+        """Wait until one of these topics is served in another epoch than when it was placed, at most `wait_s`."""
+        ownership = self._registry.ownership
+        if not ownership.several:
+            return
+        with anyio.move_on_after(wait_s):
+            async with anyio.create_task_group() as group:
+
+                async def until(topic: Placed) -> None:
+                    await ownership.until_moved(TopicId(topic.topic_id), Epoch(topic.epoch))
+                    group.cancel_scope.cancel()
+
+                for topic in topics:
+                    group.start_soon(until, topic)
+
 
 class Action(StrEnum):
     """An action of a caller on a topic."""
@@ -258,6 +274,10 @@ class TopicAccess:
         self.check(called, action, name)
         await self._placement.reach(name)
         return self._placement.parts(name)
+
+    async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> None:
+        """Wait until one of these topics is served in another epoch than when it was placed, at most `wait_s`."""
+        await self._placement.until_moved(topics, wait_s)
 
     def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""

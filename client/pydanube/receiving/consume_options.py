@@ -13,7 +13,7 @@ from pydanube.message import Delivered, Lane
 from pydanube.options import ReceiverOptions
 from pydanube.receiving.consume_counters import ConsumeCounters
 from pydanube.retry import Retry
-from pydanube.wire.transport import Transport
+from pydanube.wire.transport import Pause, Transport, sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class ConsumeOptions:
     credit_bytes: int
     retry: Retry
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    pause: Pause = sleep
     ready: Callable[[Delivered], None]
     handed_out: Callable[[Lane], int]  # of the lane's delivery that is being handed out
     position: Callable[[], tuple[int, int]]  # moves when the application is handed something, of any lane

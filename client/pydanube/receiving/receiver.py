@@ -144,6 +144,7 @@ class Receiver:
                 credit_bytes=1,
                 retry=self._side.retry,
                 locate=self._side.locate,
+                pause=self._side.pause,
                 ready=self._arrived,
                 handed_out=self._handed_out,
                 position=self._position,

@@ -13,7 +13,7 @@ from pydanube.facts import ClientEventKind
 from pydanube.options import ProducerOptions
 from pydanube.retry import Retry
 from pydanube.sending.outbound import OutBatch
-from pydanube.wire.transport import Transport
+from pydanube.wire.transport import Pause, Transport, sleep
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +47,7 @@ class LaneOptions:
     codec: Codec
     retry: Retry
     locate: Callable[[str], Coroutine[Any, Any, Transport]]
+    pause: Pause = sleep
     released: Callable[[OutBatch], None]  # the batch was answered: its room in the window is free again
     died: Callable[[ClusterError], None]  # no message of this lane will ever go out again
     emit: Callable[[ClientEventKind, str, int, str], None]

@@ -223,7 +223,8 @@ class PublishLane:
             delay_s = retry.delay_s(attempt, draw=random.random(), retry_after_ms=failure.retry_after_ms)
             self._options.emit(ClientEventKind.RECONNECTING, self._stream.url, attempt, failure.message)
             left_s = max(0.0, self._failed_since + retry.max_elapsed_s - now)
-            await asyncio.sleep(min(delay_s, left_s) if self._waiting else delay_s)
+            delay_s = min(delay_s, left_s) if self._waiting else delay_s
+            await self._options.pause(self._options.concrete_topic, failure, delay_s)
 
     def _stand_aside(self) -> None:
         """Let messages that may go to any partition go to others until the owner answers."""

@@ -10,7 +10,14 @@ from contextlib import nullcontext
 from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
-from pydanube_core.errors import ClosedResource, DispatchMismatch, InvalidArgument, Retryable, Unavailable
+from pydanube_core.errors import (
+    ClosedResource,
+    ClusterError,
+    DispatchMismatch,
+    InvalidArgument,
+    Retryable,
+    Unavailable,
+)
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.services import STREAM
 
@@ -22,6 +29,8 @@ from pydanube.wire.gone_owner import GoneOwner
 from pydanube.wire.transport import Transport, TransportFactory, gave_up
 
 ASK_TIMEOUT_S: Final = 10.0
+WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topic gets another owner
+LEAST_PAUSE_S: Final = 0.02
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
 
 _Answer = TypeVar("_Answer")
@@ -156,9 +165,11 @@ class Connections:
             several=several,
         )
 
-    async def _resolve(self, request: pb.ResolveRequest) -> pb.ResolveResponse:
+    async def _resolve(
+        self, request: pb.ResolveRequest, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> pb.ResolveResponse:
         wanted = request.SerializeToString()
-        data = await self._asked(lambda transport: transport.resolve(wanted, timeout_s=ASK_TIMEOUT_S))
+        data = await self._asked(lambda transport: transport.resolve(wanted, timeout_s=timeout_s))
         response = pb.ResolveResponse.FromString(data)
         for partition in response.partitions:
             if partition.broker_url and len(self._known) < MOST_KNOWN:
@@ -174,6 +185,21 @@ class Connections:
             found = self._owners.pop(concrete_topic, (self.url, ""))
         url, waits_for = found
         return GoneOwner(self.to(url), concrete_topic, waits_for) if waits_for else self.to(url)
+
+    async def pause(self, concrete_topic: str, failure: ClusterError, delay_s: float) -> None:
+        """Wait before a retry, but no longer than until the topic has left a broker that could not be reached."""
+        until_s = time.monotonic() + delay_s
+        away = str(failure.details.get("broker", ""))
+        if away and delay_s >= WATCHED_S:
+            request = pb.ResolveRequest(topic=concrete_topic, away=away, wait_ms=int(delay_s * 1000))
+            try:
+                response = await self._resolve(request, timeout_s=delay_s + WATCHED_S)
+            except ClusterError:  # the retry finds out why
+                pass
+            else:
+                if any(each.broker_url not in ("", away) for each in response.partitions):
+                    until_s = min(until_s, time.monotonic() + LEAST_PAUSE_S)
+        await asyncio.sleep(max(0.0, until_s - time.monotonic()))
 
 
 def _unheard(reason: str) -> None:

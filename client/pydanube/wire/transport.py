@@ -8,8 +8,8 @@ can fail. One conformance suite runs over both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError
 
@@ -68,6 +68,13 @@ class Transport(Protocol):
 
 #: makes the transport to the broker at a URL
 TransportFactory = Callable[[str], Transport]
+#: waits before a retry: (concrete topic, failure, maximum seconds)
+Pause = Callable[[str, ClusterError, float], Coroutine[Any, Any, None]]
+
+
+async def sleep(topic: str, failure: ClusterError, delay_s: float) -> None:
+    """Sleep: the `Pause` that ends early for no reason."""
+    await asyncio.sleep(delay_s)
 
 
 async def say_goodbye(stream: Stream, reader: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ResolveRequest(_message.Message):
-    __slots__ = ("topic", "create", "partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s")
+    __slots__ = ("topic", "create", "partitions", "dispatch_strategy", "schema_subject", "schema_version", "unused_ttl_s", "away", "wait_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,8 @@ class ResolveRequest(_message.Message):
     SCHEMA_SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     UNUSED_TTL_S_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     create: bool
     partitions: int
@@ -22,7 +24,9 @@ class ResolveRequest(_message.Message):
     schema_subject: str
     schema_version: int
     unused_ttl_s: int
-    def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., schema_subject: _Optional[str] = ..., schema_version: _Optional[int] = ..., unused_ttl_s: _Optional[int] = ...) -> None: ...
+    away: str
+    wait_ms: int
+    def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., schema_subject: _Optional[str] = ..., schema_version: _Optional[int] = ..., unused_ttl_s: _Optional[int] = ..., away: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
     __slots__ = ("topic", "dispatch_strategy", "partitions", "partitioned", "max_message_bytes")

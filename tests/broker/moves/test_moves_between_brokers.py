@@ -19,11 +19,13 @@ from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.journal import Journal
 from pydanube_broker.moves import moves
+from pydanube_broker.services.resolve import resolve
 from pydanube_broker.serving import topic_access
 from pydanube_broker.serving.topic_access import Placement
 from pydanube_broker.topics.replay import Replay
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import ClusterError, Conflict, DiskFull, InvalidArgument
+from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 
 from tests.broker.serving.test_several_brokers import cluster, create
@@ -138,6 +140,29 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
             group.start_soon(look_up, broker)
         gate.set()
     assert found == [target.broker_url] * 3
+
+
+async def test_caller_that_did_not_reach_the_owner_hears_at_once_where_its_topic_is_next(
+    cluster: SeveralBrokers,
+) -> None:
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves_name("t"))
+    owner, (target, asked) = cluster.owner("t"), cluster.others("t")
+    request = pb.ResolveRequest(topic="t", away=owner.broker_url, wait_ms=2_000).SerializeToString()
+
+    async def look_up() -> None:
+        while not found or found[-1] == owner.broker_url:
+            answer = pb.ResolveResponse.FromString(await resolve(asked.access, asked.registry, request))
+            found.append(answer.partitions[0].broker_url)
+
+    found: list[str] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(look_up)
+        await move(cluster, "t", target)
+    assert found[-1] == target.broker_url
+    other = pb.ResolveRequest(topic="t", away=owner.broker_url, wait_ms=3_600_000).SerializeToString()
+    answer = pb.ResolveResponse.FromString(await resolve(asked.access, asked.registry, other))
+    assert answer.partitions[0].broker_url == target.broker_url, "without a wait"
 
 
 async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_it_is_activated(

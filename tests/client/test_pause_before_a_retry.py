@@ -1,0 +1,74 @@
+"""A pause before a retry ends as soon as the topic has left a broker that could not be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+from pydanube.retry import Retry
+from pydanube.wire.connections import Connections
+from pydanube.wire.transport import Transport
+from pydanube_core.errors import Overloaded, Unavailable
+from pydanube_core.generated import danube_stream_pb2 as pb
+
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+AWAY = "http://away"
+GONE = Unavailable("the broker cannot be reached", broker=AWAY)
+
+
+class LookUp:
+    """A broker that says where the topic is, once it may."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.asked: list[pb.ResolveRequest] = []
+        self.may = asyncio.Event()
+        self.there = AWAY
+
+    async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
+        self.asked.append(pb.ResolveRequest.FromString(request))
+        await self.may.wait()
+        place = pb.Partition(topic="/default/t", broker_url=self.there)
+        return pb.ResolveResponse(topic="/default/t", partitions=[place]).SerializeToString()
+
+    async def aclose(self) -> None: ...
+
+
+def asking() -> tuple[Connections, LookUp]:
+    broker = LookUp("http://one")
+    connections = Connections([broker.url], lambda url: cast(Transport, broker), Retry())
+    connections.usable = True
+    return connections, broker
+
+
+async def test_it_ends_when_the_topic_has_another_owner() -> None:
+    connections, broker = asking()
+    begun = time.monotonic()
+    waiting: Any = asyncio.create_task(connections.pause("/default/t", GONE, 3600.0))
+    await until(lambda: broker.asked)
+    assert (broker.asked[0].away, broker.asked[0].wait_ms) == (AWAY, 3_600_000)
+    broker.there = "http://two"
+    broker.may.set()
+    async with asyncio.timeout(60):
+        await waiting
+    assert time.monotonic() - begun < 3600
+
+
+async def test_it_lasts_while_the_topic_has_not() -> None:
+    connections, broker = asking()
+    broker.may.set()
+    begun = time.monotonic()
+    await connections.pause("/default/t", GONE, 0.3)
+    assert time.monotonic() - begun >= 0.3
+
+
+async def test_nobody_is_asked_after_another_failure_or_before_a_short_pause() -> None:
+    connections, broker = asking()
+    await connections.pause("/default/t", Overloaded("busy"), 0.3)
+    await connections.pause("/default/t", GONE, 0.01)
+    assert not broker.asked
