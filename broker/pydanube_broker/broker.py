@@ -122,8 +122,6 @@ class Broker(BrokerParts):
         self.observation: Observation  # the same
         self.port = BrokerPort(self)
         self.recovered: dict[str, Any] = {}
-        # The record by which others take this broker's topics over without a plan. None: its topics wait for it
-        self._taken_over_by: ChainRecord | None = None
 
     # -- start -----------------------------------------------------------------------------------------------
 
@@ -242,8 +240,8 @@ class Broker(BrokerParts):
 
     def _hold_by_lease(self, record: ChainRecord, registration: Registration) -> None:
         """Acknowledge only records of the chain while the lease is over, if others take over then (`on_loss`)."""
-        if self.settings.cluster.on_loss == "take_over" and self._taken_over_by is None:
-            self._taken_over_by = record
+        if self.settings.cluster.on_loss == "take_over" and self.taken_over_by is None:
+            self.taken_over_by = record
             membership = self.ownership.office.membership
             self.spawn(LeaseHold(self.hub, membership, record, registration).run())
 
@@ -529,14 +527,14 @@ class Broker(BrokerParts):
 
     async def _leave_chain(self) -> None:
         """Before this broker deregisters, let its chain have all that it acknowledged, else its topics wait for it."""
-        if self._taken_over_by is None:
+        if self.taken_over_by is None:
             return
         with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
             await self.chain.until_stored(self.journal.durable_lsn)
             return
         log.warning("topics_wait", extra={"why": "the copy of the journal is not complete"})
         with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
-            await self._taken_over_by.waits()
+            await self.taken_over_by.waits()
 
     async def _stop_tasks(self) -> None:
         for task in self.tasks:

@@ -35,6 +35,7 @@ from pydanube_broker.status.log import LogRing
 from pydanube_broker.status.metrics import BrokerMetrics
 from pydanube_broker.telemetry import TelemetryWriter
 from pydanube_broker.tenants.processor import ProcessorBudget
+from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.storing import Storing
 from pydanube_broker.tier.tier import Tier
@@ -84,6 +85,14 @@ class BrokerParts:
         self.load_meter = LoadMeter(settings.balance.interval)
         self.told = BalanceResult()
         self.tasks: set[asyncio.Task[None]] = set()
+        # The record by which others take this broker's topics over without a plan. None: its topics wait for it
+        self.taken_over_by: ChainRecord | None = None
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether other brokers would take this one's topics over if it stopped now, with all their messages."""
+        found = self.chain.statistics()
+        return self.taken_over_by is not None and found is not None and found.last_error is None
 
     def address(self) -> BrokerAddress:
         """Return this broker's id and addresses, after its ports are bound."""

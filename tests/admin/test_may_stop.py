@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from pydanube import connect
+from pydanube_broker.broker import Broker
+from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
@@ -99,3 +102,31 @@ async def test_any_broker_says_whether_another_may_stop(cluster: SeveralBrokers)
     await until(lambda: int(gone) not in asked.registry.ownership.office.members)
     with pytest.raises(ClusterError, match="gone: it is not registered"):
         await ask(asked, "brokers.may_stop", broker_id=gone)
+
+
+async def test_broker_whose_topics_are_taken_over_may_stop(etcd: EtcdMembers, tmp_path: Path) -> None:
+    def taken_over(settings: Settings) -> AbstractAsyncContextManager[Broker]:
+        journal = settings.journal.model_copy(update={"copy": True})
+        more = {"journal": journal, "cluster": Cluster(on_loss="take_over")}
+        return administered_broker(settings.model_copy(update=more))
+
+    async with several_brokers(etcd, tmp_path, taken_over) as cluster:
+        owner, asked = cluster.brokers[1], cluster.brokers[2]
+        name = TopicName.parse("copied")
+        await owner.registry.create(name, partitions=0, dispatch_strategy="reliable", here=True)
+        async with connect(owner.broker_url) as client, client.producer("copied") as producer:
+            await producer.send(b"1")
+        await until(lambda: owner.is_taken_over)
+        found = await ask(asked, "brokers.may_stop", broker_id=id_of(owner))
+        assert (found["may_stop"], found["would_wait"], found["would_lose"]) == (True, [], None)
+        assert found["would_be_taken_over"] == ["/default/copied"]
+        assert found["because"] == "another broker serves its 1 topic within seconds"
+
+
+async def test_lone_broker_says_that_no_other_could_take_a_topic_over(lone: Administered) -> None:
+    await lone("topics.create", topic="orders")
+    refused = await lone.refused("topics.take_over", topic="orders")
+    assert (refused.code, refused.message) == (
+        "LAST_BROKER",
+        "this broker is alone: no other broker could take its topics over",
+    )

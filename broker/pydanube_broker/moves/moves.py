@@ -479,7 +479,10 @@ class Moves:
 
     def _stored(self, records: Sequence[TopicRecord]) -> list[TopicRecord]:
         """Return the topics that store messages. Raises `LastBroker` for a lone broker, `Conflict` if none does."""
-        self.removals()
+        if not self._registry.ownership.several:
+            raise LastBroker(
+                "this broker is alone: no other broker could take its topics over", field="topic"
+            )
         found = [each for each in records if each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
         if not found:
             raise Conflict(

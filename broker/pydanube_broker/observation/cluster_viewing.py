@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydanube_core.balance import Assessment
-from pydanube_core.diagnosis.views import ClusterView, MemberView, TakenOverView
+from pydanube_core.diagnosis.views import ClusterView, CopyView, MemberView, TakenOverView
+from pydanube_core.errors import Fenced
 
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.status.health import Health
+from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.tier import Tier
 
 
@@ -26,10 +28,13 @@ class BalanceResult:
 class ClusterViewing:
     """Makes the view of the cluster, and records since when each condition holds. Single user: the loop."""
 
-    def __init__(self, registry: Registry, health: Health, tier: Tier, told: BalanceResult) -> None:
+    def __init__(
+        self, registry: Registry, health: Health, tier: Tier, chain: JournalChain, told: BalanceResult
+    ) -> None:
         self._registry = registry
         self._health = health
         self._tier = tier
+        self._chain = chain
         self._told = told
         self._since: dict[str, int] = {}
 
@@ -68,7 +73,19 @@ class ClusterViewing:
                 str(broker): TakenOverView(topics=each.topics, why=each.why)
                 for broker, each in office.taken_over.items()
             },
+            copy=self._copy(),
         )
+
+    def _copy(self) -> CopyView | None:
+        chain, error = self._chain, self._chain.error
+        if isinstance(error, Fenced):
+            return CopyView(fence=error.message)
+        found = chain.statistics()
+        if not chain.is_wanted:
+            return None
+        if found is None:
+            return CopyView(error=None if error is None else error.message)
+        return CopyView(behind_s=found.behind_s, behind_bytes=found.behind_bytes, error=found.last_error)
 
     def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:
         if holds:

@@ -11,6 +11,7 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
 from pydanube_broker.status.metrics import BrokerMetrics
+from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import Topic
 
@@ -21,6 +22,7 @@ class Observed(Protocol):
     registry: Registry
     journal: Journal
     tier: Tier
+    chain: JournalChain
     health: Health
     metrics: BrokerMetrics
     data_dir: DataDir

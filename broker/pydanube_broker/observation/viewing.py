@@ -53,7 +53,9 @@ class Viewer:
     def __init__(self, observed: Observed, sampler: Sampler) -> None:
         self._observed = observed
         self._sampler = sampler
-        self._cluster = ClusterViewing(observed.registry, observed.health, observed.tier, observed.told)
+        self._cluster = ClusterViewing(
+            observed.registry, observed.health, observed.tier, observed.chain, observed.told
+        )
 
     # -- subscriptions ---------------------------------------------------------------------------------------
 

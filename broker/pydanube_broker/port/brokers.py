@@ -166,8 +166,9 @@ class BrokersPart:
         )
 
     def _at_stop(self, topic: Topic, *, has_others: bool) -> TopicAtStop:
-        # A stored topic is taken over with all its messages
+        # A stored topic is taken over with all its messages, and so is any topic where the stop sends the rest first
         stores = topic.options.dispatch_strategy is DispatchStrategy.RELIABLE and not topic.in_store
+        stores = stores and not (has_others and self._broker.is_taken_over)
         start = topic.commit
         if stores:
             first = self._broker.journal.first_offset(topic.topic_id)

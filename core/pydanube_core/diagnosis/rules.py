@@ -52,6 +52,8 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         cluster.move_cancelled,
         cluster.taking_over,
         cluster.take_over_impossible,
+        cluster.copy_behind,
+        cluster.fence_met,
         cluster.drain_stuck,
         cluster.cluster_imbalanced,
         cluster.hot_partition,

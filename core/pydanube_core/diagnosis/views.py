@@ -311,6 +311,22 @@ class TakenOverView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyView:
+    """The copy of a broker's journal in the object store.
+
+    Attributes:
+        behind_bytes: written to the journal and not copied. `behind_s` is the age of the oldest of them.
+        error: the last error of the store, None since a success.
+        fence: the error by which the broker learned that other brokers have taken its topics over.
+    """
+
+    behind_s: float = 0.0
+    behind_bytes: int = 0
+    error: str | None = None
+    fence: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The other brokers as one broker sees them."""
 
@@ -329,6 +345,7 @@ class ClusterView:
     balance: Assessment | None = None  # None: another broker judges, or none does
     # At the leader: lost brokers whose topics others take over
     taken_over: Mapping[str, TakenOverView] = field(default_factory=dict)
+    copy: CopyView | None = None  # None: the journal is not copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

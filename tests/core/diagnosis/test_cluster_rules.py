@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydanube_core.balance import BrokerLoad, Policy, Resource, Snapshot, TopicLoad, assess
 from pydanube_core.diagnosis.causes import cluster
-from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, HANGS_MS
+from pydanube_core.diagnosis.causes.cluster import CANCELLED_MS, COPY_LATE_S, HANGS_MS
 from pydanube_core.diagnosis.findings import Rule, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import RULES, check_view
-from pydanube_core.diagnosis.views import BrokerView, ClusterView, MemberView, TakenOverView
+from pydanube_core.diagnosis.views import BrokerView, ClusterView, CopyView, MemberView, TakenOverView
 from pydanube_core.facts import FailedMoveFacts, MoveFacts
 
 from tests.core.diagnosis.test_rules import BROKER
@@ -74,6 +74,8 @@ HOLDS: dict[str, dict[str, Any]] = {
     "move_cancelled": {"failed_moves": (failed(CANCELLED_MS - 1), failed(CANCELLED_MS))},
     "taking_over": {"taken_over": {"2": TakenOverView(topics=3, why=None)}},
     "take_over_impossible": {"taken_over": {"2": TakenOverView(topics=3, why="piece 7 is missing")}},
+    "copy_behind": {"copy": CopyView(behind_s=COPY_LATE_S, behind_bytes=100)},
+    "fence_met": {"copy": CopyView(fence="another process has continued the chain")},
     "drain_stuck": {"draining_since_ms": NOW - 1000, "left": 5, "takers": 0},
     "store_not_shared": {"store_refused": "the store has another cluster's name"},
 }
@@ -108,6 +110,7 @@ def test_nothing_is_found_of_a_cluster_that_is_well_nor_of_a_broker_alone() -> N
     assert findings(balance=balance(0.1)) == []
     assert findings(moves=(move(HANGS_MS - 1, "moving"),)) == []
     assert findings(failed_moves=(failed(CANCELLED_MS),)) == []
+    assert findings(copy=CopyView(behind_s=COPY_LATE_S - 0.1, behind_bytes=100)) == []
     assert findings(draining_since_ms=NOW - 1000, left=5) == []
     assert findings(draining_since_ms=NOW - HANGS_MS, left=0, takers=0) == []
     assert check_view(BROKER, DiagnosisOptions()) == ()

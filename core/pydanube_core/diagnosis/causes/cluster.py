@@ -22,6 +22,7 @@ HANGS_MS: Final = 180_000  # three times the leader's wait before it takes a ste
 CANCELLED_MS: Final = 3_600_000
 SHOWN: Final = 10
 MILD_SHARE: Final = 0.2  # of its processors that the busiest broker uses: less needs no move
+COPY_LATE_S: Final = 5.0  # many times the linger and a write to the store
 
 _BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")
 
@@ -337,6 +338,59 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
             "brokers": {broker: held_up[broker].why for broker in sorted(held_up)[:SHOWN]},
             "topics": topics,
         },
+        next=(_BROKERS,),
+    )
+
+
+@partial(
+    BrokerRule,
+    holds="the copy of the journal lacks records that are older than 5 s, or the store refused the last piece",
+    evidence={
+        "behind_s": "age of the oldest record that is not copied",
+        "behind_bytes": "not copied",
+        "error": "the store's last",
+    },
+    unobservable=("whether the store recovers",),
+    helps="bring the object store back: copying goes on by itself. If the broker is lost before that, these messages are "
+    "missing where its topics are taken over",
+    many="brokers do not copy their journal in time",
+)
+@_of_several
+def copy_behind(view: BrokerView, cluster: ClusterView) -> Outcome:
+    copy = cluster.copy
+    if copy is None:
+        return "the journal is not copied"
+    if copy.behind_s < COPY_LATE_S and copy.error is None:
+        return "the copy of the journal is up to date"
+    return Finding(
+        summary=f"{copy.behind_bytes} bytes of the journal are not in the object store, the oldest for "
+        f"{copy.behind_s:.0f} s" + ("" if copy.error is None else f": {copy.error}"),
+        evidence={
+            "behind_s": round(copy.behind_s, 1),
+            "behind_bytes": copy.behind_bytes,
+            "error": copy.error,
+        },
+        next=(_BROKERS,),
+    )
+
+
+@partial(
+    BrokerRule,
+    severity="critical",
+    holds="other brokers took topics of this one over while it ran: it acknowledges nothing more, and ends",
+    evidence={"error": "as it was met"},
+    unobservable=("why its lease ended: it stood still, or did not reach the metadata store",),
+    helps="start it again: it serves what is still its own, and gives up the other topics",
+    many="brokers were taken over while they ran",
+)
+@_of_several
+def fence_met(view: BrokerView, cluster: ClusterView) -> Outcome:
+    if cluster.copy is None or cluster.copy.fence is None:
+        return "no other broker has continued the copy of the journal"
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary="other brokers took topics of this one over while it ran: it acknowledges nothing more, and ends",
+        evidence={"error": cluster.copy.fence},
         next=(_BROKERS,),
     )
 
