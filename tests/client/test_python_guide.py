@@ -7,9 +7,11 @@ import contextlib
 import inspect
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]  # one test runs the whole page
@@ -38,6 +40,13 @@ async def test_every_sample_runs_and_prints_what_the_page_says(
     assert len(samples) >= 15
     names: dict[str, Any] = {"__name__": "guide"}
     for line, program, expected in samples:
+        if program.startswith("# test_"):
+            name, _, _ = program.removeprefix("# ").partition("\n")
+            (tmp_path / name).write_text(program)
+            words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+            ran = await anyio.run_process(words, cwd=tmp_path, check=False)
+            assert expected.strip() in ran.stdout.decode(), f"{ran.stdout.decode()}{ran.stderr.decode()}"
+            continue
         printed = io.StringIO()
         # the newlines make a traceback name the line of the page
         code = compile(
