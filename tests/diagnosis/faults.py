@@ -108,6 +108,56 @@ async def hung_consumer(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def rate_stepped(world: World) -> AsyncIterator[Expected]:
+    """A hundred times as many messages come from a moment on, and the consumer gets slower at that moment."""
+    topic = f"{world.name}-step"
+    await world.call("topics.create", topic=topic)
+    pace = {"each": 1, "work_s": 0.02}
+    sent = 0
+
+    async def produce() -> None:
+        nonlocal sent
+        async with world.client.producer(topic) as producer:
+            while True:
+                await producer.send_many([b"x"] * pace["each"])
+                sent += pace["each"]
+                await asyncio.sleep(0.05)
+
+    async def consume() -> None:
+        async with world.client.consumer(topic, "s") as consumer:
+            async for message in consumer:
+                await asyncio.sleep(pace["work_s"])
+                await message.ack()
+
+    async with _running(produce(), consume()):
+        await until(lambda: sent >= 50)
+        pace |= {"each": 60, "work_s": 0.1}
+        yield Expected(
+            "rate_step", topic, "s", lambda: {"produced_before": (12, 25), "produced_since": (500, 1500)}
+        )
+
+
+@asynccontextmanager
+async def sessions_growing(world: World) -> AsyncIterator[Expected]:
+    """A program opens a producer for each message and closes none."""
+    topic = f"/default/{world.name}-sessions"
+    await world.call("topics.create", topic=topic)
+    count = 0
+    async with RawClient(world.url) as raw:
+
+        async def leak() -> None:
+            nonlocal count
+            while count < 200:
+                await raw.create_producer(topic, f"leaked-{count}")
+                count += 1
+                await asyncio.sleep(0.02)
+            await asyncio.Event().wait()
+
+        async with _running(leak()):
+            yield Expected("sessions_growing", topic, None, lambda: {"producers": (50, 200)})
+
+
+@asynccontextmanager
 async def consumer_refused(world: World) -> AsyncIterator[Expected]:
     """A consumer holds an exclusive subscription and answers nothing; another one tries to attach."""
     topic = f"{world.name}-refused"
@@ -440,6 +490,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "crash_loop": crash_loop,
     "fruitless_loop": fruitless_loop,
     "hung_consumer": hung_consumer,
+    "rate_stepped": rate_stepped,
+    "sessions_growing": sessions_growing,
     "consumer_refused": consumer_refused,
     "everything_fails": everything_fails,
     "ack_timeout_short": ack_timeout_short,

@@ -338,6 +338,7 @@ class Sampler:
                 cursor = cursors.pop(name)
                 self._gone.append((topic_id, cursor.subscription_id))
                 self.gone_subscription(topic_id, name)
+        track.producers(now, topic.producers_connected)
         if commit != track.last_offset or start_offset != track.last_start:
             interval_ms = int(self.options.sample_interval_s * 1000)
             if commit != track.last_offset:

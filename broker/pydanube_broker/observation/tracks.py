@@ -166,9 +166,25 @@ class LogTrack:
     """The past of one log, and of its subscriptions by name."""
 
     __slots__ = (
-        "burst_ms", "bytes_in", "cursors", "emitted", "first_ms", "last_growth_ms", "last_offset",
-        "last_start", "limits", "longest_gap_ms", "look_at_ms", "name", "ring", "round", "stamp",
-        "steady_from_ms", "steady_offset", "usual",
+        "burst_ms",
+        "bytes_in",
+        "cursors",
+        "emitted",
+        "first_ms",
+        "last_growth_ms",
+        "last_offset",
+        "last_start",
+        "limits",
+        "longest_gap_ms",
+        "look_at_ms",
+        "name",
+        "ring",
+        "round",
+        "sessions",
+        "stamp",
+        "steady_from_ms",
+        "steady_offset",
+        "usual",
     )  # fmt: skip
 
     def __init__(self, name: str, next_offset: int, start_offset: int, now_ms: int) -> None:
@@ -184,6 +200,7 @@ class LogTrack:
         self.longest_gap_ms = 0
         self.usual = 0.0  # recent number of messages between two looks
         self.bytes_in = 0  # of the log, at the last look
+        self.sessions = _Ring(2)  # (time_ms, producers), when their number changed
         self.burst_ms: int | None = None  # time of a much larger number than that
         self.round = -1  # in which it was seen last
         self.emitted = -1
@@ -216,6 +233,19 @@ class LogTrack:
         self.last_offset = next_offset
         if keep:
             self.ring.append((now_ms, next_offset))
+
+    def producers(self, now_ms: int, count: int) -> bool:
+        """Record the number of connected producers. Return whether it changed."""
+        rows = self.sessions.rows
+        if rows and rows[-1] == count:
+            return False
+        self.sessions.append((now_ms, count))
+        return True
+
+    def sessions_since(self, then_ms: int) -> tuple[int, ...]:
+        """Return the numbers of producers since a time, the one at that time first."""
+        at = max(0, bisect_right(self.sessions.times(), then_ms) - 1)
+        return tuple(self.sessions.column(1)[at:])
 
     def steady_ms(self) -> int:
         """Return for how many milliseconds it grew without a break, up to its last growth."""

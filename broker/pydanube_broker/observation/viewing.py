@@ -268,6 +268,7 @@ class Viewer:
             validation_policy=None if binding is None else binding.validation_policy.value,
             schema_subject=None if binding is None else binding.subject,
             max_publish_rate=topic.gate.limits.max_publish_rate,
+            sessions=track.sessions_since(now - window_ms),
             max_message_size=topic.gate.limits.max_message_size,
             max_producers=topic.gate.limits.max_producers_per_topic,
             slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),

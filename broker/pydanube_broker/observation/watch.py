@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from pydanube_core.diagnosis.alerts import Alerts
 from pydanube_core.diagnosis.causes.consumers import IN_DANGER
+from pydanube_core.diagnosis.causes.topics import MANY_SESSIONS
 from pydanube_core.diagnosis.findings import Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.options import DiagnosisOptions
@@ -133,6 +134,7 @@ class Observation:
             refused_ms is not None
             or (track.steady_from_ms is not None and self._silent(track, now))
             or (track.burst_ms is not None and now - track.burst_ms <= self.options.window_s * 1000)
+            or topic.producers_connected >= MANY_SESSIONS
             or name in self._topics_with_news
         ):
             self._queue.setdefault((name, ""), (topic, track))

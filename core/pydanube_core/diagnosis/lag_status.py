@@ -43,6 +43,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.age import UnreadAge, unread_age
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.rate_steps import RateStep, rate_step
 from pydanube_core.diagnosis.slopes import FEWEST_SAMPLES as FEWEST_FOR_SLOPE
 from pydanube_core.diagnosis.slopes import Slope, theil_sen
 
@@ -104,6 +105,8 @@ class LagJudgement:
     retention_headroom_s: float | None
     stuck_reason: StuckReason | None = None
     rewind: Rewind | None = None
+    produce_step: RateStep | None = None  # of the rate at which messages come, where they wait
+    consume_step: RateStep | None = None
     samples: int = 0
     expected_samples: int = 0
     settles_at_ms: int | None = None  # until then it is provisional: less than half of a window was observed
@@ -250,6 +253,10 @@ class _Judge:
         lately = theil_sen(self.times[first:], self.lags[first:])
         return lately is not None and lately.gaining
 
+    def _step(self, values: Sequence[int]) -> RateStep | None:
+        first = self._unbroken
+        return rate_step(self.times[first:], values[first:])
+
     def _after_rewind(self) -> int:
         """Return the index of the state after the last rewind: a step back is not part of the consumption rate."""
         states = self.states
@@ -314,6 +321,7 @@ class _Judge:
             if slope is None:
                 self.reasons[name] = "too_few_samples" if rates else "not_asked"
         samples, expected = len(self.states), self.window.expected_samples
+        late = rates and found.status not in (LagStatus.CAUGHT_UP, LagStatus.UNKNOWN)
         return LagJudgement(
             status=found.status,
             since_ms=found.since_ms,
@@ -329,6 +337,8 @@ class _Judge:
             retention_headroom_s=headroom_s,
             stuck_reason=found.stuck_reason,
             rewind=self._rewind(),
+            produce_step=self._step([state.next_offset for state in self.states]) if late else None,
+            consume_step=self._step(self.read) if late else None,
             samples=samples,
             expected_samples=expected,
             settles_at_ms=self.window.settles_at_ms,

@@ -67,6 +67,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         topics.producer_stopped,
         quotas.publish_over_quota,
         topics.topic_burst,
+        topics.sessions_growing,
     ),
     RuleArea.SUBSCRIPTION: (
         consumers.consumer_crash_loop,
@@ -84,6 +85,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         messages.head_held,
         pace.cursor_moved_forward,
         messages.hot_key,
+        pace.rate_step,
         pace.produce_burst,
         pace.consumer_slow,
         messages.dead_letters_growing,

@@ -259,6 +259,7 @@ class TopicView:
     max_publish_rate: int = 0
     max_message_size: int = 0
     max_producers: int = 0
+    sessions: tuple[int, ...] = ()  # numbers of producers in the window, at the looks at which they changed
     # Quotas that were waited for in the window → seconds ago
     slowed: Mapping[str, float] = field(default_factory=dict)
 

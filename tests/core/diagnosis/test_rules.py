@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis import DiagnosisOptions, LagStatus, LagWindow, judge_lag
 from pydanube_core.diagnosis.filling import Filling
 from pydanube_core.diagnosis.findings import Finding, Severity, Verdict
 from pydanube_core.diagnosis.lag_status import Rewind
+from pydanube_core.diagnosis.rate_steps import rate_step
 from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
 from pydanube_core.diagnosis.views import (
     BrokerView,
@@ -67,6 +71,11 @@ def judged(*, heads: list[int], cursors: list[int], age_s: float) -> Any:
 
 FALLING = judged(heads=[100 * i for i in range(60)], cursors=[50 * i for i in range(60)], age_s=150)
 STANDING = judged(heads=[100] * 60, cursors=[20] * 60, age_s=290)
+STEPPED = judged(
+    heads=[10 * i for i in range(50)] + [490 + 1000 * i for i in range(1, 11)],
+    cursors=[10 * i for i in range(50)] + [490 + 3 * i for i in range(1, 11)],
+    age_s=40,
+)
 READ = judged(heads=[100] * 60, cursors=[100] * 60, age_s=0)
 YOUNG = judged(heads=[20] * 50 + [100] * 10, cursors=[20] * 60, age_s=50)
 
@@ -160,6 +169,7 @@ FIRING: list[tuple[str, SubscriptionView]] = [
             rewind=Rewind(at_ms=NOW - 9, from_offset=90, to_offset=5),
         ),
     ),
+    ("rate_step", view(lag=STEPPED, unread=1900, consumers=(consumer(),), acknowledged=SOME)),
     ("produce_burst", view(lag=FALLING, consumers=(consumer(),), acknowledged=SOME, production=BURST)),
     ("consumer_slow", view(lag=FALLING, unread=2950, consumers=(consumer(),), acknowledged=SOME)),
     ("dead_letters_growing", view(consumers=(consumer(),), unread=0, dead_lettered=SOME, acknowledged=SOME)),
@@ -599,8 +609,37 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 56
+    assert len(RULES) == 58
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence
         assert rule.unobservable
+
+
+def test_a_step_of_both_rates_is_told_with_its_moment_and_a_burst_is_no_step() -> None:
+    found = check_view(view(lag=STEPPED, unread=1900, consumers=(consumer(),), acknowledged=SOME), OPTIONS)[0]
+    told = found.evidence
+    assert (told["produced_before"], told["produced_since"]) == (2.0, 200.0)
+    assert (told["consumed_before"], told["consumed_since"]) == (2.0, 0.6)
+    assert told["seconds_ago"] == 50
+    times = [5000 * i for i in range(40)]
+    assert rate_step(times, [10 * i for i in range(40)]) is None
+    assert rate_step(times, [10 * i + (5000 if i > 30 else 0) for i in range(40)]) is None, "a burst"
+    assert rate_step(times, [10 * i + (900 * (i - 35) if i > 35 else 0) for i in range(40)]) is not None
+    over = [10 * i + 900 * min(4, max(0, i - 30)) for i in range(40)]
+    assert rate_step(times, over) is None, "it does not last"
+
+
+@given(st.lists(st.integers(0, 400), max_size=70))
+def test_a_step_is_found_or_not_but_never_fails(rises: list[int]) -> None:
+    values = list(itertools.accumulate(rises, initial=0))
+    found = rate_step([1000 * i for i in range(len(values))], values)
+    assert found is None or found.times >= 3 or found.times <= 1 / 3
+
+
+def test_producers_that_only_become_more_are_told_and_a_deployment_is_not() -> None:
+    grown = topic_view(producers=80, sessions=(1, 20, 40, 60))
+    assert [one.rule for one in check_view(grown, OPTIONS)] == ["sessions_growing"]
+    assert check_view(topic_view(producers=80, sessions=(1, 79)), OPTIONS) == (), "all at once"
+    assert check_view(topic_view(producers=80, sessions=(1, 60, 20, 40, 60, 70)), OPTIONS) == (), "some left"
+    assert check_view(topic_view(producers=20, sessions=(1, 5, 10, 15)), OPTIONS) == (), "not many"

@@ -16,6 +16,7 @@ from pydanube_core.units import counted
 BURST_SHARE: Final = 0.5  # of the lag: less does not explain it
 LIMIT_SHARE: Final = 0.9  # consuming at so much of a dispatch limit is consuming at the limit
 TOLD_S: Final = 3600.0
+LASTING_INTERVALS: Final = 6  # since a step: a flood of twenty seconds is a burst
 
 
 @partial(
@@ -129,6 +130,55 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
 
 def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.0f} min ago"
+
+
+@partial(
+    SubscriptionRule,
+    severity="warning if more messages come since, for six intervals, and the status is FALLING_BEHIND; else info",
+    holds="messages wait, and the rate at which they come or are read became three times what it was, or a third, and "
+    "stayed so for four intervals",
+    evidence={
+        "produced_before, produced_since": "messages a second; null: that rate is even",
+        "consumed_before, consumed_since": "messages a second; null: that rate is even",
+        "seconds_ago": "when the first of them changed",
+    },
+    unobservable=("why the rate changed",),
+    helps="see what changed at that moment",
+    many="subscriptions have a rate that changed at once",
+    of_rates=True,
+)
+def rate_step(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    on_time = late(view, options)
+    if on_time is not None:
+        return on_time
+    came, read = view.lag.produce_step, view.lag.consume_step
+    found = [one for one in (came, read) if one is not None]
+    if not found:
+        return "neither the rate of production nor that of consumption has changed to three times, or a third"
+    first_ms = min(one.at_ms for one in found)
+    more = came is not None and came.times > 1 and came.intervals >= LASTING_INTERVALS
+    words = [
+        f"{one.before:.1f} messages a second {verb} until {ago_s(view, one.at_ms):.0f} s ago, {one.after:.1f} since"
+        for one, verb in ((came, "came"), (read, "were read"))
+        if one is not None
+    ]
+    return Finding(
+        severity=Severity.WARNING if more and view.status is LagStatus.FALLING_BEHIND else Severity.INFO,
+        confidence=0.85,
+        summary=f"{view.log} / {view.subscription}: {'; '.join(words)}; {counted(view.unread, 'message waits', 'messages wait')}",
+        evidence={
+            **lag_evidence(view),
+            "produced_before": None if came is None else round(came.before, 3),
+            "produced_since": None if came is None else round(came.after, 3),
+            "consumed_before": None if read is None else round(read.before, 3),
+            "consumed_since": None if read is None else round(read.after, 3),
+            "seconds_ago": ago_s(view, first_ms),
+        },
+        next=(
+            NextCall("topics.chart", {"topic": view.topic}, "see both rates over time"),
+            NextCall("producers.list", {"topic": view.topic}, "see who sends"),
+        ),
+    )
 
 
 @partial(

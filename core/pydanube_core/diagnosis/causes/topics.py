@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, TopicRule
@@ -18,6 +19,9 @@ SCHEMA_CODES: Final = ("SCHEMA_MISMATCH", "PAYLOAD_INVALID", "SCHEMA_NOT_FOUND")
 STEADY_SAMPLES: Final = 5  # a stretch shorter than so many samples is a burst or a batch, not a flow
 SILENCE_TIMES: Final = 4.0  # the longest gap of the flow
 SILENCE_SHARE: Final = 0.1  # of the time it flowed: a flow of an hour may pause for minutes
+MANY_SESSIONS: Final = 50  # of one topic: fewer may be meant
+SESSION_TIMES: Final = 4
+RISES: Final = 4  # looks at which there are more: a deployment of many comes at once
 LEAST_BURST: Final = 100  # messages: a smaller burst is no news
 _WHO: Final = "which program sends them: a refused message is not kept"
 _COUNTED: Final = {
@@ -243,6 +247,46 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
         next=(
             NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
             NextCall("topics.describe", {"topic": view.topic}, "see whether it grows again"),
+        ),
+    )
+
+
+@partial(
+    TopicRule,
+    holds=f"{MANY_SESSIONS} producers or more are connected, {SESSION_TIMES} times as many as at the window's start, and "
+    f"their number rose in {RISES} looks or more and never fell",
+    evidence={
+        "producers": "connected now",
+        "producers_before": "at the start of the window, or of the watch",
+        "rises": "looks at which there were more",
+    },
+    unobservable=("whether one program opens them: compare their names and addresses",),
+    helps="let the program keep one producer and close it at the end; bound them by max_producers_per_topic",
+    many="topics have producers that only become more",
+)
+def sessions_growing(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    counts = view.sessions
+    now, before = view.producers, counts[0] if counts else view.producers
+    if now < max(MANY_SESSIONS, SESSION_TIMES * max(1, before)):
+        return f"{counted(now, 'producer is', 'producers are')} connected, {before} at the window's start"
+    steps = list(pairwise((*counts, now)))
+    rises = sum(after > earlier for earlier, after in steps)
+    if rises < RISES or any(after < earlier for earlier, after in steps):
+        return f"the number of producers rose to {now} in {counted(rises, 'look')}, or fell between"
+    return Finding(
+        confidence=0.8,
+        summary=f"{view.log} has {now} connected producers, {before} at the window's start, and none of them leaves: a "
+        "program may open a new one for each message",
+        evidence={
+            "producers": now,
+            "producers_before": before,
+            "rises": rises,
+            "produced_in_window": view.production.messages,
+            "max_producers_per_topic": view.max_producers or None,
+        },
+        next=(
+            NextCall("producers.list", {"topic": view.topic}, "see their names"),
+            NextCall("topics.get_policies", {"topic": view.topic}, "see how many may be connected"),
         ),
     )
 
