@@ -20,8 +20,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import anyio
 from pydanube_core.batch import BatchView, Column, ProducerPart
@@ -88,11 +88,8 @@ class SchemaGuard:
         self._counters.validations[self._topic, self.binding.validation_policy.value] += part.count
         table, which = _schemas(data, part)
         for row, identity in enumerate(table):
-            try:
-                self._check_identity(identity)
-            except SchemaMismatch as error:
-                error.details["index"] = 0 if which is None else which.index(row)
-                self._failed("missing_schema_id" if not identity[0] else "subject_mismatch", error)
+            if not self._names_the_subject(identity):
+                self._mismatched(identity, index=0 if which is None else which.index(row))
         if self._unread:
             return True
         if part.raw_bytes > LIGHT_BYTES or any(self._is_costly(one, part.raw_bytes) for one in table):
@@ -134,10 +131,8 @@ class SchemaGuard:
         Raises `SchemaMismatch`, `PayloadInvalid`.
         """
         self._counters.validations[self._topic, self.binding.validation_policy.value] += 1
-        try:
-            self._check_identity((schema_id, version))
-        except SchemaMismatch as error:
-            self._failed("missing_schema_id" if not schema_id else "subject_mismatch", error)
+        if not self._names_the_subject((schema_id, version)):
+            self._mismatched((schema_id, version))
         if self._unread or null:
             return True
         if len(payload) > LIGHT_BYTES or self._is_costly((schema_id, version), len(payload)):
@@ -152,38 +147,38 @@ class SchemaGuard:
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _check_identity(self, identity: Identity) -> None:
+    def _names_the_subject(self, identity: Identity) -> bool:
         schema_id, version = identity
-        binding = self.binding
-        if not schema_id:
-            raise self._mismatch(
-                f"{self._topic} takes messages of schema subject {binding.subject!r} only, and this one names no "
-                "schema: give the producer the subject (schema=)",
-                schema_id,
-            )
-        if schema_id != binding.schema_id:
-            other = self._registry.index.find_subject_by_id(schema_id)
-            named = "an id that is not registered" if other is None else f"subject {other.subject!r}"
-            raise self._mismatch(
-                f"{self._topic} takes messages of schema subject {binding.subject!r}, this one names {named}",
-                schema_id,
-            )
-        if version and self._registry.index.find_version(schema_id, version) is None:
-            existing = [record.version for record in self._registry.index.versions(schema_id)]
-            raise self._mismatch(
-                f"subject {binding.subject!r} has no version {version}; there are {existing or 'none'}",
-                schema_id,
-                version,
-            )
+        return schema_id == self.binding.schema_id and (
+            not version or self._registry.index.find_version(schema_id, version) is not None
+        )
 
-    def _mismatch(self, text: str, schema_id: int, version: int | None = None) -> SchemaMismatch:
+    def _mismatched(self, identity: Identity, **details: Any) -> None:
+        """Count a message that does not name the subject or a version of it. See `_failed`."""
+        reason = "subject_mismatch" if identity[0] else "missing_schema_id"
+        self._failed(reason, lambda: self._mismatch(*identity, **details))
+
+    def _mismatch(self, schema_id: int, version: int, **details: Any) -> SchemaMismatch:
+        topic, binding, index = self._topic, self.binding, self._registry.index
+        text = f"{topic} takes messages of schema subject {binding.subject!r}"
+        if not schema_id:
+            text += " only, and this one names no schema: give the producer the subject (schema=)"
+        elif schema_id != binding.schema_id:
+            other = index.find_subject_by_id(schema_id)
+            named = "an id that is not registered" if other is None else f"subject {other.subject!r}"
+            text += f", this one names {named}"
+        else:
+            existing = [record.version for record in index.versions(schema_id)]
+            text = f"subject {binding.subject!r} has no version {version}; there are {existing or 'none'}"
+        of_version = schema_id == binding.schema_id
         return SchemaMismatch(
             text,
-            field="schema_id" if version is None else "schema_version",
-            value=str(schema_id) if version is None else version,
-            topic=self._topic,
-            subject=self.binding.subject,
-            schema_id=str(self.binding.schema_id),
+            field="schema_version" if of_version else "schema_id",
+            value=version if of_version else str(schema_id),
+            topic=topic,
+            subject=binding.subject,
+            schema_id=str(binding.schema_id),
+            **details,
         )
 
     def _check_payload(self, identity: Identity, payload: bytes, index: int | None) -> None:
@@ -241,13 +236,13 @@ class SchemaGuard:
         error.details |= {"topic": self._topic, "subject": self.binding.subject}
         if index is not None:
             error.details["index"] = index
-        self._failed("payload_invalid", error)
+        self._failed("payload_invalid", lambda: error)
 
-    def _failed(self, reason: str, error: ClusterError) -> None:
-        """Count a violation, and refuse or log it, depending on the policy."""
+    def _failed(self, reason: str, made: Callable[[], ClusterError]) -> None:
+        """Count a violation, and refuse or log it, depending on the policy. An error is made only for that."""
         self._counters.failures[self._topic, reason] += 1
         if self._enforced:
-            raise error
+            raise made()
         now = time.monotonic()
         if now >= self._logged.get(reason, 0.0):
             self._logged[reason] = now + LOG_INTERVAL_S
@@ -257,7 +252,7 @@ class SchemaGuard:
                     "topic": self._topic,
                     "reason": reason,
                     "subject": self.binding.subject,
-                    "detail": error.message,
+                    "detail": made().message,
                 },
             )
 

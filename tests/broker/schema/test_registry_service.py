@@ -16,6 +16,7 @@ import grpc
 import pydanube
 import pytest
 from pydanube_broker.broker import Broker
+from pydanube_broker.schema import guard
 from pydanube_broker.settings.load import load_settings
 from pydanube_core.errors import ClusterError, SchemaIncompatible, SchemaMismatch, SchemaNotFound
 
@@ -382,6 +383,25 @@ async def test_warn_lets_through_and_counts_and_none_does_not_look(
     assert topic.schema is None
     await official.call("ProducerService/SendMessage", official.message("/default/t", producer, b"abc"))
     assert topic.commit == 2
+
+
+async def test_warn_makes_an_error_only_for_its_line_in_the_log(
+    schemas: RegistryClient, official: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SchemaMismatch] = []
+
+    def make(*words: Any, **details: Any) -> SchemaMismatch:
+        made.append(SchemaMismatch(*words, **details))
+        return made[-1]
+
+    monkeypatch.setattr(guard, "SchemaMismatch", make)
+    await register(schemas, "s", "string", b"")
+    producer = await official.create_producer("/default/t", schema_ref={"subject": "s"})
+    for number in range(5):
+        message = official.message("/default/t", producer, b"abc", request_id=number)
+        await official.call("ProducerService/SendMessage", message)
+    assert broker.registry.schemas.counters.failures["/default/t", "missing_schema_id"] == 5
+    assert [error.details["field"] for error in made] == ["schema_id"]
 
 
 async def test_a_topic_without_a_schema_has_nothing_to_pay_for(official: RawClient, broker: Broker) -> None:
