@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal
 
+import anyio
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict, verdict_of
-from pydanube_core.errors import SubscriptionNotFound
+from pydanube_core.errors import MetadataUnavailable, SubscriptionNotFound
 from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
@@ -28,6 +30,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.gone_owners import METADATA_S
 from pydanube_admin.operations.connectors import findings_of_connectors
 from pydanube_admin.operations.subscriptions import no_such_subscription
 
@@ -137,7 +140,12 @@ async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) ->
 async def _cluster(context: Context) -> Diagnosis:
     """Return the findings of all brokers and of the declared connectors, worst first."""
     found = await context.port.diagnose_cluster()
-    connectors = await findings_of_connectors(context)
+    connectors: list[Finding] | None = None
+    with suppress(MetadataUnavailable), anyio.move_on_after(METADATA_S):
+        connectors = await findings_of_connectors(context)
+    if connectors is None:
+        lacking = "declared connectors: the metadata store does not answer"
+        return replace(found, unobservable=(*found.unobservable, lacking))
     if not connectors:
         return found
     connectors.sort(key=lambda one: -one.severity)
