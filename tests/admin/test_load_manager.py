@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_admin.engine.balancer import SETTLING, BalanceOptions, Evidence, Rhythm, snapshot_of
+from pydanube_admin.engine import balancer
+from pydanube_admin.engine.balancer import (
+    SETTLING,
+    BalanceOptions,
+    Balancer,
+    Evidence,
+    Rhythm,
+    snapshot_of,
+)
 from pydanube_core.balance import BrokerLoad, LoadReport, Resource, TopicLoad, Verdict, assess
 from pydanube_core.balance.plan import Rejection
-from pydanube_core.facts import MoveFacts
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.facts import BrokerAddress, MoveFacts
 
 OPTIONS = BalanceOptions(interval_s=60, cooldown_s=600, max_moves=100)
 MIB = 1 << 20
@@ -232,3 +243,55 @@ def test_topics_that_are_on_their_way_stay_out_of_it() -> None:
     found = judged(reports, under_way=under_way)
     assert not found.moves  # type: ignore[attr-defined]
     assert Rejection.COOLING_DOWN in found.rejected  # type: ignore[attr-defined]
+
+
+class Leader:
+    """The port of a broker that leads. Its second judgement does not end."""
+
+    life = "1/1"
+
+    def __init__(self) -> None:
+        self.judged = 0
+        self.noted: list[Mapping[str, str]] = []
+        self.told = anyio.Event()
+
+    async def leader(self) -> BrokerAddress:
+        return BrokerAddress(broker_id="1", broker_url="", admin_url="")
+
+    async def loads(self) -> Sequence[LoadReport]:
+        return []
+
+    async def moves(self) -> Sequence[MoveFacts]:
+        self.judged += 1
+        if self.judged > 1:
+            await anyio.sleep_forever()
+        return []
+
+    def note_balance(self, _: object, silent: Mapping[str, str]) -> None:
+        self.noted.append(silent)
+        if not silent:
+            self.told.set()
+
+
+@pytest.mark.anyio
+async def test_a_broker_that_is_back_is_not_called_silent_until_the_next_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(balancer, "AGAIN_S", 0.001)
+    leader, answers = Leader(), iter([{"2": "why", "3": "why"}, {"2": "why", "4": "new"}, {}])
+
+    async def noting(work: Callable[[], Awaitable[Any]]) -> tuple[Any, dict[str, str]]:
+        looked.options = BalanceOptions(interval_s=3600)  # from the first judgement on
+        return await work(), next(answers)
+
+    async def rebalance() -> None:
+        raise AssertionError("nothing is moved")
+
+    looked = Balancer(cast("ClusterPort", leader), BalanceOptions(interval_s=0.01), noting, now_ms=lambda: 0)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(looked.run, rebalance)
+            await leader.told.wait()
+            group.cancel_scope.cancel()
+    assert [sorted(each) for each in leader.noted] == [["2", "3"], ["2"], []]
+    assert leader.judged == 1, "before the next interval"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -36,6 +37,7 @@ ACT: Final = "act"
 SETTLING: Final = 2  # intervals after a move in which rates still include the time before it
 # of a broker's traffic: smaller changes are ignored, because rates fluctuate by some percent anyway
 _TELLING: Final = 0.1
+AGAIN_S: Final = 2.0  # between two queries of brokers that did not answer
 KEPT: Final = 5  # intervals for which every caller gets the same suggestion
 
 
@@ -212,6 +214,7 @@ class Balancer:
         self._rhythm = Rhythm(options)
         self._evidence = Evidence()
         self._kept: Judged | None = None
+        self._noted: tuple[Assessment | None, Mapping[str, str]] = None, {}
 
     async def judge(self) -> Judged:
         """Judge how evenly the brokers are loaded now, and which moves would help."""
@@ -267,20 +270,36 @@ class Balancer:
         self._kept = None
         self._rhythm.moved(moved, self._now_ms())
 
+    def _note(self, found: Assessment | None, silent: Mapping[str, str]) -> None:
+        self._noted = found, silent
+        self._port.note_balance(found, silent)
+
+    async def _interval(self) -> None:
+        """Wait for an interval. Query brokers that did not answer again, so that no finding outlives its cause."""
+        with anyio.move_on_after(self.options.interval_s):
+            found, silent = self._noted
+            while silent:
+                await anyio.sleep(AGAIN_S)
+                with suppress(ClusterError):
+                    _, still = await self._noting(self._port.loads)
+                    silent = {broker: why for broker, why in silent.items() if broker in still}
+                    self._note(found, silent)
+            await anyio.sleep_forever()
+
     async def run(self, rebalance: Callable[[], Awaitable[None]]) -> None:
         """Judge at each interval while this broker leads, until cancelled. `rebalance` carries a suggestion out."""
         if self.options.mode == OFF:
             return
         own = self._port.life.partition("/")[0]
         while True:
-            await anyio.sleep(self.options.interval_s)
+            await self._interval()
             try:
                 leader = await self._port.leader()
                 if leader is None or leader.broker_id != own:
-                    self._port.note_balance(None, {})
+                    self._note(None, {})
                     continue
                 found = await self.suggestion()
-                self._port.note_balance(found.assessment, found.silent)
+                self._note(found.assessment, found.silent)
                 if self.options.mode == ACT and found.assessment.moves:
                     await rebalance()
             except ClusterError as error:
