@@ -51,7 +51,8 @@ async def test_the_record_says_that_the_journal_is_copied_and_where_reading_begi
     with pytest.raises(Unavailable):
         await chain.copied(1)
     await put(store, ME, JournalRecord(journal=7, term=3))
-    assert await chain.copied(1) == 3
+    assert await chain.copied(5) == 3, "a lone broker that joins brings its chain along"
+    assert (await record_of(store, ME)).from_piece == 5
     await chain.begins_at(12)
     await chain.begins_at(9)
     assert await record_of(store, ME) == JournalRecord(journal=7, term=3, copies=True, from_piece=12)
