@@ -112,9 +112,10 @@ TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
     "messages": frozenset({"messages"}),
     "security": frozenset({"security", "roles", "bindings", "tokens", "audit", "faces"}),
     "connectors": frozenset({"connectors"}),
+    "docs": frozenset({"docs"}),
 }
 #: groups that no profile lists, because few conversations are about them. Their set does, and the general tools reach them
-BY_SET_ONLY: Final = frozenset({"connectors"})
+BY_SET_ONLY: Final = frozenset({"connectors", "docs"})
 
 
 def parse_toolsets(text: str | None) -> frozenset[str]:

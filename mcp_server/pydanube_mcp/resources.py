@@ -6,6 +6,7 @@
     danube://schema/{subject}                                   schemas.get
     danube://alerts                                             alerts.list, and can be subscribed to
     danube://metrics                                            cluster.metrics
+    danube://docs/{page}                                        a page of the documentation, Markdown
 
 With several clusters each takes `?cluster=NAME`. Completion reads the lists of operations and omits clusters
 that it cannot reach, because a client's drop-down has no place for an error.
@@ -22,8 +23,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from mcp import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, Resource, ResourceTemplate
 from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.wording.pages import SHIPPED, page_text
 from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName
+from pydanube_core.spelling import close_names
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced, is_plain
@@ -32,6 +35,8 @@ from pydanube_mcp.profiles import CLUSTER, Profile
 
 MAX_COMPLETIONS: Final = 100  # the protocol's limit
 JSON_TYPE: Final = "application/json"
+MARKDOWN_TYPE: Final = "text/markdown"
+PAGE: Final = "danube://docs/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,26 @@ def template_list(clusters: Clusters) -> list[ResourceTemplate]:
             mime_type=JSON_TYPE,
         )
         for template in _TEMPLATES
+    ] + [
+        ResourceTemplate(
+            uri_template=PAGE + "{page}",
+            name="docs",
+            title="Documentation",
+            description="A page of the documentation of this version",
+            mime_type=MARKDOWN_TYPE,
+        )
     ]
+
+
+def read_page(uri: str) -> str:
+    """Return a page of the documentation. Raises MCPError -32602 if there is none of that name."""
+    page = uri.removeprefix(PAGE)
+    if page not in SHIPPED:
+        close = close_names(page[:64], SHIPPED)
+        message = f"there is no such page; there are {', '.join(SHIPPED)}"
+        data = fenced({"uri": uri[:200], "did_you_mean": [PAGE + each for each in close]})
+        raise MCPError(code=INVALID_PARAMS, message=message, data=data)
+    return page_text(page)
 
 
 async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> str:
@@ -218,6 +242,8 @@ async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
 async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> list[str]:
     if name == CLUSTER:
         return list(clusters.names)
+    if name == "page":
+        return list(SHIPPED)
     client, _, _ = clusters.pick({CLUSTER: given.get(CLUSTER)})
     page: dict[str, Any] = {"limit": 1000}
     match name:

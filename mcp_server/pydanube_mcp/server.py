@@ -75,9 +75,12 @@ from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
     JSON_TYPE,
+    MARKDOWN_TYPE,
+    PAGE,
     complete,
     complete_topic,
     completion,
+    read_page,
     read_resource,
     resource_list,
     template_list,
@@ -338,6 +341,8 @@ class DanubeServer(MCPServer[Any]):
             not str(uri).startswith("danube:") and self.others is not None
         ):
             return await super().read_resource(uri, context)
+        if str(uri).startswith(PAGE):
+            return [ReadResourceContents(content=read_page(str(uri)), mime_type=MARKDOWN_TYPE)]
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
 

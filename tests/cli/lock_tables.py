@@ -33,7 +33,7 @@ BROKERS: Final = "brokers"  # to the cluster's brokers, by its secret
 OTHERWISE: Final = {
     **dict.fromkeys(("audit.export", "objects.export"), MACHINE),
     **dict.fromkeys(("changes.undo", "operations.read", "plans.apply", "plans.create"), INSIDE),
-    **dict.fromkeys(("operations.find", "security.whoami"), KNOWN),
+    **dict.fromkeys(("docs.search", "operations.find", "security.whoami"), KNOWN),
     **dict.fromkeys(("schemas.get", "schemas.get_by_id", "schemas.get_compatibility"), KNOWN),
     **dict.fromkeys(("schemas.list", "schemas.versions"), KNOWN),
     **dict.fromkeys(("plans.discard", "plans.list", "plans.show"), KNOWN),

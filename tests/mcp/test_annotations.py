@@ -57,7 +57,7 @@ async def world() -> AsyncIterator[tuple[Administered, Client]]:
         await cluster("subscriptions.create", topic="orders", subscription="connect-rests")
         await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
         async with (
-            build_server(cluster.url, profile="full", toolsets="connectors") as server,
+            build_server(cluster.url, profile="full", toolsets="connectors,docs") as server,
             Client(server) as client,
         ):
             yield cluster, client

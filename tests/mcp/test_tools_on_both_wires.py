@@ -59,7 +59,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def client(admin_url: str, mode: str) -> AsyncIterator[Client]:
     async with (
-        build_server(admin_url, profile="full", toolsets="connectors") as server,
+        build_server(admin_url, profile="full", toolsets="connectors,docs") as server,
         Client(server, mode=mode) as client,
     ):
         # In memory, a client that may choose takes the newest.
@@ -184,7 +184,11 @@ async def test_resources_are_read_and_their_names_completed(client: Client, clus
         "danube://subscription/{namespace}/{topic}/{subscription}",
         "danube://broker/{broker_id}",
         "danube://schema/{subject}",
+        "danube://docs/{page}",
     }
+    page = (await client.read_resource("danube://docs/quickstart")).contents[0]
+    assert page.mime_type == "text/markdown"
+    assert getattr(page, "text").startswith("# ")  # noqa: B009 - the union of text and blob
     fixed = {str(each.uri) for each in (await client.list_resources()).resources}
     assert {uri for uri in fixed if not uri.startswith("skill:")} == {
         "danube://alerts",
@@ -211,6 +215,8 @@ async def test_resources_are_read_and_their_names_completed(client: Client, clus
         "danube://subscription/default/orders/nope",
         "danube://broker/1",
         "danube://nothing/x",
+        "danube://docs/quickstar",
+        "danube://docs/../README",
         "file:///etc/passwd",
     ],
 )
@@ -274,7 +280,7 @@ async def test_a_read_only_server_hides_and_refuses_what_changes(
 ) -> None:
     with anyio.fail_after(60):
         async with (
-            build_server(admin_url, profile="full", toolsets="connectors", read_only=True) as server,
+            build_server(admin_url, profile="full", toolsets="connectors,docs", read_only=True) as server,
             Client(server, mode=mode) as client,
         ):
             offered = {tool.name for tool in (await client.list_tools()).tools}

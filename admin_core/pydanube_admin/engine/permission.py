@@ -82,6 +82,7 @@ FREE: Final = frozenset(
     {
         "security.whoami",
         "operations.find",
+        "docs.search",
         "schemas.list",
         "schemas.get",
         "schemas.get_by_id",

@@ -64,6 +64,7 @@ from pydanube.admin.generated.results import (
     FailurePolicyResult,
     FlushedObjects,
     FoundOperations,
+    FoundSections,
     FrozenFace,
     FrozenItem,
     JournalDescription,
@@ -613,6 +614,17 @@ class DiagnoseOperations(KeywordsNamed):
     ) -> DiagnosisResult:
         """Say what is wrong with a topic and its subscriptions."""
         return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)
+
+
+class DocsOperations(KeywordsNamed):
+    """`admin.docs`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def search(self, query: str, *, limit: int | None = None) -> FoundSections:
+        """What the documentation of this version says, offline: how a feature works, is set up, is used in code."""
+        return await self._caller.call("docs.search", locals(), FoundSections)
 
 
 class FacesOperations(KeywordsNamed):
@@ -1943,6 +1955,7 @@ class Admin:
         self.consumers = ConsumersOperations(caller)
         self.dead_letters = DeadLettersOperations(caller)
         self.diagnose = DiagnoseOperations(caller)
+        self.docs = DocsOperations(caller)
         self.faces = FacesOperations(caller)
         self.journal = JournalOperations(caller)
         self.messages = MessagesOperations(caller)

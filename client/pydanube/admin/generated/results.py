@@ -581,6 +581,18 @@ class DiagnosisResult(Result):
     took_ms: float
 
 
+class DocsSection(Result):
+    page: str
+    title: str
+    section: str
+    text: str
+
+
+class FoundSections(Result):
+    items: list[DocsSection]
+    pages: list[str] | None
+
+
 class FrozenFace(Result):
     call_id: str = ""
     plan_id: str = ""

@@ -16,6 +16,7 @@ from pydanube.admin.generated.operations import (
     ConsumersOperations,
     DeadLettersOperations,
     DiagnoseOperations,
+    DocsOperations,
     FacesOperations,
     JournalOperations,
     MessagesOperations,
@@ -149,6 +150,12 @@ class SyncDiagnoseOperations(InLoop[DiagnoseOperations]):
     producer = Blocking(DiagnoseOperations.producer)
     subscription = Blocking(DiagnoseOperations.subscription)
     topic = Blocking(DiagnoseOperations.topic)
+
+
+class SyncDocsOperations(InLoop[DocsOperations]):
+    """`admin.docs`"""
+
+    search = Blocking(DocsOperations.search)
 
 
 class SyncFacesOperations(InLoop[FacesOperations]):
@@ -379,6 +386,7 @@ class SyncAdmin:
         self.consumers = SyncConsumersOperations(loop, admin.consumers)
         self.dead_letters = SyncDeadLettersOperations(loop, admin.dead_letters)
         self.diagnose = SyncDiagnoseOperations(loop, admin.diagnose)
+        self.docs = SyncDocsOperations(loop, admin.docs)
         self.faces = SyncFacesOperations(loop, admin.faces)
         self.journal = SyncJournalOperations(loop, admin.journal)
         self.messages = SyncMessagesOperations(loop, admin.messages)

@@ -1,0 +1,23 @@
+"""The pages that the package ships, for `docs.search` and `danube://docs/{page}`: those for users, not for contributors."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+SHIPPED: Final = (
+    "quickstart", "faq", "concepts", "delivery", "python", "administration", "ai-administration", "javascript",
+    "connect", "connectors", "spark", "data-formats", "operating", "upgrading", "security", "cluster", "operations",
+    "reference", "interface",
+)  # fmt: skip
+
+
+@cache
+def page_text(page: str) -> str:
+    """Return the Markdown of one of `SHIPPED`. The wheel has copies, a clone its own `docs/`."""
+    shipped = files("pydanube_admin") / "pages" / f"{page}.md"
+    if shipped.is_file():
+        return shipped.read_text(encoding="utf-8")
+    return (Path(__file__).resolve().parents[3] / "docs" / f"{page}.md").read_text(encoding="utf-8")
