@@ -277,4 +277,9 @@ def _step(step: dict[str, Any], profile: Profile) -> dict[str, Any]:
     if operation.plans_itself or general not in TOOLS:
         return step
     call = {**where, "operation": operation.name, "arguments": arguments}
-    return step | {"tool": general, "arguments": call}
+    fenced = step.get("untrusted", {}).get("arguments")
+    if fenced is None:
+        return step | {"tool": general, "arguments": call}
+    # Of the call that is made: put in place of its arguments, the fenced ones make it whole.
+    untrusted = step["untrusted"] | {"arguments": {"arguments": arguments | fenced}}
+    return step | {"tool": general, "arguments": call, "untrusted": untrusted}

@@ -15,7 +15,8 @@ async def robot(
     said: list[dict[str, Any]] = []
 
     async def call(step: dict[str, Any]) -> list[dict[str, Any]]:
-        result = await client.call_tool(step["tool"], step["arguments"])
+        fenced = step.get("untrusted", {}).get("arguments", {})  # names that could be sentences stand there
+        result = await client.call_tool(step["tool"], {**step["arguments"], **fenced})
         body = result.structured_content or {}
         said.append(body)
         if "plan_token" in body:  # what was planned is applied
