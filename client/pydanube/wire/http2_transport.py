@@ -31,9 +31,9 @@ class Http2Transport:
         token: TokenSource | None = None,
         tls: Tls | None = None,
         principal: str | None = None,
-        keepalive_s: float = KEEPALIVE_S,
+        keepalive_s: float | None = None,
     ) -> None:
-        self._keepalive_s = keepalive_s
+        self._keepalive_s = KEEPALIVE_S if keepalive_s is None else keepalive_s
         target, secure = parse_url(url)
         self._url = url
         if target.startswith(UNIX):
