@@ -210,7 +210,6 @@ class Broker(BrokerParts):
             journal = journal_id(self.journal.folder)
             take_over = self.settings.cluster.on_loss == "take_over"
             record = ChainRecord(store, BrokerId(self.data_dir.broker_id), journal, take_over=take_over)
-            self.spawn(self._claim(record))
         self.chain.attach(self.journal, self.hub, record_from=None if record is None else record.begins_at)
         self.hub.on_fenced = self.health.fence
         self.hub.stores = lambda: self.chain.is_needed
@@ -238,15 +237,6 @@ class Broker(BrokerParts):
                 await self.storing.begin(needed=False)
             except Retryable:  # the record is closing
                 self.storing.want(needed=False)
-
-    @staticmethod
-    async def _claim(record: ChainRecord) -> None:
-        """Make the journal record this journal's. A former journal of this broker has none of its topics any more."""
-        while True:
-            try:
-                return await record.claim()
-            except ClusterError:
-                await asyncio.sleep(MAINTENANCE_S)
 
     def _hold_by_lease(self, record: ChainRecord, registration: Registration) -> None:
         """Acknowledge only records of the chain while the lease is over, if others take over then (`on_loss`)."""

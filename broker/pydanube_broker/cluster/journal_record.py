@@ -93,12 +93,9 @@ def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) 
     journal = own.number
     if found is not None and found.state is JournalState.CLOSING:
         return found
-    if found is None:
-        return JournalRecord(journal=journal, term=1)
-    if found.journal != journal:
-        # The chain of the former journal may have topics that this one lacks. The record stays until the start has found
-        # that there are none (`claimed`). Otherwise the start fails, and other brokers take them over.
-        return found if found.copies else claimed(found, journal)
+    if found is None or found.journal != journal:
+        # A term is never used twice under a broker's id, even with another journal
+        return JournalRecord(journal=journal, term=1 if found is None else found.term + 1)
     copies = found.copies and (own.is_needed or not is_start)
     return replace(
         found,
@@ -108,11 +105,6 @@ def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) 
         copies=copies,
         on_loss="" if is_start else found.on_loss,
     )
-
-
-def claimed(found: JournalRecord, journal: int) -> JournalRecord:
-    """Return the record for another journal of its broker. A term is never used twice under a broker's id."""
-    return JournalRecord(journal=journal, term=found.term + 1)
 
 
 def taken_over(found: JournalRecord, topics: Collection[TopicId]) -> JournalRecord:

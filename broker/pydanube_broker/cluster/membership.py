@@ -89,8 +89,6 @@ class MemberRecord(JsonRecord):
     copies: Annotated[bool, UNLESS_DEFAULT] = False  # topics move to it by copies, which older builds lack
     # It rebuilds topics from the chain of a lost owner's journal, which older builds do not
     inherits: Annotated[bool, UNLESS_DEFAULT] = False
-    # Id of its journal. "": it is alone, or of an older build
-    journal: Annotated[str, UNLESS_DEFAULT] = ""
     # Bytes copied since its start, and progress of current copies by topic id, by which the leader detects hanging moves
     copied_bytes: Annotated[int, UNLESS_DEFAULT] = 0
     copying: Annotated[Mapping[str, Progress] | None, UNLESS_DEFAULT] = None
@@ -369,7 +367,6 @@ class Membership:
             metadata_format=METADATA_FORMAT,
             copies=self._ttl_ms is not None,
             inherits=self._ttl_ms is not None,
-            journal="" if self._journal is None else str(self._journal.number),
             copied_bytes=self._copied[0],
             copying=self._copied[1],
         )

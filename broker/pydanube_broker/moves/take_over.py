@@ -143,11 +143,7 @@ class TakeOvers:
         Does nothing while heirs are at work. Raises as `fence`.
         """
         under_way, left = await self._places(broker_id)
-        member = office.members.get(broker_id)
-        # With another journal, such as an empty one, its start fails while topics are left
-        waiting = any(TopicId(int(each)) in left for each in found.record.topics)
-        is_back = member is not None and (not waiting or member.journal in ("", str(found.record.journal)))
-        after = settled(found.record, is_back=is_back, under_way=under_way, left=left)
+        after = settled(found.record, is_back=broker_id in office.members, under_way=under_way, left=left)
         if after != found.record:
             await self._write(office, broker_id, found, after)
             log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})

@@ -11,7 +11,7 @@ from pydanube_storage.metadata.errors import GuardFailed
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import BrokerId
-from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, claimed
+from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 
 
 class ChainRecord:
@@ -41,13 +41,6 @@ class ChainRecord:
         )
         return record.term if record.state is JournalState.OPEN else None
 
-    async def claim(self) -> None:
-        """Make the record this journal's, once it is known that no topic is in a former journal of this broker.
-
-        Raises `MetadataUnavailable`, and `Unavailable` while topics of the former journal are taken over.
-        """
-        await self._change(lambda found: found, is_claim=True)
-
     async def waits(self) -> None:
         """Record that the topics of this broker wait for it, because its chain lacks what its disk has."""
         await self._change(lambda found: replace(found, on_loss=""))
@@ -62,23 +55,18 @@ class ChainRecord:
         if record.state is not JournalState.OPEN:
             raise Unavailable("other brokers read the chain of this journal: nothing of it is deleted now")
 
-    async def _change(
-        self, change: Callable[[JournalRecord], JournalRecord], *, is_claim: bool = False
-    ) -> JournalRecord:
+    async def _change(self, change: Callable[[JournalRecord], JournalRecord]) -> JournalRecord:
         """Change the record while it is open and of this journal; return the result. Raises `MetadataUnavailable`."""
         while True:
             item = await self._metadata.get(self._key)
             if item is None:
                 raise Unavailable(f"this broker has no record {self._key} yet")
             found = JournalRecord.from_json(item.value, key=self._key)
-            own = found
             if found.journal != self._journal:
-                if not is_claim or found.state is JournalState.CLOSING:
-                    raise Unavailable(f"{self._key} names another journal of this broker")
-                own = claimed(found, self._journal)
-            if own.state is not JournalState.OPEN:
+                raise Unavailable(f"{self._key} names another journal of this broker")
+            if found.state is not JournalState.OPEN:
                 return found
-            after = change(own)
+            after = change(found)
             if after == found:
                 return found
             try:
