@@ -25,7 +25,7 @@ class Receipt(NamedTuple):
         partition: index, None for a topic without partitions.
         offset: within the partition.
         append_time: by the broker's clock, UTC.
-        durability: `fsynced`, `replicated` or `memory`, reached when the receipt was written.
+        durability: `fsynced`, `stored` or `memory`, reached when the receipt was written.
         duplicate: a retry of a message that the log already held. The offset is that of the first time.
     """
 

@@ -269,3 +269,22 @@ async def test_durability_that_is_raised_counts_once_everything_is_stored(
         assert await heir.port.set_durability("t", "fsynced")
         assert not (await assignment(cluster)).stored
         assert (await publish(cluster, SECOND))[1] == "fsynced"
+
+
+async def test_all_brokers_end_and_start_again(etcd: EtcdMembers, tmp_path: Path) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST)
+        async with anyio.create_task_group() as group:
+            for n in (1, 2, 3):
+                group.start_soon(cluster.stop, n)
+        async with anyio.create_task_group() as group:
+            for n in (1, 2, 3):
+                group.start_soon(cluster.start, n)
+        await cluster.all_know_all()
+        await until(lambda: cluster.serves_name("t"))
+        assert await publish(cluster, SECOND) == (10, "stored")
+        assert await read_all(cluster, "t", 17) == FIRST + SECOND
+        await lost(cluster, next(n for n, each in cluster.brokers.items() if each is cluster.owner("t")))
+        await until(lambda: cluster.serves_name("t"))
+        assert await publish(cluster, THIRD) == (17, "stored")
