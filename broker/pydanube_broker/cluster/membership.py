@@ -276,8 +276,6 @@ class Membership:
         key = keys.journal_key(self._broker_id)
         item = await change.read(key)
         found = None if item is None else JournalRecord.from_json(item.value, key=key)
-        if found is not None and found.journal != journal.number and found.is_needed_by_heirs:
-            raise _journal_is_gone(self._broker_id)
         record = registered(found, journal, is_start=is_start)
         if record != found:
             change.put(key, record)
@@ -381,18 +379,6 @@ def was_removed(broker_id: BrokerId, tail: str = _ONCE_MORE) -> Fenced:
         f"broker {broker_id} was removed from the cluster, and its topics went to others: it takes nothing more. {tail}. "
         "Give a new broker an empty --data-dir",
         broker_id=str(broker_id),
-    )
-
-
-def _journal_is_gone(broker_id: BrokerId) -> Conflict:
-    return Conflict(
-        f"the journal of broker {broker_id} is another one than its copy in the object store: its folder was lost or "
-        "replaced. When its lease has ended, within 10 s, other brokers take its stored topics over from that copy: start "
-        "it again when they have. If it is refused even then, fsynced topics are left: take them over with "
-        "topics.take_over, or give a new broker an empty --data-dir and remove this one with brokers.remove",
-        broker_id=str(broker_id),
-        reason="journal_is_gone",
-        retryable=False,
     )
 
 

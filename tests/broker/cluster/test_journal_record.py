@@ -20,7 +20,6 @@ from pydanube_broker.cluster.journal_record import (
     taken_over,
 )
 from pydanube_broker.cluster.membership import Membership
-from pydanube_core.errors import Conflict
 from pydanube_core.facts import BrokerAddress
 from pydanube_storage.metadata import Put
 
@@ -73,25 +72,6 @@ def test_start_of_a_broker_that_stores_topics_keeps_its_chain() -> None:
     assert registered(opened(), stores, is_start=True) == opened()
     assert not registered(opened(), OwnJournal(number=JOURNAL), is_start=True).copies
     assert not registered(opened(), replace(stores, number=5), is_start=True).copies, "another journal"
-
-
-@pytest.mark.anyio
-async def test_start_with_another_journal_waits_for_the_heirs_of_the_first(
-    store: MemoryStore, clock: ManualClock
-) -> None:
-    key = keys.journal_key(BrokerId(1))
-    await store.transact([Put(key, opened().to_json())])
-    for there in (opened(), closing()):
-        await store.transact([Put(key, there.to_json())])
-        with pytest.raises(Conflict, match="its folder was lost") as refused:
-            async with membership(store, clock, 5):
-                pass
-        assert refused.value.details["reason"] == "journal_is_gone"
-        assert await stored(store) == there
-    gone = settled(closing(), is_back=False, under_way=(), left={})
-    await store.transact([Put(key, gone.to_json())])
-    async with membership(store, clock, 5):
-        assert await stored(store) == JournalRecord(journal=5, term=gone.term + 1)
 
 
 @pytest.mark.anyio
