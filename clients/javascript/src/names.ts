@@ -31,11 +31,9 @@ export function partitionCount(topic: string, concrete: readonly string[]): numb
   return concrete.length || undefined;
 }
 
-const encoder = new TextEncoder();
-
 /** @internal The partition of a key: FNV-1a, 64 bits, of its UTF-8, modulo the count, as in the other Danube clients. */
 export function partitionOf(key: string, count: number): number {
   let hash = 0xcbf29ce484222325n;
-  for (const byte of encoder.encode(key)) hash = BigInt.asUintN(64, (hash ^ BigInt(byte)) * 0x100000001b3n);
+  for (const byte of Buffer.from(key)) hash = BigInt.asUintN(64, (hash ^ BigInt(byte)) * 0x100000001b3n);
   return Number(hash % BigInt(count));
 }

@@ -95,7 +95,9 @@ export class Producer {
     const places = new Places(whole("maxPending", options.maxPending, 1, 1_000_000, 1_000), waiting);
     const deadline = Date.now() + OPEN_TIMEOUT_MS;
     const { signal } = options;
-    const count = asked ?? (await partitionsOf(connections, topic, deadline, signal));
+    const there = await partitionsOf(connections, topic, deadline, signal); // fewer: another producer may be making them
+    if (there !== undefined && (asked ?? there) < there) throw invalid("partitions", asked, `${topic} has ${there}, by which keys are routed`);
+    const count = asked ?? there;
     const lanes = count === undefined
       ? [new Lane(connections, events, { ...common, topic, name }, places.take)]
       : Array.from({ length: count }, (_, index) =>

@@ -371,10 +371,11 @@ test("close ends what waits for its next try", async (t) => {
   broker.streaming = (call) => call.write(delivered("/default/t", 0));
   const consumer = await client.subscribe({ topic: "t", subscription: "s" });
   const message = await consumer.next();
-  Object.assign(broker.answers, { createProducer: later, topicPartitions: later, ack: later });
-  const waiting = [client.createProducer({ topic: "t", partitions: 1 }), client.subscribe({ topic: "t", subscription: "s2" }), message.ack()];
+  const { topicPartitions } = broker.answers;
+  Object.assign(broker.answers, { createProducer: later, ack: later, topicPartitions: (request) => (request.topic.endsWith("late") ? later() : topicPartitions(request)) });
+  const waiting = [client.createProducer({ topic: "t" }), client.subscribe({ topic: "late", subscription: "s2" }), message.ack()];
   const ends = Promise.allSettled(waiting);
-  await until(() => ["createProducer", "topicPartitions", "ack"].every((each) => broker.count(each) > 0));
+  await until(() => broker.count("createProducer") === 1 && broker.count("topicPartitions") === 3 && broker.count("ack") === 1);
   const begun = Date.now();
   await client.close({ timeoutMs: 0 });
   assert.deepEqual((await ends).map(({ reason }) => reason.code), ["CLOSED", "CLOSED", "CLOSED"]);

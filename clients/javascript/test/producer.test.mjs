@@ -371,3 +371,13 @@ test("what never left is refused, though the way back failed in an unknown way",
   };
   await assert.rejects(producer.send("a"), { code: "INTERNAL", outcome: "refused" });
 });
+
+test("fewer partitions than the topic has are refused: a key would go to another one than from other clients", async (t) => {
+  const { broker, client } = await pair(t);
+  broker.answers.topicPartitions = ({ topic }) => ({ requestId: 0n, partitions: [0, 1, 2].map((n) => `${topic}-part-${n}`) });
+  await assert.rejects(client.createProducer({ topic: "t", partitions: 2 }), (error) => error.code === "INVALID_ARGUMENT" && error.details.field === "partitions");
+  assert.equal(broker.count("createProducer"), 0);
+  await client.createProducer({ topic: "t", partitions: 3 });
+  await client.createProducer({ topic: "t", partitions: 4 });
+  assert.equal(broker.count("createProducer"), 7);
+});
