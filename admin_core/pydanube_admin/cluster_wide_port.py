@@ -41,6 +41,7 @@ from pydanube_core.facts import (
     TrafficFacts,
     sums_of_parts,
 )
+from pydanube_core.links import LinkFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.ops_call import call_request
 
@@ -122,6 +123,7 @@ _JOINS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "set_failure_policy": _nothing,
     "resolve_position": _merged,
     "topic_ranges": _merged,
+    "seal_mirror": _merged,
     "cursors": _merged,
     "compare_cursors": _differences,
     "forecast_failure_policy": sum,
@@ -145,6 +147,7 @@ ASKED: Final = _AT_OWNERS | {
     "status",
     "producers",
     "consumers",
+    "links",
     "disconnect",
     "loads",
     "diagnose_cluster",
@@ -365,6 +368,10 @@ class ClusterWidePort:
     async def consumers(self) -> Sequence[SessionFacts]:
         """Return the consumers of every broker that answers."""
         return _all_of((await self._everywhere("consumers")).values())
+
+    async def links(self) -> Sequence[LinkFacts]:
+        """Return the links at every broker that answers."""
+        return _all_of((await self._everywhere("links")).values())
 
     async def disconnect(self, session_id: str) -> bool:
         """Close the connection at its broker. A session id belongs to one broker."""

@@ -38,6 +38,7 @@ from pydanube_broker.journal import Disk, HelperPreparer, Journal, JournalOption
 from pydanube_broker.journal.helper import HelperSyncer, InlineSyncer
 from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.journal.recovery import Recovered
+from pydanube_broker.links.links import ClusterLinks
 from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.alert_webhook import AlertWebhook
 from pydanube_broker.observation.watch import Observation
@@ -46,15 +47,17 @@ from pydanube_broker.port import BrokerPort
 from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
 from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
-from pydanube_broker.relay.relay import join, open_relay
+from pydanube_broker.relay.link import Links
+from pydanube_broker.relay.relay import client_context, join, open_relay
 from pydanube_broker.rpc.certificates import port_certificates
 from pydanube_broker.rpc.connection_limits import places, raise_limit
 from pydanube_broker.rpc.hot import Route, StreamReply
 from pydanube_broker.rpc.own_server import OwnServer
 from pydanube_broker.security.locks import open_locks
 from pydanube_broker.services.consume import ConsumeStream
-from pydanube_broker.services.copy_stream import COPY, CopyStream, wires
+from pydanube_broker.services.copy_stream import COPY, copy_stream, wires
 from pydanube_broker.services.health import HealthService
+from pydanube_broker.services.mirror import MIRROR, MIRRORED, MirroredService, SourceCluster, mirror_stream
 from pydanube_broker.services.official import OfficialServices
 from pydanube_broker.services.publish import PublishStream
 from pydanube_broker.services.resolve import match, resolve
@@ -295,6 +298,12 @@ class Broker(BrokerParts):
         )
         stack.callback(self.official.close)
         self.relay = open_relay(self.registry, settings, self.spawn)
+        sources = Links(self.spawn, lambda: client_context(settings.tls))
+        stack.callback(sources.close)
+        self.links = ClusterLinks(
+            self.registry, store, lambda link: SourceCluster(sources, link), self.registry.catalog.aside
+        )
+        self.metrics.link_lags, self.metrics.link_logs = self.links.lags, self.links.counts
         self.letters = RelayedDeadLetters(self.registry, self.relay)
         self.engine.dead_letters = DeadLetterDesk(self.letters.targets, self.spawn, lambda: self.broker_url)
         await self._bind(stack)
@@ -352,6 +361,7 @@ class Broker(BrokerParts):
         """Start the tasks that run until the broker stops."""
         self.spawn(self._maintain())
         self.spawn(self.following.run())
+        self.spawn(self.links.run())
         if self.relay is not None:
             open_wire = wires(self.relay, self.ownership.url_of)
             self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire, self.chain))
@@ -436,7 +446,10 @@ class Broker(BrokerParts):
                 streams={
                     STREAM["Publish"].path: self._publish_stream,
                     STREAM["Consume"].path: self._consume_stream,
-                    COPY: lambda reply: CopyStream(reply, self.relay, self.moves),
+                    MIRROR: lambda reply: mirror_stream(
+                        reply, self.access, self.registry, self.engine.worker_threads
+                    ),
+                    COPY: lambda reply: copy_stream(reply, self.relay, self.moves),
                 },
                 cold={
                     APPEND: self.letters.append,
@@ -445,6 +458,9 @@ class Broker(BrokerParts):
                             **({OPS["Call"].path: self._call} if server.ops_on_grpc_port else {}),
                             STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
                             STREAM["Match"].path: partial(match, self.access),
+                            MIRRORED: MirroredService(
+                                self.access, self.registry, lambda: self.tier.cluster
+                            ).call,
                             **registry,
                             **self.official.cold,
                         }

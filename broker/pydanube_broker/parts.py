@@ -15,6 +15,7 @@ from pydanube_broker.admin_state import AdminState
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
+from pydanube_broker.links.links import ClusterLinks
 from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.observation.load_meter import LoadMeter
@@ -58,6 +59,7 @@ class BrokerParts:
     hub: Hub
     journal: Journal
     letters: RelayedDeadLetters
+    links: ClusterLinks
     registry: Registry
     access: TopicAccess
     admin_state: AdminState

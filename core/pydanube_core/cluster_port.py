@@ -48,6 +48,7 @@ from pydanube_core.facts import (
     TrafficFacts,
     UnusedFacts,
 )
+from pydanube_core.links import LinkFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges, TopicKey
 from pydanube_core.quotas import QuotasPort
 from pydanube_core.schema_facts import SchemasPort
@@ -133,6 +134,12 @@ class MetadataPort(Protocol):
         """Restore the topic that a change deleted, with messages and cursors, and return its name. Idempotent.
 
         Raises `TopicNotFound` if nothing is kept any more, `NameReused`, `NamespaceNotFound`.
+        """
+
+    async def open_mirror(self, topic: str, copied_until: Mapping[str, int]) -> None:
+        """Make a sealed mirror a topic of this cluster, which producers write from these offsets of its logs on.
+
+        Raises `TopicNotFound`.
         """
 
     async def topic_policies(self, topic: str) -> PolicyFacts: ...
@@ -408,6 +415,12 @@ class TopicPort(Protocol):
     ) -> Mapping[str, Any]:
         """Write a range to a file on the broker's machine: {path, messages, bytes}."""
 
+    async def seal_mirror(self, topic: str) -> Mapping[str, int]:
+        """End the copies into a mirror, and return log → offset behind what is copied. Durable on return.
+
+        Copying goes on after half a minute, unless `open_mirror` comes first. Raises `TopicNotFound`, `InvalidArgument`.
+        """
+
     async def replay_topic(
         self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
     ) -> Sequence[Mapping[str, Any]]:
@@ -501,6 +514,9 @@ class EachBrokerPort(Protocol):
     async def producers(self) -> Sequence[SessionFacts]: ...
 
     async def consumers(self) -> Sequence[SessionFacts]: ...
+
+    async def links(self) -> Sequence[LinkFacts]:
+        """Return every declared link, with the mirrors of the logs that this broker owns."""
 
     async def disconnect(self, session_id: str) -> bool:
         """Close a producer's or consumer's connection, and return whether there was one. The client may reconnect."""

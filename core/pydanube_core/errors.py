@@ -245,6 +245,10 @@ class ConnectorNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No connector of that name."""
 
 
+class LinkNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
+    """There is no link of that name."""
+
+
 class PlanNotFound(Fatal, grpc=GrpcStatus.NOT_FOUND, exit=1):
     """No plan of that id."""
 
@@ -299,6 +303,10 @@ class PortInUse(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
 
 class DataDirLocked(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
     """Another broker uses the data directory."""
+
+
+class Diverged(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
+    """A mirror does not continue its source: the source was restored to an older state, or made again."""
 
 
 class DataDirForeign(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=1):
@@ -479,6 +487,10 @@ class Frozen(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
 
 class AuditUnavailable(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
     """The audit record cannot be written."""
+
+
+class MirrorReadOnly(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=4):
+    """The topic is the mirror of another cluster's, and only its link writes it."""
 
 
 class PermissionDenied(Fatal, grpc=GrpcStatus.PERMISSION_DENIED, exit=4):

@@ -229,6 +229,7 @@ class TopicFacts:
     # Of the chain of its owner's journal, which all topics there share
     requests_per_hour: int | None = None
     bytes_per_hour: int | None = None
+    mirror_of: str | None = None  # link and topic of the source, as eu:/default/orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

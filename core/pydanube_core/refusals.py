@@ -13,6 +13,7 @@ from pydanube_core.errors import (
     AlreadyExists,
     Conflict,
     InvalidArgument,
+    MirrorReadOnly,
     NameReused,
     PermissionDenied,
     SubscriptionNotFound,
@@ -62,6 +63,36 @@ def system_is_kept(name: str, *, field: str = "topic") -> PermissionDenied:
         "admin.audit_retention says how long the audit is kept",
         field=field,
         value=name,
+    )
+
+
+def mirror_is_read_only(topic: str, link: str) -> MirrorReadOnly:
+    """Return the error for a producer or an administrator that would change the mirror of another cluster's topic."""
+    return MirrorReadOnly(
+        f"{topic} is a mirror, which only the link {link} writes: change the source, or fail the topic over "
+        f"(`danube links fail-over {link} --topics {topic}`)",
+        field="topic",
+        value=topic,
+        topic=topic,
+        link=link,
+    )
+
+
+def not_a_mirror(topic: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{topic} is no mirror: it was failed over already, or was never one", field="topics", value=topic
+    )
+
+
+def mirrored_cursor(topic: str, subscription: str, link: str) -> MirrorReadOnly:
+    """Return the error for a consumer, or a cursor's move, of a mirrored subscription."""
+    return MirrorReadOnly(
+        f"subscription {subscription} of {topic} follows the source of the link {link} until the topic is failed over: read "
+        "the mirror by a subscription of another name",
+        field="subscription",
+        value=subscription,
+        topic=topic,
+        link=link,
     )
 
 

@@ -113,9 +113,10 @@ TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
     "security": frozenset({"security", "roles", "bindings", "tokens", "audit", "faces"}),
     "connectors": frozenset({"connectors"}),
     "docs": frozenset({"docs"}),
+    "links": frozenset({"links"}),
 }
 #: groups that no profile lists, because few conversations are about them. Their set does, and the general tools reach them
-BY_SET_ONLY: Final = frozenset({"connectors", "docs"})
+BY_SET_ONLY: Final = frozenset({"connectors", "docs", "links"})
 
 
 def parse_toolsets(text: str | None) -> frozenset[str]:

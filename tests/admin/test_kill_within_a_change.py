@@ -60,6 +60,10 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("connectors.pause", {"connector": "runs"}),
     ("connectors.resume", {"connector": "rests"}),
     ("connectors.delete", {"connector": "runs"}),
+    ("links.create", {"link": "new", "source": "danube://127.0.0.1:9", "topics": "/default/*"}),
+    ("links.pause", {"link": "runs"}),
+    ("links.resume", {"link": "rests"}),
+    ("links.delete", {"link": "runs"}),
 ]
 
 # A lone broker has nowhere to move to; an undone rebalance, the same code as an undone move: test_balancing_brokers.py.

@@ -209,6 +209,10 @@ async def made_for(core: AdminCore, name: str) -> dict[str, Any]:
                 await result(
                     core, "connectors.create", **OPERATIONS["connectors.create"].examples[0].arguments
                 )
+        case _ if name.startswith("links.") and name != "links.create":
+            known = [each["link"] for each in (await result(core, "links.list"))["items"]]
+            if arguments["link"] not in known:
+                await result(core, "links.create", **OPERATIONS["links.create"].examples[0].arguments)
         case _ if "namespace" in arguments:
             arguments["namespace"] = "default"
     return arguments

@@ -306,6 +306,8 @@ NO_ROADS: Final = {
     "/danube.stream.Stream/Consume": "reads; its dead letters are walked",
     "/danube.stream.Stream/Match": "names",
     "/danube.stream.Stream/Copy": "brokers of the cluster only, by its secret: a topic as it is to its next owner",
+    "/danube.stream.Stream/Mirror": "reads",
+    "/danube.stream.Stream/Mirrored": "names",
     "/danube.ConsumerService/Subscribe": "reads",
     "/danube.ConsumerService/ReceiveMessages": "reads",
     "/danube.ConsumerService/Ack": "moves a cursor",

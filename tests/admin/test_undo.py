@@ -43,6 +43,9 @@ async def fill(cluster: Administered) -> None:
     for connector in ("runs", "rests"):
         await cluster("connectors.create", connector=connector, definition=SINK)
     await cluster("connectors.pause", connector="rests")
+    for link in ("runs", "rests"):
+        await cluster("links.create", link=link, source="danube://127.0.0.1:9", topics="/default/*")
+    await cluster("links.pause", link="rests")
 
 
 @pytest.fixture
@@ -74,6 +77,10 @@ async def state(cluster: Administered) -> dict[str, Any]:
         described = await cluster("connectors.describe", connector=item["connector"])
         described.pop("generation")  # grows with an undo too
         found[f"connector {item['connector']}"] = described
+    for item in (await cluster("links.list"))["items"]:
+        described = await cluster("links.describe", link=item["link"])
+        shown = ("source", "patterns", "start", "rename", "token_file", "created_at")
+        found[f"link {item['link']}"] = [described[name] for name in shown], item["state"] == "paused"
     found["cursors"] = {
         f"{topic.name} {pump.name}": (pump.cursor.floor, pump.cursor.acknowledged)
         for topic in cluster.broker.registry.topics
@@ -124,6 +131,10 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("connectors.pause", {"connector": "runs"}),
     ("connectors.resume", {"connector": "rests"}),
     ("connectors.delete", {"connector": "rests"}),
+    ("links.create", {"link": "new", "source": "danube://127.0.0.1:9", "topics": "/default/*"}),
+    ("links.pause", {"link": "runs"}),
+    ("links.resume", {"link": "rests"}),
+    ("links.delete", {"link": "rests"}),
 ]
 
 
@@ -330,7 +341,7 @@ async def test_no_change_displaces_one_that_can_be_undone(
     cluster: Administered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What destroys has room of its own; the first is undone however many came after it."""
-    monkeypatch.setattr(change_records, "MAX_CHANGES", 20)
+    monkeypatch.setattr(change_records, "MAX_CHANGES", 24)
     monkeypatch.setattr(change_records, "SWEEP_MS", 0)
     deleted = await cluster.apply("topics.delete", topic="orders")
     made = [

@@ -83,6 +83,10 @@ METHODS: Final = {
         "data:consume", TOPIC, open=stream_pb.OpenConsumer(topic=TOPIC, subscription="s")
     ),
     "danube.stream.Stream/Copy": _of(BROKERS, TOPIC),
+    "danube.stream.Stream/Mirror": _of(
+        "data:mirror", TOPIC, topic=stream_pb.CopyTopic(topic_id=7, follow=True, topic=TOPIC)
+    ),
+    "danube.stream.Stream/Mirrored": _of("data:mirror", TOPIC, patterns=["/shop/*"]),
     # operations: each of them, by the table above
     "danube.ops.Ops/Call": _of(KNOWN, operation="security.whoami"),
     # schemas have no namespace: whoever is known reads them

@@ -58,7 +58,9 @@ class Assistant:
     @classmethod
     async def start(cls, admin_url: str, token: str) -> Assistant:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DANUBE_")}
-        words = command_line("mcp", "--admin", admin_url, "--profile", "full", "--toolsets", "connectors")
+        words = command_line(
+            "mcp", "--admin", admin_url, "--profile", "full", "--toolsets", "connectors,links"
+        )
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *words, env={**environment, "DANUBE_TOKEN": token}, stdin=pipe, stdout=pipe, limit=8 << 20

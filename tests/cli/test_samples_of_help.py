@@ -33,6 +33,7 @@ REGISTERED = (
 )
 AUDITOR = "roles create auditor --permissions audit:read,topics:read"
 CONNECTOR = "connectors create orders-delta --definition 'connector = \"my_sinks:Delta\"'"
+LINK = "links create eu --source danube://127.0.0.1:9 --topics '/default/*'"
 BINDING = "bindings create ann-orders ann --roles producer,consumer --scope topic --resource '/shop/orders*'"
 LETTER = "messages publish orders-dead --payload a --attributes x-original-topic=/default/orders,x-original-subscription=billing"
 POISONED = "subscriptions set-failure-policy orders billing --poison-policy dead_letter --dead-letter-topic orders-dead"
@@ -43,6 +44,7 @@ PREPARED: dict[str, tuple[str, ...]] = {
         f"connectors.{verb}": (CONNECTOR,)
         for verb in ("delete", "describe", "errors", "offsets", "pause", "restart", "resume", "set")
     },
+    **{f"links.{verb}": (LINK,) for verb in ("delete", "describe", "fail_over", "pause", "resume")},
     "dead_letters.list": (POISONED,),
     "dead_letters.replay": (
         "topics create orders-dead",
@@ -75,6 +77,7 @@ PREPARED: dict[str, tuple[str, ...]] = {
 ABSENT: dict[str, tuple[str, ...]] = {
     "namespaces.create": ("namespaces delete shop --yes",),
     "connectors.create": ("connectors delete orders-delta --yes",),
+    "links.create": ("links delete eu --yes",),
     "roles.create": ("roles delete auditor --yes",),
     "topics.create": ("topics delete orders --yes",),
     "subscriptions.create": ("subscriptions delete orders billing --yes",),

@@ -24,6 +24,8 @@ SCRAPES_S = 60.0
 WITHOUT_SERIES = {
     "danube_dropped_messages_total",
     "danube_grpc_connections_closed_total",
+    "danube_link_lag_messages",
+    "danube_link_logs",
     "danube_quota_felt_total",
     "danube_security_refused_total",
 }

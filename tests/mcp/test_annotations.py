@@ -57,7 +57,7 @@ async def world() -> AsyncIterator[tuple[Administered, Client]]:
         await cluster("subscriptions.create", topic="orders", subscription="connect-rests")
         await cluster("topics.configure_schema", topic="orders", schema_subject="orders-value")
         async with (
-            build_server(cluster.url, profile="full", toolsets="connectors,docs") as server,
+            build_server(cluster.url, profile="full", toolsets="connectors,docs,links") as server,
             Client(server) as client,
         ):
             yield cluster, client
@@ -67,6 +67,7 @@ READS: Final[dict[str, Any]] = {
     "topic": "orders", "subscription": "billing", "subject": "orders-value", "schema_id": "1", "namespace": "default",
     "operation": "topics.list", "query": "delete topic", "plan_id": "p1", "task_id": "t1", "id": "1",
     "schema_type": "json_schema", "schema_definition": SCHEMA, "key": "k", "connector": "runs",
+    "link": "runs",
 }  # fmt: skip
 # Reports read telemetry in a process of their own, for a minute: what they do is tested with them.
 READ_TOOLS: Final = [t for t, o in TOOLS.items() if o.effect.value == "read" and o.group != "reports"]
@@ -130,6 +131,11 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "connectors.delete": {"connector": "runs"},
     "connectors.reset_offsets": {"connector": "rests"},
     "connectors.set_offsets": {"connector": "rests", "place": "/default/orders", "position": "latest"},
+    "links.create": {"link": "new", "source": "danube://127.0.0.1:9", "topics": "/default/*"},
+    "links.pause": {"link": "runs"},
+    "links.resume": {"link": "rests"},
+    "links.delete": {"link": "runs"},
+    "links.fail_over": {"link": "runs"},
     "tokens.create": {"name": "t"},
     "tokens.rotate": {},
     "tokens.revoke": {},

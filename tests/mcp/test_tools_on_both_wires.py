@@ -59,7 +59,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def client(admin_url: str, mode: str) -> AsyncIterator[Client]:
     async with (
-        build_server(admin_url, profile="full", toolsets="connectors,docs") as server,
+        build_server(admin_url, profile="full", toolsets="connectors,docs,links") as server,
         Client(server, mode=mode) as client,
     ):
         # In memory, a client that may choose takes the newest.
@@ -280,7 +280,9 @@ async def test_a_read_only_server_hides_and_refuses_what_changes(
 ) -> None:
     with anyio.fail_after(60):
         async with (
-            build_server(admin_url, profile="full", toolsets="connectors,docs", read_only=True) as server,
+            build_server(
+                admin_url, profile="full", toolsets="connectors,docs,links", read_only=True
+            ) as server,
             Client(server, mode=mode) as client,
         ):
             offered = {tool.name for tool in (await client.list_tools()).tools}

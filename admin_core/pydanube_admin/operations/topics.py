@@ -115,6 +115,7 @@ class TopicDescription(Result):
     kept_failure_policies: dict[str, dict[str, Any]]  # of subscriptions that are not there yet, by name
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
     created_at: str
+    mirror_of: str | None  # link and topic of the source, if only a link writes it
     parts: list[TopicPart] = Field(default_factory=list)
 
 

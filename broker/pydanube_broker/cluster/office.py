@@ -148,6 +148,11 @@ class Office:
         return self._mine
 
     @property
+    def changes(self) -> int:
+        """The number of changes of assignments and members that this broker has seen."""
+        return self._changes
+
+    @property
     def members(self) -> Mapping[BrokerId, MemberRecord]:
         """The brokers that are registered now."""
         return self._members

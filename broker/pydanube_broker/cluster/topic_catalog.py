@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydanube_core.errors import Conflict, NameReused, TopicNotFound
 from pydanube_core.facts import Grace, UnusedFacts
+from pydanube_core.links import LINEAGE, MIRROR
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import single_partition, system_is_kept
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Revision
@@ -226,6 +227,33 @@ class TopicCatalog:
         if durability is not None:
             changes["durability"] = durability
         await self._update(topic, lambda settings: changes)
+        return self._logs(topic)
+
+    async def set_option(self, topic: TopicName, name: str, value: Any) -> list[TopicRecord]:
+        """Set one of a topic's options, or remove it with None. Returns the topics with a log. Raises `TopicNotFound`."""
+
+        def decided(settings: TopicSettings) -> Mapping[str, Any]:
+            others = {key: each for key, each in settings.options.items() if key != name}
+            return {"options": others if value is None else {**others, name: value}}
+
+        await self._update(topic, decided)
+        return self._logs(topic)
+
+    async def fail_over(self, topic: TopicName, copied_until: Mapping[str, int]) -> list[TopicRecord]:
+        """Take the mark of a mirror from a topic, and add its source to the topic's lineage. Idempotent.
+
+        Returns the topics with a log. Raises `TopicNotFound`.
+        """
+
+        def decided(settings: TopicSettings) -> Mapping[str, Any]:
+            options = dict(settings.options)
+            mark = options.pop(MIRROR, None)
+            if mark is not None:
+                written = {**mark, "until": dict(copied_until)}
+                options[LINEAGE] = [*options.get(LINEAGE, ()), written]
+            return {"options": options}
+
+        await self._update(topic, decided)
         return self._logs(topic)
 
     async def decide_schema(

@@ -1,13 +1,14 @@
 """The messages of `danube.stream.Stream/Copy` (`danube_stream.proto`), as values. Pure.
 
-A target requests rounds. The answers of a round are `Start`, chunks of pieces, and at the end `End` or `Failure`.
+A target requests rounds. The answers of a round are `Start`, chunks of pieces, and at the end `End` or `Failure`. A
+round that follows its topic has `Marks` between them, and no `End`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pydanube_core.errors import ClusterError, CorruptObject
 
@@ -28,6 +29,10 @@ class Round:
         first: None for the first round, which begins at the first offset that the object store does not have.
         last: whether this is the last round. The owner has closed the topic, and the last piece has its state.
         credit: the topic's first credit in bytes.
+        follow: whether the round follows the topic without an end, for a mirror in another cluster. Its pieces include
+            messages that only the object store has.
+        topic: with `follow`, the topic's name, by which the caller's right is checked.
+        previous_time_ms: append time of the mirror's last batch, which ends at `first`. 0: not known.
     """
 
     topic_id: int
@@ -36,6 +41,9 @@ class Round:
     first: int | None
     last: bool
     credit: int
+    follow: bool = False
+    previous_time_ms: int = 0
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,36 @@ class Start:
     topic_id: int
     number: int
     size: int
+
+
+class SessionMark(NamedTuple):
+    """A producer session, as the source's journal has it."""
+
+    producer_id: int
+    epoch: int
+    token: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The present state of a topic that a round follows.
+
+    Attributes:
+        start: offset of the first message.
+        end: one past the newest committed message.
+        time_ms: append time of the newest message.
+        cursors: by subscription, encoded snapshots of the cursors that changed since the last marks.
+        sessions: the producer sessions that changed since.
+    """
+
+    topic_id: int
+    number: int
+    start: int
+    end: int
+    time_ms: int
+    cursors: Mapping[str, bytes]
+    sessions: Sequence[SessionMark]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +129,7 @@ class Failure:
 
 
 Request: TypeAlias = Round | Grant | Leave
-Answer: TypeAlias = Start | Chunk | End | Failure
+Answer: TypeAlias = Start | Marks | Chunk | End | Failure
 
 
 def chunks_of(piece: Piece, number: int) -> Iterator[Chunk]:

@@ -1,7 +1,8 @@
 """The source of copies: answers the rounds that one peer requests, for many topics on one stream.
 
 Each round is a task. It reads a piece, sends its chunks as credit and the stream's buffer allow, and reads the next one.
-So a round holds one piece in memory, and a stream at most `_PIECES`. A round beyond `MOST_ROUNDS` is refused.
+So a round holds one piece in memory, and a stream at most `_PIECES`. A round beyond the stream's maximum is refused. A
+round that follows its topic then waits for more (`following`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NoReturn
 
 from pydanube_core.errors import ClusterError, Internal, Overloaded
 
 from pydanube_broker.copying.credit import SenderCredit
+from pydanube_broker.copying.following import Follower, check_continues, next_piece
 from pydanube_broker.copying.messages import (
     Answer,
     Chunk,
@@ -29,6 +31,7 @@ from pydanube_broker.copying.messages import (
     chunks_of,
 )
 from pydanube_broker.copying.pace import Pace
+from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.reading import pieces_of
 from pydanube_broker.topics.topic import Topic
 from pydanube_broker.worker_threads import WorkerThreads
@@ -36,6 +39,8 @@ from pydanube_broker.worker_threads import WorkerThreads
 log = logging.getLogger("pydanube.copying")
 
 MOST_ROUNDS: Final = 512  # concurrent rounds of a stream: a drain moves 200 topics concurrently
+MOST_FOLLOWED: Final = 20_000  # the same of a link's stream, where most rounds are quiet
+_MARKS_S: Final = 1.0  # between two marks of a topic that is followed
 _PIECES: Final = 16
 
 #: returns the topic of a round, or raises `ClusterError` if the peer may not copy it
@@ -49,6 +54,7 @@ class Source:
         permit: see `Permit`.
         send: queues an answer.
         writable: returns whether the stream's buffer has room. The caller calls `wake` when that may have changed.
+        most: maximum of concurrent rounds.
     """
 
     def __init__(
@@ -58,8 +64,12 @@ class Source:
         *,
         send: Callable[[Answer], None],
         writable: Callable[[], bool],
+        most: int = MOST_ROUNDS,
     ) -> None:
         self._permit = permit
+        self._most = most
+        self._followers: set[Follower] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._worker_threads = worker_threads
         self._send = send
         self._writable = writable
@@ -74,8 +84,8 @@ class Source:
         match request:
             case Round():
                 self._leave(request.topic_id)
-                if len(self._rounds) >= MOST_ROUNDS:
-                    error = Overloaded(f"{MOST_ROUNDS} topics are being copied on this stream")
+                if len(self._rounds) >= self._most:
+                    error = Overloaded(f"{self._most} topics are being copied on this stream")
                     self._send(Failure(request.topic_id, request.number, error))
                     return
                 self._credit.open(request.topic_id, request.credit)
@@ -107,6 +117,8 @@ class Source:
         answer: Answer
         try:
             topic = await self._permit(request)
+            if request.follow:
+                await self._follow(topic, request)
             missing = topic.journal_bytes(request.first or 0)
             self._send(Start(topic_id, number, missing))
             self._slow_down(topic, request, missing)
@@ -146,14 +158,57 @@ class Source:
                     piece = await anext(pieces, None)
                     if piece is None:
                         break
-                    for chunk in chunks_of(piece, request.number):
-                        await self._send_chunk(chunk)
-                        sent += len(chunk.data)
+                    sent += await self._send_piece(piece, request.number)
                     end = piece.end_offset
                     topic.keep_slow()
         if (pace := self._paces.get(request.topic_id)) is not None:
             pace.rate_bytes_s = int(sent / max(1e-3, time.monotonic() - begun_s))
         return end
+
+    async def _send_piece(self, piece: Piece, number: int) -> int:
+        """Send a piece. Return its size in bytes."""
+        sent = 0
+        for chunk in chunks_of(piece, number):
+            await self._send_chunk(chunk)
+            sent += len(chunk.data)
+        return sent
+
+    async def _follow(self, topic: Topic, request: Round) -> NoReturn:
+        """Send what the topic has and gets, until it is closed or the round is left. Raises the error that ends it."""
+        at = await check_continues(topic, request, self._worker_threads)
+        follower = Follower(topic)
+        topic.listeners.add(follower)
+        self._followers.add(follower)
+        if self._timer is None:
+            self._look_later()
+        try:
+            while True:
+                follower.more.clear()
+                if topic.closed is not None:
+                    raise topic.closed
+                if (marks := follower.due_marks(request.number)) is not None:
+                    self._send(marks)
+                if at >= topic.commit:
+                    await follower.more.wait()
+                    continue
+                async with self._pieces:
+                    piece = await next_piece(topic, at, self._worker_threads)
+                    if piece is not None:
+                        await self._send_piece(piece, request.number)
+                        at = piece.end_offset
+        finally:
+            topic.listeners.discard(follower)
+            self._followers.discard(follower)
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_MARKS_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for follower in self._followers:
+            follower.look()
+        if self._followers:
+            self._look_later()
 
     async def _send_chunk(self, chunk: Chunk) -> None:
         while not (self._credit.may_send(chunk.topic_id) and self._writable()):

@@ -3,7 +3,7 @@
 A round fails if it receives nothing for `STALL_S`. If a stream is lost, its rounds fail, and the next round opens
 another stream. The data that wait for a slow sink are bounded by the credit of its topic and do not block other topics.
 
-The sink of a move is `Arrival`, which writes to the journal. Mirrors (issue 42) do not have a sink yet.
+The sink of a move is `Arrival`, which writes to the journal. The sink of a mirror is its topic (`links.pull`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from pydanube_core.errors import ClusterError, CorruptObject, Unavailable
 
@@ -27,6 +27,7 @@ from pydanube_broker.copying.messages import (
     Failure,
     Grant,
     Leave,
+    Marks,
     Request,
     Round,
     Start,
@@ -39,6 +40,10 @@ _IDLE_S: Final = 30.0  # a stream without rounds is closed after this time
 Sink = Callable[[Piece], Awaitable[None]]
 #: called with the bytes that a round is about to bring. It may raise `ClusterError` to refuse them
 Begun = Callable[[int], None]
+#: called with the state of a topic that a round follows
+Marked = Callable[[Marks], None]
+#: a broker of this cluster, or the address of one of another cluster
+Owner: TypeAlias = BrokerId | str
 
 
 class Wire(Protocol):
@@ -59,7 +64,7 @@ class Answers(Protocol):
 
 
 #: opens a stream to a broker without waiting. A later failure is reported by `lost`
-OpenWire = Callable[[BrokerId, Answers], Wire]
+OpenWire = Callable[[Any, Answers], Wire]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +81,12 @@ class Copies:
     def __init__(self, open_wire: OpenWire) -> None:
         self.copied_bytes = 0
         self._open_wire = open_wire
-        self._streams: dict[BrokerId, _Stream] = {}
+        self._streams: dict[Owner, _Stream] = {}
         self._numbers = count(1)
 
     async def round(
         self,
-        owner: BrokerId,
+        owner: Owner,
         topic_id: int,
         revision: int,
         first: int | None,
@@ -89,10 +94,17 @@ class Copies:
         *,
         last: bool = False,
         begun: Begun = lambda size: None,
+        marked: Marked | None = None,
+        previous_time_ms: int = 0,
+        topic: str = "",
     ) -> Copied:
         """Copy a topic from its owner, from offset `first` on (see `messages.Round`). A topic has one round at a time.
 
         After a cancellation or an error, the sink may have some of the pieces.
+
+        Args:
+            marked: given if the round is to follow the topic. It then ends only with an error.
+            previous_time_ms, topic: see `messages.Round`.
 
         Raises:
             Unavailable: the owner cannot be reached, or sent nothing for `STALL_S`.
@@ -111,13 +123,20 @@ class Copies:
                     first=first,
                     last=last,
                     credit=TOPIC_BYTES,
+                    follow=marked is not None,
+                    previous_time_ms=previous_time_ms,
+                    topic=topic,
                 )
             )
             while True:
-                answer = await mine.next()
+                # A topic that is followed may be quiet. The connection's PINGs find out whether its owner is there.
+                answer = await mine.next(STALL_S if marked is None else None)
                 match answer:
                     case Start(_, _, expected):
                         begun(expected)
+                    case Marks():
+                        if marked is not None:
+                            marked(answer)
                     case Chunk(_, _, data):
                         self.copied_bytes += len(data)
                         size += len(data)
@@ -140,14 +159,14 @@ class Copies:
             stream.close_round(topic_id, mine)
             self._close_when_idle(owner, stream)
 
-    def _stream(self, owner: BrokerId) -> _Stream:
+    def _stream(self, owner: Owner) -> _Stream:
         stream = self._streams.get(owner)
         if stream is None or stream.error is not None:
             stream = self._streams[owner] = _Stream(owner)
             stream.wire = self._open_wire(owner, stream)
         return stream
 
-    def _close_when_idle(self, owner: BrokerId, stream: _Stream) -> None:
+    def _close_when_idle(self, owner: Owner, stream: _Stream) -> None:
         def close() -> None:
             if not stream.rounds and self._streams.get(owner) is stream and stream.used == used:
                 del self._streams[owner]
@@ -176,22 +195,22 @@ class _Round:
         self.answers.append(answer)
         self._more.set()
 
-    async def next(self) -> Answer:
-        """Return the next answer. Raises `Unavailable`: none came for `STALL_S`."""
+    async def next(self, stall_s: float | None) -> Answer:
+        """Return the next answer. Raises `Unavailable`: none came for so many seconds."""
         if not self.answers:
             self._more.clear()
             try:
-                async with asyncio.timeout(STALL_S):
+                async with asyncio.timeout(stall_s):
                     await self._more.wait()
             except TimeoutError:
-                raise Unavailable(f"the owner sent nothing for {STALL_S:g} s", cause="stalled") from None
+                raise Unavailable(f"the owner sent nothing for {stall_s:g} s", cause="stalled") from None
         return self.answers.popleft()
 
 
 class _Stream:
     """A stream to one owner, and its rounds by topic."""
 
-    def __init__(self, owner: BrokerId) -> None:
+    def __init__(self, owner: Owner) -> None:
         self.wire: Wire | None = None
         self.rounds: dict[int, _Round] = {}
         self.error: ClusterError | None = None

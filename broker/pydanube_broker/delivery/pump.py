@@ -19,6 +19,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine, Refusal
 from pydanube_core.errors import ClusterError, ConsumerBusy, LimitReached
 from pydanube_core.facts import Redelivery
+from pydanube_core.refusals import mirrored_cursor
 
 from pydanube_broker.delivery.attendance import Attendance
 from pydanube_broker.delivery.cursor_moves import CursorMoves
@@ -27,7 +28,7 @@ from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.sender import Sender
 from pydanube_broker.journal import Kind
 from pydanube_broker.outcome import OutcomeCallback
-from pydanube_broker.subscription.cursor import CursorSnapshot, encode_delta
+from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.subscription.effects import (
     Activated,
     Blocked,
@@ -42,7 +43,7 @@ from pydanube_broker.subscription.holdings import REJOIN_MS
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.planning import failing, worst_failure
 from pydanube_broker.subscription.policy import PoisonPolicy
-from pydanube_broker.subscription.ranges import Range
+from pydanube_broker.subscription.ranges import Range, subtract
 from pydanube_broker.subscription.routes.key_slots import SLOTS
 from pydanube_broker.subscription.statistics import BlockedBy, SubscriptionStatistics
 from pydanube_broker.subscription.subscription import Subscription
@@ -88,6 +89,7 @@ class SubscriptionPump:
         self.due_at_ms: int | None = None
         self.dirty = False
         self.closed: ClusterError | None = None
+        self.follows = False  # the source's cursor, as long as the topic is a mirror
         self.delivered = 0
         self.attendance = Attendance(self.links)
         self.moves = CursorMoves()
@@ -184,7 +186,10 @@ class SubscriptionPump:
     # -- consumers -------------------------------------------------------------------------------------------
 
     def core(self) -> Subscription:
+        """Return the core, made if needed. Raises `MirrorReadOnly`: the cursor follows the source's."""
         if self._core is None:
+            if self.follows and self.topic.link is not None:
+                raise mirrored_cursor(self.topic.name, self.name, self.topic.link)
             self._core = Subscription.restore(
                 self.type,
                 self.topic.state.cursors[self.subscription_id],
@@ -348,6 +353,23 @@ class SubscriptionPump:
         self._perform(core.seek(offset, self.engine.deadlines.now_ms()))
         self.moves.note(before, self.cursor_state(now_ms()), by=by)
         self.changed()
+
+    def follow(self, cursor: CursorSnapshot) -> None:
+        """Take the cursor of the source's subscription. Ignored if this one does not follow it, or no longer does."""
+        known = self.topic.state.cursors[self.subscription_id]
+        if not self.follows or self._core is not None or self.closed is not None or cursor == known:
+            return
+        same = cursor.generation == known.generation
+        delta = CursorDelta(
+            generation=cursor.generation,
+            floor=cursor.floor,
+            acknowledged=tuple(subtract(cursor.acknowledged, known.acknowledged if same else ())),
+            attempts=cursor.attempts,
+        )
+        body = encode_cursor_body(self.subscription_id, encode_delta(delta))
+        self._cursor_position = self.topic.append_record(Kind.CURSOR, body)
+        self.topic.state.cursors[self.subscription_id] = apply_deltas(known, [delta])
+        self.topic.changes.note(self.key)
 
     def place(self, cursor: CursorSnapshot) -> None:
         """Restore a former state of the cursor. Messages trimmed since stay acknowledged."""

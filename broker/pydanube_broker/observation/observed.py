@@ -6,6 +6,7 @@ from typing import Protocol
 
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
+from pydanube_broker.links.links import ClusterLinks
 from pydanube_broker.observation.cluster_viewing import BalanceResult
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.settings.sections import Settings
@@ -25,6 +26,7 @@ class Observed(Protocol):
     chain: JournalChain
     health: Health
     metrics: BrokerMetrics
+    links: ClusterLinks
     data_dir: DataDir
     settings: Settings
     told: BalanceResult

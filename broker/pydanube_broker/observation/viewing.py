@@ -320,6 +320,8 @@ class Viewer:
             clock_steps=CLOCK.steps,
             clocks_apart=CLOCK.contradiction(),
             clock_ahead_s=round((CLOCK.apart_most() or ("", 0))[1] / 1000, 1),
+            links=observed.links.troubles(),
+            mirror_gaps=observed.links.gaps(),
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:

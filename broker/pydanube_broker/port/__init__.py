@@ -13,6 +13,7 @@ from pydanube_broker.port.administration import AdministrationPart
 from pydanube_broker.port.balance import BalancePart
 from pydanube_broker.port.brokers import BrokersPart
 from pydanube_broker.port.diagnosis import DiagnosisPart
+from pydanube_broker.port.links import LinksPart
 from pydanube_broker.port.messages import MessagesPart
 from pydanube_broker.port.objects import ObjectsPart
 from pydanube_broker.port.sessions import SessionsPart
@@ -29,6 +30,7 @@ class BrokerPort(
     SessionsPart,
     ObjectsPart,
     MessagesPart,
+    LinksPart,
     AdministrationPart,
     BalancePart,
 ):

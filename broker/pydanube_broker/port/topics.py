@@ -15,6 +15,7 @@ from pydanube_core.facts import (
     UnusedFacts,
     sums_of_parts,
 )
+from pydanube_core.links import mirror_of
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import deleted_meanwhile
@@ -145,12 +146,14 @@ class TopicsPart(Administration):
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         self._broker.health.check_publish()
+        self._broker.registry.check_no_mirror(TopicName.parse(topic))
         await add_partitions(self._broker.registry, TopicName.parse(topic), partitions)
 
     async def drop_partitions(self, topic: str, partitions: int, *, held: Sequence[UnusedFacts]) -> None:
         await self._broker.registry.drop_partitions(TopicName.parse(topic), partitions, held=held)
 
     async def truncate_topic(self, topic: str, offsets: Mapping[str, int]) -> None:
+        self._broker.registry.check_no_mirror(TopicName.parse(topic))
         parts = [p for p in self._broker.registry.known_parts(TopicName.parse(topic)) if p.name in offsets]
         for part in parts:
             part.trim(min(offsets[part.name], part.commit))
@@ -236,6 +239,7 @@ class TopicsPart(Administration):
             kept_failure_policies=self.kept_failure_policies(topic.name),
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
+            mirror_of=mirror_of(record.settings.options),
             **self._stored(topic),
         )
 
@@ -272,6 +276,7 @@ class TopicsPart(Administration):
             **sums_of_parts(parts),
             policies=dict(settings.policies),
             schema=settings.schema,
+            mirror_of=mirror_of(settings.options),
         )
 
 

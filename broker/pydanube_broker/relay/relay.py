@@ -316,7 +316,7 @@ def open_relay(
     """Make the relay of a broker among several from its settings. Returns None for a lone broker."""
     if not registry.ownership.several:
         return None
-    links = Links(spawn, lambda: _client_context(settings.tls))
+    links = Links(spawn, lambda: client_context(settings.tls))
     return Relay(registry, links, streams=settings.server.connect_url is not None)
 
 
@@ -327,7 +327,7 @@ async def join(relay: Relay | None, store: MetadataStore, stack: AsyncExitStack)
         await relay.join(store)
 
 
-def _client_context(tls: Tls) -> ssl.SSLContext:
+def client_context(tls: Tls) -> ssl.SSLContext:
     """Return the TLS context for calls to other brokers: it trusts `client_ca` and the system's authorities."""
     context = ssl.create_default_context(cafile=None if tls.client_ca is None else Path(tls.client_ca))
     context.set_alpn_protocols(["h2"])

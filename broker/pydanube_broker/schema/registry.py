@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 import anyio
-from pydanube_core.errors import Conflict, SchemaInvalid
+from pydanube_core.errors import Conflict, SchemaInvalid, SchemaMismatch
 from pydanube_core.recent import RecentDict
 from pydanube_core.schema_facts import RegistrationFacts
 from pydanube_storage.metadata import MAX_VALUE_BYTES, GuardFailed, MetadataStore, Write
@@ -398,6 +398,50 @@ class SchemaRegistry:
         known = await self._changed(spec.subject, decide)
         return self.index.version(known.schema_id, spec.version)
 
+    async def mirror(
+        self, spec: SubjectSpec, schema_id: int, versions: Sequence[tuple[VersionSpec, bytes, bytes | None]]
+    ) -> None:
+        """Take a subject of another cluster, with its id and its versions as they are. Idempotent.
+
+        Raises:
+            SchemaMismatch: the name or the id has another content here. Nothing has changed.
+        """
+        await self.know(spec.subject)
+        key = keys.subject_key(spec.subject)
+
+        async def decide(change: Change) -> None:
+            change.unchanged(self.index.subject_table, key)
+            known = self.index.find_subject(spec.subject)
+            holder = self.index.find_subject_by_id(schema_id)
+            if holder is not None and holder.subject != spec.subject:
+                raise _collides(
+                    spec.subject, f"its id {schema_id} is that of the subject {holder.subject!r} here"
+                )
+            if known is not None and known.schema_id != schema_id:
+                raise _collides(spec.subject, f"it has the id {known.schema_id} here, and {schema_id} there")
+            missing = []
+            for version, definition, descriptors in versions:
+                present = self.index.find_version(schema_id, version.version)
+                if present is None:
+                    missing.append((version, definition, descriptors))
+                elif (present.spec.fingerprint, present.spec.schema_type) != (
+                    version.fingerprint,
+                    version.schema_type,
+                ):
+                    raise _collides(spec.subject, f"its version {version.version} has another content here")
+            wanted = replace(
+                spec,
+                last_version=max(spec.last_version, 0 if known is None else known.spec.last_version),
+                identity=schema_id,
+            )
+            if missing or known is None or known.spec != wanted:
+                for each in missing:
+                    change.write(*stored(*each))
+                change.put(key, wanted)
+
+        async with self.turns.of(spec.subject):
+            await self._change(spec.subject, decide)
+
     # -- the store -----------------------------------------------------------------------------------------------
 
     async def _changed(
@@ -450,6 +494,14 @@ class SchemaRegistry:
                 return await anyio.to_thread.run_sync(timed, limiter=self._threads)
             finally:
                 self._charge(sum(spent_s))
+
+
+def _collides(subject: str, why: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the subject {subject!r} cannot be mirrored: {why}. Delete the one here, or leave its topics out of the link",
+        field="subject",
+        value=subject,
+    )
 
 
 def _facts(schema_id: int, spec: VersionSpec, *, is_new: bool) -> RegistrationFacts:

@@ -1,16 +1,18 @@
-"""`danube.stream.Stream/Copy`: both ends, between brokers that prove that they are of one cluster.
+"""`danube.stream.Stream/Copy` and `Mirror`: both ends.
 
-`CopyStream` serves copies of this broker's topics. `open_wire` opens such a stream to another broker.
+Brokers that prove that they are of one cluster copy topics by `Copy`, brokers of another cluster by `Mirror`, as callers
+with the right `data:mirror`. `CopyStream` serves copies of this broker's topics, and `LinkWire` is such a stream to
+another broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
-from pydanube_core.grpc_wire import MessageReader, WireError, decode_metadata, frame
+from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
 from pydanube_core.services import STREAM
 
 from pydanube_broker.cluster.ids import BrokerId
@@ -21,14 +23,16 @@ from pydanube_broker.copying.messages import (
     Failure,
     Grant,
     Leave,
+    Marks,
     Request,
     Round,
+    SessionMark,
     Start,
 )
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
 from pydanube_broker.moves.moves import Moves
-from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link, Links
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.relay.relayed_call import error_in
@@ -42,31 +46,27 @@ if TYPE_CHECKING:
 COPY: Final = STREAM["Copy"].path
 
 
+class OpenSource(Protocol):
+    """Opens the source of a stream's copies. Raises `ClusterError`: the caller may not copy."""
+
+    def __call__(self, *, send: Callable[[Answer], None], writable: Callable[[], bool]) -> Source: ...
+
+
 class CopyStream:
     """One peer's copies (`rpc.hot.HotStream`)."""
 
-    def __init__(self, reply: StreamReply, relay: Relay | None, moves: Moves) -> None:
+    def __init__(self, reply: StreamReply, open_source: OpenSource) -> None:
         self._reply = reply
-        self._relay = relay
-        self._moves = moves
+        self._open_source = open_source
         self._source: Source | None = None
 
     def on_message(self, message: bytes) -> None:
         if self._source is None:
-            self._source = self._moves.source(
-                self._peer(),
+            self._source = self._open_source(
                 send=lambda answer: self._reply.send(_encode_answer(answer)),
                 writable=lambda: self._reply.writable,
             )
         self._source.handle(_decode_request(message))
-
-    def _peer(self) -> BrokerId:
-        """Return the calling broker. Raises `PermissionDenied`: it does not prove its membership."""
-        shown = dict(self._reply.caller.metadata).get(RELAYED.decode())
-        if self._relay is None or self._relay.membership is None or not isinstance(shown, str):
-            raise not_a_member()
-        self._relay.membership.check(shown.encode())
-        return BrokerId(int(shown.partition(".")[0]))
 
     def on_credit(self) -> None:
         if self._source is not None:
@@ -80,17 +80,29 @@ class CopyStream:
             self._source.close()
 
 
-class _LinkWire(Leg):
+def copy_stream(reply: StreamReply, relay: Relay | None, moves: Moves) -> CopyStream:
+    """Serve the copies of another broker of this cluster."""
+
+    def open_source(*, send: Callable[[Answer], None], writable: Callable[[], bool]) -> Source:
+        shown = dict(reply.caller.metadata).get(RELAYED.decode())
+        if relay is None or relay.membership is None or not isinstance(shown, str):
+            raise not_a_member()
+        relay.membership.check(shown.encode())
+        return moves.source(BrokerId(int(shown.partition(".")[0])), send=send, writable=writable)
+
+    return CopyStream(reply, open_source)
+
+
+class LinkWire(Leg):
     """A stream to another broker over a link (`copying.target.Wire`)."""
 
-    def __init__(self, relay: Relay, url: str, answers: Answers) -> None:
+    def __init__(self, links: Links, headers: Headers, url: str, answers: Answers) -> None:
         self._url = url
         self._answers: Answers | None = answers
         self._early: list[Request] = []  # before the link is there
         self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
         self._link: Link | None = None
         self._stream: Stream | None = None
-        headers = relay.make_head(url, COPY)
 
         def go(link: Link | str) -> None:
             if self._answers is None:
@@ -103,7 +115,7 @@ class _LinkWire(Leg):
             for request in early:
                 self.send(request)
 
-        relay.links.reach(url, go)
+        links.reach(url, go)
 
     def send(self, request: Request) -> None:
         if self._link is None or self._stream is None:
@@ -157,15 +169,15 @@ class _NoWire:
 
 def wires(
     relay: Relay, url_of: Callable[[BrokerId], str]
-) -> Callable[[BrokerId, Answers], _LinkWire | _NoWire]:
+) -> Callable[[BrokerId, Answers], LinkWire | _NoWire]:
     """Return a function that opens a copy's stream to a broker. `url_of` returns its address, "" if it has none."""
 
-    def open_wire(broker_id: BrokerId, answers: Answers) -> _LinkWire | _NoWire:
+    def open_wire(broker_id: BrokerId, answers: Answers) -> LinkWire | _NoWire:
         url = url_of(broker_id)
         if not url:
             answers.lost(Unavailable(f"broker {broker_id} is not registered", broker_id=str(broker_id)))
             return _NoWire()
-        return _LinkWire(relay, url, answers)
+        return LinkWire(relay.links, relay.make_head(url, COPY), url, answers)
 
     return open_wire
 
@@ -182,6 +194,9 @@ def _decode_request(message: bytes) -> Request:
                 first=topic.first if topic.HasField("first") else None,
                 last=topic.last,
                 credit=topic.credit,
+                follow=topic.follow,
+                previous_time_ms=topic.previous_time_ms,
+                topic=topic.topic,
             )
         case "credit":
             return Grant(request.credit.topic_id, request.credit.bytes)
@@ -203,6 +218,9 @@ def _encode_request(request: Request) -> bytes:
                 first=request.first,
                 last=request.last,
                 credit=request.credit,
+                follow=request.follow,
+                previous_time_ms=request.previous_time_ms,
+                topic=request.topic,
             )
             return pb.CopyRequest(topic=topic).SerializeToString()
         case Grant(topic_id, count):
@@ -216,6 +234,19 @@ def _encode_answer(answer: Answer) -> bytes:
         case Start(topic_id, number, size):
             start = pb.CopyStart(topic_id=topic_id, round=number, bytes=size)
             return pb.CopyResponse(start=start).SerializeToString()
+        case Marks():
+            marks = pb.CopyMarks(
+                topic_id=answer.topic_id,
+                round=answer.number,
+                start=answer.start,
+                end=answer.end,
+                time_ms=answer.time_ms,
+                cursors=[
+                    pb.CopyCursor(subscription=name, snapshot=each) for name, each in answer.cursors.items()
+                ],
+                sessions=[pb.CopySession(**each._asdict()) for each in answer.sessions],
+            )
+            return pb.CopyResponse(marks=marks).SerializeToString()
         case Chunk(topic_id, number, data, ends_piece):
             chunk = pb.CopyChunk(topic_id=topic_id, round=number, data=data, ends_piece=ends_piece)
             return pb.CopyResponse(chunk=chunk).SerializeToString()
@@ -236,6 +267,20 @@ def _decode_answer(message: bytes) -> Answer:
         case "chunk":
             chunk = answer.chunk
             return Chunk(chunk.topic_id, chunk.round, chunk.data, chunk.ends_piece)
+        case "marks":
+            marks = answer.marks
+            return Marks(
+                topic_id=marks.topic_id,
+                number=marks.round,
+                start=marks.start,
+                end=marks.end,
+                time_ms=marks.time_ms,
+                cursors={each.subscription: each.snapshot for each in marks.cursors},
+                sessions=[
+                    SessionMark(each.producer_id, each.epoch, each.token, each.name)
+                    for each in marks.sessions
+                ],
+            )
         case "end":
             return End(answer.end.topic_id, answer.end.round, answer.end.end)
         case _:

@@ -87,6 +87,7 @@ class Administration(ABC):
         name, parts = self._parts(topic)
         if parts[0].options.parent is not None and name == parts[0].options.topic:
             raise policies_of_a_partition(str(name))
+        self._registry.check_no_mirror(name)
         policies = _changed((await self.topic_policies(topic)).own, changes)
         await self._registry.catalog.update_topic(name, policies=policies)
         for part in parts:

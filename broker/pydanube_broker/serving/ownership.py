@@ -14,6 +14,7 @@ from dataclasses import replace
 import anyio
 from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import BrokerAddress, FailedMoveFacts, MoveFacts
+from pydanube_core.links import MIRROR, link_of
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
@@ -350,7 +351,7 @@ class Ownership:
 
     def _opened(self, record: TopicRecord, place: Assignment) -> Topic:
         level = Durability.STORED if place.stored else Durability.FSYNCED
-        return Topic(
+        topic = Topic(
             record.name,
             self._hub.take_state(record.topic_id),
             self._hub,
@@ -359,6 +360,8 @@ class Ownership:
             epoch=place.epoch,
             durability="memory" if self._memory else level.value,
         )
+        topic.link = link_of(record.settings.options)
+        return topic
 
     async def hold_restorable(self, place: Assignment) -> None:
         """Make a deleted, restorable topic readable for a move. It is not served."""
@@ -392,7 +395,7 @@ class Ownership:
             )
             live.policy = policy
             return live
-        return SubscriptionPump(
+        pump = SubscriptionPump(
             record.name,
             record.subscription_id,
             SubscriptionType(record.type),
@@ -402,6 +405,8 @@ class Ownership:
             start_offset=record.start_offset,
             created_at_ms=record.spec.created_at_ms,
         )
+        pump.follows = MIRROR in record.spec.options
+        return pump
 
     # -- release ---------------------------------------------------------------------------------------------
 

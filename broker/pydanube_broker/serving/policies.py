@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pydanube_core.failure_policy import POLICY_FIELDS
+from pydanube_core.links import link_of
 from pydanube_core.names import SYSTEM_NAMESPACE
 
 from pydanube_broker.cluster.records import TopicRecord
@@ -49,6 +50,10 @@ class Policies:
     def limits_of(self, record: TopicRecord) -> Limits:
         """Return the limits in effect for a topic now."""
         limits = Limits.of(*self.layers(record, record.topic.namespace))
+        if (
+            link_of(record.settings.options) is not None
+        ):  # it follows its source's start, and deletes nothing itself
+            limits = replace(limits, retention_bytes=0, retention_age_s=0, retention_offset=0)
         largest = self._settings.topics.max_message_bytes
         return replace(limits, max_message_size=min(limits.max_message_size or largest, largest))
 
@@ -58,3 +63,4 @@ class Policies:
         if record is not None:
             topic.options = record
             topic.gate.set_limits(self.limits_of(record))
+            topic.link = link_of(record.settings.options)

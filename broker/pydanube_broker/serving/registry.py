@@ -21,9 +21,10 @@ from pydanube_core.errors import (
     StoreUnavailable,
 )
 from pydanube_core.facts import BrokerAddress, Grace, UnusedFacts
+from pydanube_core.links import link_of
 from pydanube_core.names import AUDIT_TOPIC, SYSTEM_NAMESPACE, TopicName
 from pydanube_core.positions import Position
-from pydanube_core.refusals import audit_is_kept, deleted_meanwhile, system_is_closed
+from pydanube_core.refusals import audit_is_kept, deleted_meanwhile, mirror_is_read_only, system_is_closed
 from pydanube_storage.catalog import ObjectCatalog
 from pydanube_storage.metadata import MetadataStore
 
@@ -249,6 +250,13 @@ class Registry:
         if (topic := self._topics.get(name)) is None:
             raise self.not_found(name)
         return topic
+
+    def check_no_mirror(self, name: TopicName) -> None:
+        """Raise `MirrorReadOnly` for a topic that only a link changes."""
+        record = self.catalog.index.partitioned(name) or self.catalog.index.find_topic(name)
+        link = None if record is None else link_of(record.spec.settings.options)
+        if link is not None:
+            raise mirror_is_read_only(str(name), link)
 
     def known_parts(self, name: TopicName) -> Sequence[Topic]:
         """Return the concrete topics of one by index. Raises the errors of `not_found` and `Ownership.check_served`."""

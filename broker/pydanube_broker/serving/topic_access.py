@@ -19,7 +19,15 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
 from pydanube_core.refusals import system_is_closed
-from pydanube_core.security.permissions import AUDIT_READ, CLUSTER, CONSUME, LOOK_UP, PRODUCE, Resource
+from pydanube_core.security.permissions import (
+    AUDIT_READ,
+    CLUSTER,
+    CONSUME,
+    LOOK_UP,
+    MIRROR,
+    PRODUCE,
+    Resource,
+)
 
 from pydanube_broker.cluster.ids import Epoch, TopicId
 from pydanube_broker.cluster.keys import topic_key
@@ -186,6 +194,7 @@ class Action(StrEnum):
     LOOK_UP = "look_up"  # its owner and its partitions
     PRODUCE = "produce"  # write it, and create it if it is missing
     CONSUME = "consume"  # read it, subscribe to it, acknowledge
+    MIRROR = "mirror"  # copy it to another cluster
     SET_SCHEMA = "set_schema"  # bind it to a subject, whose schema all producers must write from then on
 
 
@@ -193,6 +202,7 @@ PERMISSIONS: Final = {
     Action.LOOK_UP: LOOK_UP,
     Action.PRODUCE: PRODUCE,
     Action.CONSUME: CONSUME,
+    Action.MIRROR: MIRROR,
     Action.SET_SCHEMA: "schemas:change",
 }
 
@@ -222,7 +232,7 @@ class TopicAccess:
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
         """Raise `PermissionDenied` if the action is forbidden, `Unauthenticated` if the identity is no longer valid."""
-        if name.is_system and action is Action.PRODUCE:
+        if name.is_system and action in (Action.PRODUCE, Action.MIRROR):
             raise system_is_closed(str(name))
         if self._locks is not None:
             if name.is_system and action is Action.CONSUME:
@@ -233,6 +243,12 @@ class TopicAccess:
         """Check the permission of a stream or of a producer's messages again."""
         if self._locks is not None:
             self.check(called, action, topic.options.topic)
+
+    def check_somewhere(self, called: Called, action: Action, namespace: str) -> None:
+        """Raise as `check` if the action is permitted on no topic of a namespace."""
+        locks, whole = self._locks, Resource(namespace)
+        if locks is not None and not locks.allows_part(called.identity, PERMISSIONS[action], whole):
+            locks.check(called.identity, PERMISSIONS[action], whole)
 
     def may(self, called: Called, action: Action, name: TopicName) -> bool:
         """Return whether the action is permitted. For cases in which a refusal would reveal that something exists."""
@@ -327,6 +343,7 @@ class TopicAccess:
             topic = self._registry.find(parts[0].topic)
         if topic is None:
             raise self._registry.not_found(name)
+        topic.check_open()
         actual = topic.options.dispatch_strategy.value
         if strategy and strategy != actual:
             raise DispatchMismatch(

@@ -331,7 +331,7 @@ class Mcp(Section):
     toolsets: Text | None = Field(
         default=None,
         description="sets of tools to list beside the profile's: of topics, subscriptions, schemas, brokers, messages, "
-        "security, connectors, docs, with commas between",
+        "security, connectors, docs, links, with commas between",
     )
 
 

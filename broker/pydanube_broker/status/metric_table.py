@@ -91,6 +91,8 @@ _DECLARED: Final = (
     _of(_TIER, _GAUGE, "danube_chain_behind_bytes", "bytes of the journal that the chain does not have yet", unit="bytes"),
     _of(_TIER, _GAUGE, "danube_chain_behind_seconds", "age of the oldest of them", unit="s"),
     _of(_TIER, _GAUGE, "danube_chain_fenced", "1 if another broker has taken the chain over"),
+    _of(_BROKER, _GAUGE, "danube_link_lag_messages", "messages that mirrors at this broker lack", "link"),
+    _of(_BROKER, _GAUGE, "danube_link_logs", "logs of mirrors at this broker, by state", "link", "state"),
     _of(_TOPIC, _COUNTER, "danube_topic_messages_in", "messages published since start", "topic"),
     _of(_TOPIC, _COUNTER, "danube_topic_bytes_in", "stored bytes published since start", "topic", unit="bytes"),
     _of(_TOPIC, _GAUGE, "danube_topic_active_producers", "producers connected", "topic"),

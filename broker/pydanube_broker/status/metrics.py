@@ -85,6 +85,8 @@ class BrokerMetrics:
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason)
         self.validations: Counter[tuple[str, str]] = Counter()  # (topic, policy)
         self.validation_failures: Counter[tuple[str, str]] = Counter()  # (topic, reason)
+        self.link_lags: Callable[[], Iterable[tuple[tuple[str, ...], float]]] = tuple
+        self.link_logs: Callable[[], Iterable[tuple[tuple[str, ...], float]]] = tuple
         self.quota_felt: Callable[[], Iterable[tuple[tuple[str, ...], int]]] = tuple
         self.observation_s: dict[str, float] = {"sample": 0.0, "judge": 0.0, "tell": 0.0}
         self.alerts_sent: Counter[str] = Counter()  # requests to webhooks: taken, failed
@@ -155,6 +157,8 @@ class BrokerMetrics:
             "danube_open_alerts": now.open_alerts.items(),
             **{name: within(shown, counter) for name, counter in by_topic.items()},
             "danube_quota_felt": list(self.quota_felt()),
+            "danube_link_lag_messages": list(self.link_lags()),
+            "danube_link_logs": list(self.link_logs()),
             "danube_grpc_calls": list(self.grpc_calls.items()),
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
             "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],

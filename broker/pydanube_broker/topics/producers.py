@@ -80,6 +80,9 @@ class Producers:
     def sessions(self) -> list[ProducerSession]:
         return list(self._sessions.values())
 
+    def find(self, producer_id: int) -> ProducerSession | None:
+        return self._sessions.get(producer_id)
+
     def add(self, producer_id: int, epoch: int, name: str, token: int = 0) -> ProducerSession:
         """Add a session that was opened, or is in a record. The last one with a name holds the name."""
         self.changes += 1

@@ -97,8 +97,13 @@ class JournalRetention:
                 self._hub.give_up(topic_id, self._allowed(topic_id, run.end))
 
     def _allowed(self, topic_id: int, end: int) -> int:
-        """Return the offset up to which to trim a topic: an audit topic only up to its begin, which is moved first."""
+        """Return the offset up to which to trim a topic.
+
+        A mirror is not trimmed, because it follows its source. An audit topic only up to its begin, which is moved first.
+        """
         topic = self._hub.topics.get(topic_id)
+        if topic is not None and topic.link is not None and not self._hub.tiering:
+            return 0
         if topic is None or self._hub.tiering or not topic.options.topic.is_audit:
             return end
         self.wanted[topic_id] = end

@@ -17,12 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
-from pydanube_core.batch import BROKER_PART_BYTES, ProducerPart, broker_part
+from pydanube_core.batch import (
+    BROKER_PART_BYTES,
+    ProducerPart,
+    broker_part,
+    read_broker_part,
+    read_producer_part,
+)
 from pydanube_core.commit_point import safe_position
-from pydanube_core.errors import ClusterError, InvalidArgument, JournalReadOnly
+from pydanube_core.errors import ClusterError, Diverged, InvalidArgument, JournalReadOnly
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
-from pydanube_core.refusals import system_is_closed
+from pydanube_core.refusals import mirror_is_read_only, system_is_closed
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Journal, Kind
@@ -110,7 +116,7 @@ class Topic:
 
     __slots__ = (
         "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
-        "commit", "durability", "gate", "in_store", "is_system", "listeners", "messages_in", "messages_out", "name",
+        "commit", "durability", "gate", "in_store", "is_system", "link", "listeners", "messages_in", "messages_out", "name",
         "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
         "schema", "sessions", "state", "subscriptions",
     )  # fmt: skip
@@ -130,6 +136,7 @@ class Topic:
         self.state = state
         self.options = options  # the catalog's record of the topic
         self.is_system = TopicName.parse(name).is_system
+        self.link: str | None = None  # the link that writes the topic, which is a mirror. None: producers do
         self.durability = durability  # promised by a receipt
         self.in_store = durability == "stored"  # its records count once the object store has them
         self.gate = TopicGate(name, limits, hub.connections)
@@ -233,13 +240,74 @@ class Topic:
         """Return the place of a batch that a retry sends again; None for a new one. Raises as `append`."""
         if self.is_system and not system:
             raise system_is_closed(self.name)
-        if self.closed is not None:
-            raise self.closed
+        self.check_open()
         if not part.producer_id:
             return None
         return self.state.producers.check(
             part.producer_id, part.producer_epoch, part.first_sequence, part.count
         )
+
+    def check_open(self) -> None:
+        """Raise the error for producers of a topic that is closed, or a mirror."""
+        if self.closed is not None:
+            raise self.closed
+        if self.link is not None:
+            raise mirror_is_read_only(self.name, self.link)
+
+    # -- mirrors ---------------------------------------------------------------------------------------------
+
+    def begin_at(self, offset: int) -> None:
+        """Begin a mirror at an offset of its source. What it has below is deleted. Raises the errors of the journal."""
+        state = self.state
+        epoch = max(state.epoch, self.assigned_epoch)
+        body = encode_open_body(epoch, offset)
+        lsn = self._hub.journal.append(Kind.TOPIC_OPEN, self.topic_id, [body])
+        state.epoch, state.opened = epoch, True
+        state.start_offset = max(state.start_offset, offset)
+        state.next_offset = max(state.next_offset, offset)
+        self._hub.trimmed_lsn = lsn
+        self._unsafe.append((lsn, state.next_offset))
+        self._appended(lsn)
+
+    def append_copy(self, batch: bytes | memoryview) -> None:
+        """Append a batch of the mirror's source as it is: at its offsets, with its epoch and its append time.
+
+        Raises `Overloaded`, `DiskFull`, `JournalReadOnly`: nothing was appended.
+        """
+        head, data = bytes(batch[:BROKER_PART_BYTES]), bytes(batch[BROKER_PART_BYTES:])
+        part, sent = read_broker_part(head), read_producer_part(data, verify=False)
+        state, base, end = self.state, part.base_offset, part.last_offset + 1
+        if base < state.next_offset:
+            raise Diverged(
+                f"{self.name} was to get a batch at offset {base}, and {state.next_offset} is next",
+                topic=self.name,
+            )
+        self._hub.journal.check_room(len(data))
+        if not state.opened or state.epoch < self.assigned_epoch:
+            self.open_epoch()
+        lsn = self._hub.journal.append_batch(
+            state.topic_id, head, data, base=base, end=end, count=sent.count, time_ms=part.append_time_ms
+        )
+        state.appended(base, end, sent.count, part.append_time_ms, len(batch))
+        state.producers.appended(
+            sent.producer_id,
+            sent.producer_epoch,
+            sent.first_sequence,
+            sent.count,
+            base,
+            part.append_time_ms,
+        )
+        self._unsafe.append((lsn, end))
+        self._appended(lsn)
+
+    def take_session(self, session: Opening) -> None:
+        """Take a producer session of the source, so that its producer may go on here after a fail-over."""
+        known = self.state.producers.find(session.producer_id)
+        if known is None or (known.epoch, known.token) != (session.epoch, session.token):
+            self.append_record(Kind.SESSION, encode_session_body(session))
+            self.state.producers.add(session.producer_id, session.epoch, session.name, session.token)
+
+    # -- facts of traffic ------------------------------------------------------------------------------------
 
     def sent(self, messages: int, stored_bytes: int) -> None:
         """Count messages sent to a consumer or reader, redeliveries included."""
@@ -326,8 +394,7 @@ class Topic:
         """
         if self.is_system:
             raise system_is_closed(self.name)
-        if self.closed is not None:
-            raise self.closed
+        self.check_open()
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
         try:
             position = self.append_record(Kind.SESSION, encode_session_body(opening))

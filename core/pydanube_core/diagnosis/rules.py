@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from pydanube_core.diagnosis.alerts import Alert
-from pydanube_core.diagnosis.causes import broker, cluster, consumers, messages, pace, quotas, topics
+from pydanube_core.diagnosis.causes import broker, cluster, consumers, links, messages, pace, quotas, topics
 from pydanube_core.diagnosis.findings import (
     Diagnosis,
     Finding,
@@ -58,6 +58,8 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         cluster.cluster_imbalanced,
         cluster.hot_partition,
         cluster.versions_differ,
+        links.link_not_copying,
+        links.mirror_has_a_gap,
     ),
     RuleArea.TOPIC: (
         topics.publish_too_large,

@@ -350,6 +350,16 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkView:
+    """A link with topics that are not copied. `states`: state → how many."""
+
+    link: str
+    states: Mapping[str, int]
+    topics: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     area: ClassVar = RuleArea.BROKER
     settles_at_ms: ClassVar[int | None] = None
@@ -383,6 +393,8 @@ class BrokerView:
     metadata_full: bool = False
     metadata_since_ms: int | None = None
     cluster: ClusterView | None = None  # None: the broker is alone
+    links: tuple[LinkView, ...] = ()
+    mirror_gaps: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # log → offsets
 
     @property
     def impact(self) -> int:

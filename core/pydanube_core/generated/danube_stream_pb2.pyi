@@ -415,20 +415,26 @@ class CopyRequest(_message.Message):
     def __init__(self, topic: _Optional[_Union[CopyTopic, _Mapping]] = ..., credit: _Optional[_Union[CopyCredit, _Mapping]] = ..., leave: _Optional[_Union[CopyLeave, _Mapping]] = ...) -> None: ...
 
 class CopyTopic(_message.Message):
-    __slots__ = ("topic_id", "round", "revision", "first", "last", "credit")
+    __slots__ = ("topic_id", "round", "revision", "first", "last", "credit", "follow", "previous_time_ms", "topic")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     round: int
     revision: int
     first: int
     last: bool
     credit: int
-    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., revision: _Optional[int] = ..., first: _Optional[int] = ..., last: bool = ..., credit: _Optional[int] = ...) -> None: ...
+    follow: bool
+    previous_time_ms: int
+    topic: str
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., revision: _Optional[int] = ..., first: _Optional[int] = ..., last: bool = ..., credit: _Optional[int] = ..., follow: bool = ..., previous_time_ms: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class CopyCredit(_message.Message):
     __slots__ = ("topic_id", "bytes")
@@ -445,16 +451,18 @@ class CopyLeave(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ...) -> None: ...
 
 class CopyResponse(_message.Message):
-    __slots__ = ("chunk", "end", "failure", "start")
+    __slots__ = ("chunk", "end", "failure", "start", "marks")
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     chunk: CopyChunk
     end: CopyEnd
     failure: CopyFailure
     start: CopyStart
-    def __init__(self, chunk: _Optional[_Union[CopyChunk, _Mapping]] = ..., end: _Optional[_Union[CopyEnd, _Mapping]] = ..., failure: _Optional[_Union[CopyFailure, _Mapping]] = ..., start: _Optional[_Union[CopyStart, _Mapping]] = ...) -> None: ...
+    marks: CopyMarks
+    def __init__(self, chunk: _Optional[_Union[CopyChunk, _Mapping]] = ..., end: _Optional[_Union[CopyEnd, _Mapping]] = ..., failure: _Optional[_Union[CopyFailure, _Mapping]] = ..., start: _Optional[_Union[CopyStart, _Mapping]] = ..., marks: _Optional[_Union[CopyMarks, _Mapping]] = ...) -> None: ...
 
 class CopyStart(_message.Message):
     __slots__ = ("topic_id", "round", "bytes")
@@ -465,6 +473,44 @@ class CopyStart(_message.Message):
     round: int
     bytes: int
     def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class CopyMarks(_message.Message):
+    __slots__ = ("topic_id", "round", "start", "end", "time_ms", "cursors", "sessions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CURSORS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    round: int
+    start: int
+    end: int
+    time_ms: int
+    cursors: _containers.RepeatedCompositeFieldContainer[CopyCursor]
+    sessions: _containers.RepeatedCompositeFieldContainer[CopySession]
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., time_ms: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CopyCursor, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[CopySession, _Mapping]]] = ...) -> None: ...
+
+class CopyCursor(_message.Message):
+    __slots__ = ("subscription", "snapshot")
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    subscription: str
+    snapshot: bytes
+    def __init__(self, subscription: _Optional[str] = ..., snapshot: _Optional[bytes] = ...) -> None: ...
+
+class CopySession(_message.Message):
+    __slots__ = ("producer_id", "epoch", "token", "name")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    token: int
+    name: str
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., token: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class CopyChunk(_message.Message):
     __slots__ = ("topic_id", "round", "data", "ends_piece")
@@ -497,3 +543,67 @@ class CopyFailure(_message.Message):
     round: int
     error: bytes
     def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., error: _Optional[bytes] = ...) -> None: ...
+
+class MirroredRequest(_message.Message):
+    __slots__ = ("patterns", "known")
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    known: str
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., known: _Optional[str] = ...) -> None: ...
+
+class MirroredResponse(_message.Message):
+    __slots__ = ("state", "cluster", "topics", "subjects")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    cluster: str
+    topics: _containers.RepeatedCompositeFieldContainer[MirroredTopic]
+    subjects: _containers.RepeatedCompositeFieldContainer[MirroredSubject]
+    def __init__(self, state: _Optional[str] = ..., cluster: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[MirroredTopic, _Mapping]]] = ..., subjects: _Optional[_Iterable[_Union[MirroredSubject, _Mapping]]] = ...) -> None: ...
+
+class MirroredTopic(_message.Message):
+    __slots__ = ("topic", "partitioned", "settings", "partitions", "subscriptions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONED_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitioned: bool
+    settings: bytes
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    subscriptions: _containers.RepeatedCompositeFieldContainer[MirroredSubscription]
+    def __init__(self, topic: _Optional[str] = ..., partitioned: bool = ..., settings: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., subscriptions: _Optional[_Iterable[_Union[MirroredSubscription, _Mapping]]] = ...) -> None: ...
+
+class MirroredSubscription(_message.Message):
+    __slots__ = ("name", "type", "options")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    options: bytes
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., options: _Optional[bytes] = ...) -> None: ...
+
+class MirroredSubject(_message.Message):
+    __slots__ = ("schema_id", "spec", "versions")
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    schema_id: int
+    spec: bytes
+    versions: _containers.RepeatedCompositeFieldContainer[MirroredVersion]
+    def __init__(self, schema_id: _Optional[int] = ..., spec: _Optional[bytes] = ..., versions: _Optional[_Iterable[_Union[MirroredVersion, _Mapping]]] = ...) -> None: ...
+
+class MirroredVersion(_message.Message):
+    __slots__ = ("spec", "definition", "descriptors")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
+    spec: bytes
+    definition: bytes
+    descriptors: bytes
+    def __init__(self, spec: _Optional[bytes] = ..., definition: _Optional[bytes] = ..., descriptors: _Optional[bytes] = ...) -> None: ...

@@ -21,6 +21,7 @@ MOST_DECIDED: Final = 65_536  # decisions that are cached
 LOOK_UP: Final = "data:look_up"
 PRODUCE: Final = "data:produce"
 CONSUME: Final = "data:consume"
+MIRROR: Final = "data:mirror"  # to copy a topic to another cluster, with its cursors and sessions
 ACT_FOR: Final = "security:act_for"  # to make a call for another principal
 TAKE_BACK: Final = "changes:change"  # to undo changes of another principal
 AUDIT_READ: Final = "audit:read"  # also for everything in the namespace system
@@ -30,7 +31,7 @@ ORIGINAL: Final[Mapping[str, frozenset[str]]] = {
     "Lookup": frozenset({LOOK_UP}),
     "Produce": frozenset({LOOK_UP, PRODUCE}),
     "Consume": frozenset({LOOK_UP, CONSUME}),
-    "Replicate": frozenset(),
+    "Replicate": frozenset({LOOK_UP, MIRROR}),
     "ManageNamespace": frozenset({"namespaces:*"}),
     "ManageTopic": frozenset(
         {

@@ -241,6 +241,13 @@ READERS: Final[Mapping[str, Mapping[str, tuple[Place, ...]]]] = {
         "CopyCredit": at(COPY, by="request.credit"),
         "CopyLeave": at(COPY, by="request.leave"),
     },
+    "danube.stream.Stream/Mirror": {
+        "CopyRequest": at(COPY),
+        "CopyTopic": at(COPY, by="topic"),
+        "CopyCredit": at(COPY, by="request.credit"),
+        "CopyLeave": at(COPY, by="request.leave"),
+    },
+    "danube.stream.Stream/Mirrored": {"MirroredRequest": at(f"{SERVICES}mirror.py:MirroredService.call")},
 }
 
 #: methods whose requests are refused as a whole; the answer names the method

@@ -61,6 +61,8 @@ def test_our_own_services_have_the_kinds_of_their_protos() -> None:
         "/danube.stream.Stream/Publish": MethodKind.BIDIRECTIONAL,
         "/danube.stream.Stream/Consume": MethodKind.BIDIRECTIONAL,
         "/danube.stream.Stream/Copy": MethodKind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Mirror": MethodKind.BIDIRECTIONAL,
+        "/danube.stream.Stream/Mirrored": MethodKind.UNARY,
     }
     assert METHODS["/danube.ops.Ops/Call"].kind is MethodKind.UNARY
 

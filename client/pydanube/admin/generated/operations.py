@@ -26,6 +26,7 @@ from pydanube.admin.generated.results import (
     ChangedConnector,
     ChangedDurability,
     ChangedFailurePolicy,
+    ChangedLink,
     ChangedNamespace,
     ChangedOffsets,
     ChangedQuota,
@@ -49,6 +50,7 @@ from pydanube.admin.generated.results import (
     DeadLetterPage,
     DeletedBinding,
     DeletedConnector,
+    DeletedLink,
     DeletedNamespace,
     DeletedRevocation,
     DeletedRole,
@@ -61,6 +63,7 @@ from pydanube.admin.generated.results import (
     Explanation,
     ExportedAudit,
     ExportedObjects,
+    FailedOver,
     FailurePolicyResult,
     FlushedObjects,
     FoundOperations,
@@ -70,6 +73,8 @@ from pydanube.admin.generated.results import (
     JournalDescription,
     LagItem,
     Leader,
+    LinkDescription,
+    LinkItem,
     MayStop,
     MovedCursor,
     MovedTopic,
@@ -698,6 +703,91 @@ class JournalOperations(KeywordsNamed):
     async def describe(self, *, broker_id: str | None = None) -> JournalDescription:
         """Show the segments of the write-ahead log and the topics that keep the oldest from going."""
         return await self._caller.call("journal.describe", locals(), JournalDescription)
+
+
+class LinksOperations(KeywordsNamed):
+    """`admin.links`"""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def create(
+        self,
+        link: str,
+        *,
+        source: str,
+        topics: str,
+        start: str | None = None,
+        rename: str | None = None,
+        token_file: str | None = None,
+        plan_token: str | None = None,
+    ) -> ChangedLink:
+        """Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over."""
+        return await self._caller.call("links.create", locals(), ChangedLink)
+
+    async def plan_create(
+        self,
+        link: str,
+        *,
+        source: str,
+        topics: str,
+        start: str | None = None,
+        rename: str | None = None,
+        token_file: str | None = None,
+    ) -> Plan[ChangedLink]:
+        """What `create` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.create", locals(), ChangedLink)
+
+    async def delete(self, link: str, *, plan_token: str | None = None) -> DeletedLink:
+        """Delete a link's declaration. Its mirrors stay, read-only; a link of the same name and source goes on with them."""
+        return await self._caller.call("links.delete", locals(), DeletedLink)
+
+    async def plan_delete(self, link: str) -> Plan[DeletedLink]:
+        """What `delete` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.delete", locals(), DeletedLink)
+
+    async def describe(self, link: str) -> LinkDescription:
+        """Show a link: source, state, each mirror with its lag, and topics that are not copied, with the reason."""
+        return await self._caller.call("links.describe", locals(), LinkDescription)
+
+    async def fail_over(
+        self, link: str, *, topics: str | None = None, plan_token: str | None = None
+    ) -> FailedOver:
+        """Make mirrors topics of this cluster: they take producers, and their mirrored subscriptions open."""
+        return await self._caller.call("links.fail_over", locals(), FailedOver)
+
+    async def plan_fail_over(self, link: str, *, topics: str | None = None) -> Plan[FailedOver]:
+        """What `fail_over` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.fail_over", locals(), FailedOver)
+
+    async def list(
+        self,
+        *,
+        limit: int | None = None,
+        page: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        top: int | None = None,
+        changed_since: str | None = None,
+    ) -> Page[LinkItem]:
+        """List links to other clusters with state, topics and lag."""
+        return await self._caller.call("links.list", locals(), Page[LinkItem])
+
+    async def pause(self, link: str, *, plan_token: str | None = None) -> ChangedLink:
+        """Stop copying, until the link is resumed. Mirrors stay read-only, and fall behind."""
+        return await self._caller.call("links.pause", locals(), ChangedLink)
+
+    async def plan_pause(self, link: str) -> Plan[ChangedLink]:
+        """What `pause` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.pause", locals(), ChangedLink)
+
+    async def resume(self, link: str, *, plan_token: str | None = None) -> ChangedLink:
+        """Let a paused link copy again, from where it stopped."""
+        return await self._caller.call("links.resume", locals(), ChangedLink)
+
+    async def plan_resume(self, link: str) -> Plan[ChangedLink]:
+        """What `resume` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.resume", locals(), ChangedLink)
 
 
 class MessagesOperations(KeywordsNamed):
@@ -1958,6 +2048,7 @@ class Admin:
         self.docs = DocsOperations(caller)
         self.faces = FacesOperations(caller)
         self.journal = JournalOperations(caller)
+        self.links = LinksOperations(caller)
         self.messages = MessagesOperations(caller)
         self.namespaces = NamespacesOperations(caller)
         self.objects = ObjectsOperations(caller)

@@ -633,6 +633,92 @@ class JournalDescription(Result):
     held_by: list[dict[str, Any]]
 
 
+class ChangedLink(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    link: str
+    paused: bool
+    generation: int
+
+
+class DeletedLink(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    link: str
+    read_only_topics: int
+
+
+class MirrorItem(Result):
+    topic: str
+    source: str
+    state: str
+    why: str | None
+    copied_until: int
+    lag_messages: int | None
+    lag_ms: int | None
+    lag_reason: str | None = None
+    gap: str | None
+
+
+class LeftOutItem(Result):
+    topic: str
+    state: str
+    why: str | None
+
+
+class LinkDescription(Result):
+    link: str
+    source: str
+    state: str
+    why: str | None
+    topics: int
+    not_copied: int
+    lag_messages: int | None
+    lag_ms: int | None
+    copied_until: str | None
+    source_cluster: str | None
+    patterns: list[str]
+    start: str
+    rename: str
+    token_file: str | None
+    created_at: str
+    mirrors: list[MirrorItem]
+    more_mirrors: int
+    left_out: list[LeftOutItem]
+    next_steps: list[str]
+
+
+class FailedOverTopic(Result):
+    topic: str
+    copied_until: dict[str, int]
+    missing_messages: int | None
+    missing_ms: int | None
+
+
+class FailedOver(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    link: str
+    topics: list[FailedOverTopic]
+    missing_messages: int | None
+    missing_ms: int | None
+
+
+class LinkItem(Result):
+    link: str
+    source: str
+    state: str
+    why: str | None
+    topics: int
+    not_copied: int
+    lag_messages: int | None
+    lag_ms: int | None
+    copied_until: str | None
+
+
 class PeekedMessages(Result):
     items: list[MessageItem]
     next_offsets: dict[str, int]
@@ -1437,6 +1523,7 @@ class TopicDescription(Result):
     kept_failure_policies: dict[str, dict[str, Any]]
     topic_schema: dict[str, Any] | None = Field(alias="schema")
     created_at: str
+    mirror_of: str | None
     parts: list[TopicPart] = Field(default_factory=list)
 
 

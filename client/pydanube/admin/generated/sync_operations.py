@@ -19,6 +19,7 @@ from pydanube.admin.generated.operations import (
     DocsOperations,
     FacesOperations,
     JournalOperations,
+    LinksOperations,
     MessagesOperations,
     NamespacesOperations,
     ObjectsOperations,
@@ -172,6 +173,23 @@ class SyncJournalOperations(InLoop[JournalOperations]):
     """`admin.journal`"""
 
     describe = Blocking(JournalOperations.describe)
+
+
+class SyncLinksOperations(InLoop[LinksOperations]):
+    """`admin.links`"""
+
+    create = Blocking(LinksOperations.create)
+    plan_create = Wrapped(Blocking(LinksOperations.plan_create), SyncPlan)
+    delete = Blocking(LinksOperations.delete)
+    plan_delete = Wrapped(Blocking(LinksOperations.plan_delete), SyncPlan)
+    describe = Blocking(LinksOperations.describe)
+    fail_over = Blocking(LinksOperations.fail_over)
+    plan_fail_over = Wrapped(Blocking(LinksOperations.plan_fail_over), SyncPlan)
+    list = Blocking(LinksOperations.list)
+    pause = Blocking(LinksOperations.pause)
+    plan_pause = Wrapped(Blocking(LinksOperations.plan_pause), SyncPlan)
+    resume = Blocking(LinksOperations.resume)
+    plan_resume = Wrapped(Blocking(LinksOperations.plan_resume), SyncPlan)
 
 
 class SyncMessagesOperations(InLoop[MessagesOperations]):
@@ -389,6 +407,7 @@ class SyncAdmin:
         self.docs = SyncDocsOperations(loop, admin.docs)
         self.faces = SyncFacesOperations(loop, admin.faces)
         self.journal = SyncJournalOperations(loop, admin.journal)
+        self.links = SyncLinksOperations(loop, admin.links)
         self.messages = SyncMessagesOperations(loop, admin.messages)
         self.namespaces = SyncNamespacesOperations(loop, admin.namespaces)
         self.objects = SyncObjectsOperations(loop, admin.objects)

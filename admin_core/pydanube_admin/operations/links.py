@@ -1,0 +1,599 @@
+"""Links: topics of another cluster, mirrored here at the same offsets, until they are failed over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+from pydanube_core.errors import AlreadyExists, InvalidArgument, LinkNotFound
+from pydanube_core.links import (
+    LINKS,
+    MOST_LINKS,
+    MOST_PATTERNS,
+    LeftOutFacts,
+    LinkFacts,
+    LinkRecord,
+    MirrorFacts,
+    link_key,
+    source_urls,
+)
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import changed_since, not_a_mirror
+from pydanube_core.topic_pattern import TopicPattern
+from pydanube_core.units import counted, format_time
+
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
+from pydanube_admin.engine.operation import operation
+from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.stored_grants import state_values
+
+CHANGE: Final = "links:change"
+MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
+DIVERGED: Final = frozenset({"diverged", "source_remade"})
+
+NameArgument = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Name of the link")
+]
+TopicsArgument = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=2000, description="Patterns of topics, as /default/*, with commas between"
+    ),
+]
+
+
+class LinkRequest(Request):
+    link: NameArgument
+
+
+class CreateLinkRequest(LinkRequest):
+    source: Annotated[
+        str,
+        Field(
+            min_length=1, max_length=2000, description="Brokers of the source: danube://eu-1:6650,eu-2:6650"
+        ),
+    ]
+    topics: TopicsArgument
+    start: Annotated[
+        str,
+        Field(pattern="^(earliest|latest)$", description="earliest, or latest: only what comes from now on"),
+    ] = "earliest"
+    rename: Annotated[
+        str, Field(max_length=80, pattern="^[A-Za-z0-9_-]*$", description="Prefix of the mirrors' names")
+    ] = ""
+    token_file: Annotated[
+        str | None,
+        Field(max_length=1000, description="File with the token for the source, on each broker's machine"),
+    ] = None
+
+
+class FailOverRequest(LinkRequest):
+    topics: Annotated[
+        str | None,
+        Field(min_length=1, max_length=2000, description="Only these mirrors: patterns with commas between"),
+    ] = None
+
+
+class MirrorItem(Result):
+    topic: str  # a log here
+    source: str
+    state: str  # copying, source_unreachable, source_deleted, source_remade, diverged, failed
+    why: str | None
+    copied_until: int  # the next offset
+    lag_messages: int | None
+    lag_ms: int | None
+    lag_reason: str | None = None
+    gap: str | None  # offsets that the source had deleted before they were copied
+
+
+class LeftOutItem(Result):
+    topic: str  # of the source
+    state: str  # left_out, name_taken, failed_over, source_remade, or the error that prevents its mirror
+    why: str | None
+
+
+class LinkItem(Result):
+    identity: ClassVar = ("link",)
+
+    link: str
+    source: str
+    state: str  # copying, paused, source_unreachable, diverged, failed_over
+    why: str | None
+    topics: int  # logs that are mirrored
+    not_copied: int  # topics of the source that match and are not copied; describe says why
+    lag_messages: int | None
+    lag_ms: int | None
+    copied_until: str | None  # everything that the source had until then is here
+
+
+class LinkDescription(LinkItem):
+    source_cluster: str | None
+    patterns: list[str]
+    start: str
+    rename: str
+    token_file: str | None
+    created_at: str
+    mirrors: list[MirrorItem]  # the furthest behind first
+    more_mirrors: int
+    left_out: list[LeftOutItem]
+    next_steps: list[str]
+
+
+class ChangedLink(Change):
+    link: str
+    paused: bool
+    generation: int
+
+
+class DeletedLink(Change):
+    link: str
+    read_only_topics: int  # mirrors that stay, and stay read-only
+
+
+class FailedOverTopic(Result):
+    topic: str
+    copied_until: dict[str, int]  # by log, where this cluster goes on
+    missing_messages: int | None  # that the source had by its last word, and that are not here
+    missing_ms: int | None
+
+
+class FailedOver(Change):
+    link: str
+    topics: list[FailedOverTopic]
+    missing_messages: int | None
+    missing_ms: int | None
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A link as all brokers that answer see it."""
+
+    record: LinkRecord
+    parts: Sequence[LinkFacts]
+
+    @property
+    def mirrors(self) -> list[MirrorFacts]:
+        found = [mirror for part in self.parts for mirror in part.mirrors]
+        return sorted(found, key=lambda each: (-(each.lag_messages or 0), each.topic))
+
+    @property
+    def left_out(self) -> list[LeftOutFacts]:
+        return list({each.topic: each for part in self.parts for each in part.left_out}.values())
+
+    @property
+    def state(self) -> tuple[str, str | None]:
+        """The link's state, and why."""
+        if self.record.failed_over:
+            return "failed_over", "its mirrors are topics of this cluster now"
+        if self.record.paused:
+            return "paused", None
+        away = [each for each in self.parts if each.state == "source_unreachable"]
+        if away:
+            return "source_unreachable", away[0].why
+        mirrors = self.mirrors
+        others = [each for each in self.left_out if each.state in DIVERGED]
+        apart = [each for each in mirrors if each.state in DIVERGED]
+        if apart or others:
+            worst = [
+                *((each.topic, each.why) for each in apart),
+                *((each.topic, each.why) for each in others),
+            ]
+            return "diverged", f"{worst[0][0]}: {worst[0][1]}"
+        late = [each for each in mirrors if each.state != "copying"]
+        if late and all(each.state == "source_unreachable" for each in mirrors):
+            return "source_unreachable", late[0].why
+        return "copying", f"{late[0].topic}: {late[0].why}" if late and late[0].why else None
+
+
+def _item(found: _Found) -> dict[str, Any]:
+    state, why = found.state
+    mirrors = found.mirrors
+    lags = [each.lag_messages for each in mirrors]
+    behind = [each.lag_ms for each in mirrors]
+    until = [each.complete_until_ms for each in mirrors]
+    return {
+        "link": found.record.name,
+        "source": found.record.source,
+        "state": state,
+        "why": why,
+        "topics": len(mirrors),
+        "not_copied": sum(each.state != "failed_over" for each in found.left_out)
+        + sum(each.state != "copying" for each in mirrors),
+        "lag_messages": sum(each for each in lags if each is not None) if None not in lags else None,
+        "lag_ms": max((each for each in behind if each is not None), default=0)
+        if None not in behind
+        else None,
+        "copied_until": format_time(min(each for each in until if each is not None))
+        if until and None not in until
+        else None,
+    }
+
+
+@operation(
+    "links.list",
+    effect=Effect.READ,
+    summary="List links to other clusters with state, topics and lag.",
+    examples=(Example({}, "every link"),),
+)
+async def list_links(context: Context, request: SortedListRequest) -> Page[LinkItem]:
+    matches = glob(request.filter)
+    facts = await context.port.links()
+    records = [each for each in await _records(context) if matches(each.name)]
+    return await page_of(
+        context,
+        LinkItem,
+        records,
+        lambda record: LinkItem(**_item(_found_of(record, facts))),
+        key=lambda record: (record.name,),
+        request=request,
+    )
+
+
+@operation(
+    "links.describe",
+    effect=Effect.READ,
+    tool="describe_link",
+    title="Describe a link",
+    summary="Show a link: source, state, each mirror with its lag, and topics that are not copied, with the reason.",
+    examples=(Example({"link": "eu"}, "one link"),),
+)
+async def describe_link(context: Context, request: LinkRequest) -> LinkDescription:
+    record = await _found(context, request.link)
+    found = _found_of(record, await context.port.links())
+    mirrors = found.mirrors
+    return LinkDescription(
+        **_item(found),
+        source_cluster=next((each.cluster for each in found.parts if each.cluster), None),
+        patterns=list(record.topics),
+        start=record.start,
+        rename=record.rename,
+        token_file=record.token_file,
+        created_at=format_time(record.created_at_ms),
+        mirrors=[
+            MirrorItem.of(
+                each,
+                gap=None if each.gap is None else f"{each.gap[0]}–{each.gap[1]}",
+                lag_reason=None if each.lag_messages is not None else "the source has not said its end yet",
+            )
+            for each in mirrors[:MOST_SHOWN]
+        ],
+        more_mirrors=max(0, len(mirrors) - MOST_SHOWN),
+        left_out=[LeftOutItem.of(each) for each in found.left_out[:MOST_SHOWN]],
+        next_steps=_next_steps(found),
+    )
+
+
+def _next_steps(found: _Found) -> list[str]:
+    name, (state, _) = found.record.name, found.state
+    match state:
+        case "source_unreachable":
+            return [
+                f"If the source is lost: danube links fail-over {name}",
+                "Otherwise check its address, its certificate and the token; copying goes on by itself",
+            ]
+        case "diverged":
+            return [f"Keep what is here: danube links fail-over {name} --topics TOPIC"]
+        case "paused":
+            return [f"danube links resume {name}"]
+    return []
+
+
+def _found_of(record: LinkRecord, facts: Sequence[LinkFacts]) -> _Found:
+    return _Found(record, [each for each in facts if each.link == record.name])
+
+
+# -- changing ----------------------------------------------------------------------------------------------------
+
+
+def _shown(record: LinkRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    shown = asdict(record)
+    del shown["created_at_ms"], shown["generation"]
+    return {**shown, "topics": list(record.topics)}
+
+
+def _forecast(name: str, before: LinkRecord | None, after: LinkRecord | None) -> Forecast:
+    return Forecast(
+        diff=[entry(f"links/{name}", _shown(before), _shown(after))],
+        image={"before": None if before is None else before.to_bytes().decode()},
+        basis=[_shown(each) for each in (before, after)],
+    )
+
+
+async def _undo(context: Context, name: str, made: LinkRecord | None, done: Done) -> Undo:
+    """Write back the record from before, unless it was changed again."""
+    stored = done.image["before"]
+    before = None if stored is None else LinkRecord.from_bytes(stored.encode())
+    now = await _stored(context, name)
+    if _shown(now) not in (_shown(made), _shown(before)):
+        raise changed_since(f"the link {name}")
+    if _shown(now) == _shown(before):
+        return Undo(act=nothing_left)
+    generation = max(each.generation for each in (now, before) if each is not None) + 1
+    back = None if before is None else replace(before, generation=generation)
+    return Undo(act=partial(_write, context, name, back), forecast=_forecast(name, now, back))
+
+
+async def _write(context: Context, name: str, record: LinkRecord | None) -> None:
+    await context.port.write_state({link_key(name): None if record is None else record.to_bytes()})
+
+
+async def _changed(context: Context, record: LinkRecord) -> ChangedLink:
+    await _write(context, record.name, record)
+    return ChangedLink(link=record.name, paused=record.paused, generation=record.generation)
+
+
+def _patterns(text: str, field: str) -> tuple[str, ...]:
+    found = tuple(str(TopicPattern.parse(each.strip(), field=field)) for each in text.split(","))
+    if len(found) > MOST_PATTERNS:
+        raise InvalidArgument(
+            f"{len(found)} patterns: a link has at most {MOST_PATTERNS}; write one that covers several",
+            field=field,
+            value=len(found),
+        )
+    return found
+
+
+def _made(request: CreateLinkRequest, created_at_ms: int) -> LinkRecord:
+    source_urls(request.source)
+    return LinkRecord(
+        name=request.link,
+        source=request.source,
+        topics=_patterns(request.topics, "topics"),
+        start=request.start,
+        rename=request.rename,
+        token_file=request.token_file,
+        created_at_ms=created_at_ms,
+    )
+
+
+async def _created(context: Context, request: CreateLinkRequest) -> LinkRecord:
+    records = await _records(context)
+    if any(each.name == request.link for each in records):
+        raise AlreadyExists(
+            f"the link {request.link} exists. Delete it first: danube links delete {request.link}",
+            link=request.link,
+        )
+    if len(records) >= MOST_LINKS:
+        raise InvalidArgument(
+            f"there are {MOST_LINKS} links already. Delete one.", field="link", value=request.link
+        )
+    return _made(request, context.now_ms())
+
+
+async def forecast_create(context: Context, request: CreateLinkRequest) -> Forecast:
+    return _forecast(request.link, None, await _created(context, request))
+
+
+async def undo_create(context: Context, request: CreateLinkRequest, done: Done) -> Undo:
+    return await _undo(context, request.link, _made(request, 0), done)
+
+
+@operation(
+    "links.create",
+    effect=Effect.CREATE,
+    title="Create a link",
+    summary="Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over.",
+    forecast=forecast_create,
+    undo=undo_create,
+    required_flags=("source", "topics"),
+    examples=(
+        Example(
+            {"link": "eu", "source": "danube://eu-1:6650,eu-2:6650", "topics": "/default/*"},
+            "every topic of the namespace default, from its first message on",
+        ),
+    ),
+)
+async def create_link(context: Context, request: CreateLinkRequest) -> ChangedLink:
+    return await _changed(context, await _created(context, request))
+
+
+async def _paused(context: Context, request: LinkRequest, *, paused: bool) -> tuple[LinkRecord, LinkRecord]:
+    before = await _found(context, request.link)
+    if before.failed_over:
+        raise InvalidArgument(
+            f"the link {before.name} was failed over: its mirrors are topics of this cluster now. Delete it and create "
+            "another one",
+            field="link",
+            value=before.name,
+        )
+    if before.paused == paused:
+        return before, before
+    return before, replace(before, paused=paused, generation=before.generation + 1)
+
+
+async def _forecast_paused(context: Context, request: LinkRequest, *, paused: bool) -> Forecast:
+    return _forecast(request.link, *await _paused(context, request, paused=paused))
+
+
+async def _undo_paused(context: Context, request: LinkRequest, done: Done, *, paused: bool) -> Undo:
+    before = LinkRecord.from_bytes(done.image["before"].encode())
+    return await _undo(context, request.link, replace(before, paused=paused), done)
+
+
+@operation(
+    "links.pause",
+    effect=Effect.CHANGE,
+    tool="pause_link",
+    title="Pause a link",
+    permission=CHANGE,
+    summary="Stop copying, until the link is resumed. Mirrors stay read-only, and fall behind.",
+    forecast=partial(_forecast_paused, paused=True),
+    undo=partial(_undo_paused, paused=True),
+    examples=(Example({"link": "eu"}, "while the line is needed for something else"),),
+)
+async def pause_link(context: Context, request: LinkRequest) -> ChangedLink:
+    return await _changed(context, (await _paused(context, request, paused=True))[1])
+
+
+@operation(
+    "links.resume",
+    effect=Effect.CHANGE,
+    tool="resume_link",
+    title="Resume a link",
+    permission=CHANGE,
+    summary="Let a paused link copy again, from where it stopped.",
+    forecast=partial(_forecast_paused, paused=False),
+    undo=partial(_undo_paused, paused=False),
+    examples=(Example({"link": "eu"}, "it goes on"),),
+)
+async def resume_link(context: Context, request: LinkRequest) -> ChangedLink:
+    return await _changed(context, (await _paused(context, request, paused=False))[1])
+
+
+async def forecast_delete(context: Context, request: LinkRequest) -> Forecast:
+    record = await _found(context, request.link)
+    mirrors = _found_of(record, await context.port.links()).mirrors
+    forecast = _forecast(request.link, record, None)
+    later = (
+        f"{counted(len(mirrors), 'mirror')} {'stays' if len(mirrors) == 1 else 'stay'} read-only, and get nothing more. To "
+        f"write to them, fail over first: danube links fail-over {request.link}"
+    )
+    return replace(forecast, blast_radius=blast_radius(topics=len(mirrors)), later=later if mirrors else None)
+
+
+async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Undo:
+    return await _undo(context, request.link, None, done)
+
+
+@operation(
+    "links.delete",
+    effect=Effect.DESTROY,
+    title="Delete a link",
+    summary="Delete a link's declaration. Its mirrors stay, read-only; a link of the same name and source goes on with them.",
+    forecast=forecast_delete,
+    undo=undo_delete,
+    examples=(Example({"link": "eu"}, "it copies no more"),),
+)
+async def delete_link(context: Context, request: LinkRequest) -> DeletedLink:
+    record = await _found(context, request.link)
+    mirrors = _found_of(record, await context.port.links()).mirrors
+    await _write(context, request.link, None)
+    return DeletedLink(link=request.link, read_only_topics=len(mirrors))
+
+
+# -- fail-over ---------------------------------------------------------------------------------------------------
+
+
+async def _to_fail_over(
+    context: Context, request: FailOverRequest
+) -> tuple[LinkRecord, dict[str, list[MirrorFacts]]]:
+    """Return the link, and the logs of each mirror that the call opens, by topic."""
+    record = await _found(context, request.link)
+    patterns = None if request.topics is None else _patterns(request.topics, "topics")
+    found: dict[str, list[MirrorFacts]] = {}
+    for each in _found_of(record, await context.port.links()).mirrors:
+        name = str(TopicName.parse(each.topic).base)
+        if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns):
+            found.setdefault(name, []).append(each)
+    if patterns is not None and not found:
+        raise not_a_mirror(str(request.topics))
+    return record, dict(sorted(found.items()))
+
+
+def _missing(mirrors: Sequence[MirrorFacts]) -> tuple[int | None, int | None]:
+    """Return messages and milliseconds that may be missing in some mirrors. None: the source never said its end."""
+    messages = [each.lag_messages for each in mirrors]
+    times = [each.lag_ms for each in mirrors]
+    return (
+        None if None in messages else sum(each or 0 for each in messages),
+        None if None in times else max((each or 0 for each in times), default=0),
+    )
+
+
+async def forecast_fail_over(context: Context, request: FailOverRequest) -> Forecast:
+    record, topics = await _to_fail_over(context, request)
+    missing, missing_ms = _missing([each for logs in topics.values() for each in logs])
+    if missing is None:
+        said = "The source has not said where its topics end, so what is missing is not known"
+    elif missing:
+        said = f"By its last word the source had {counted(missing, 'message')} more, {missing_ms} ms"
+    else:
+        said = "Everything is copied that the source had by its last word"
+    return Forecast(
+        diff=[
+            entry(
+                f"topics{name}",
+                {"mirror_of": f"{record.name}:{logs[0].source}"},
+                {"copied_until": {each.topic: each.copied_until for each in logs}},
+            )
+            for name, logs in topics.items()
+        ],
+        blast_radius=blast_radius(topics=len(topics), messages=missing or 0),
+        basis=[_shown(record), list(topics)],
+        reversible=False,
+        later=f"{said}. What the source gets from now on is lost for this cluster: stop its producers first, if it can be "
+        "reached",
+    )
+
+
+@operation(
+    "links.fail_over",
+    effect=Effect.DESTROY,
+    tool="fail_over_link",
+    title="Fail over a link",
+    permission="links:fail_over",
+    summary="Make mirrors topics of this cluster: they take producers, and their mirrored subscriptions open.",
+    forecast=forecast_fail_over,
+    examples=(
+        Example({"link": "eu"}, "all its topics"),
+        Example({"link": "eu", "topics": "/default/orders"}, "one topic; the others are still copied"),
+    ),
+)
+async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
+    record, topics = await _to_fail_over(context, request)
+    if request.topics is None:
+        record = replace(record, failed_over=True, generation=record.generation + 1)
+    done: list[FailedOverTopic] = []
+    for name, logs in topics.items():
+        ends: Mapping[str, int] = await context.port.seal_mirror(name)
+        await context.port.open_mirror(name, ends)
+        done.append(_opened(name, ends, logs))
+    if request.topics is None:
+        await _write(context, record.name, record)
+    known = [each for logs in topics.values() for each in logs]
+    missing = [each.missing_messages for each in done]
+    return FailedOver(
+        link=record.name,
+        topics=done,
+        missing_messages=None if None in missing else sum(each or 0 for each in missing),
+        missing_ms=_missing(known)[1] if any(missing) else 0,
+    )
+
+
+def _opened(name: str, ends: Mapping[str, int], logs: Sequence[MirrorFacts]) -> FailedOverTopic:
+    known = [max(0, each.source_end - ends[each.topic]) for each in logs if each.source_end is not None]
+    missing = sum(known) if len(known) == len(logs) else None
+    return FailedOverTopic(
+        topic=name,
+        copied_until=dict(ends),
+        missing_messages=missing,
+        missing_ms=0 if missing == 0 else _missing(logs)[1],
+    )
+
+
+async def _records(context: Context) -> list[LinkRecord]:
+    return [LinkRecord.from_bytes(value) for value in await state_values(context, LINKS)]
+
+
+async def _stored(context: Context, name: str) -> LinkRecord | None:
+    item = await context.port.read_state(link_key(name))
+    return None if item is None else LinkRecord.from_bytes(item.value)
+
+
+async def _found(context: Context, name: str) -> LinkRecord:
+    found = await _stored(context, name)
+    if found is None:
+        raise LinkNotFound(f"there is no link {name!r}. See danube links list", field="link", value=name)
+    return found

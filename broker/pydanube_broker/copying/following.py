@@ -1,0 +1,151 @@
+"""A round that follows a topic without an end: the pieces as they are committed, and the topic's marks.
+
+It includes messages that only the object store has, because a mirror in another cluster does not see that store. One
+timer of its stream looks at all topics that are followed (`Source`), so that a quiet topic costs a comparison a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydanube_core.batch import BROKER_PART_BYTES, broker_part, read_broker_part
+from pydanube_core.errors import Diverged
+
+from pydanube_broker.copying.messages import Marks, Round, SessionMark
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.journal import CachedBatch
+from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between
+from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
+from pydanube_broker.topics.reading import READ_BYTES, read_once
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+
+
+class Follower:
+    """One topic that a round follows, a listener of its log. `more`: set when the round has something to send."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.more = asyncio.Event()
+        self._marked: tuple[int, int] | None = None
+        self._cursors: dict[str, CursorSnapshot] = {}
+        self._sessions: dict[int, SessionMark] = {}
+        self._session_changes = -1
+        self._is_due = True
+
+    def grew(self) -> None:
+        """Wake the round, because the commit offset rose or the topic was closed."""
+        self.more.set()
+
+    def look(self) -> None:
+        """Wake the round if the marks have changed since it sent them."""
+        if self._has_changed():
+            self._is_due = True
+            self.more.set()
+
+    def _has_changed(self) -> bool:
+        topic = self.topic
+        return (
+            self._marked != (topic.start_offset, topic.commit)
+            or self._session_changes != topic.state.producers.changes
+            or len(self._cursors) != len(topic.subscriptions)
+            or any(self._cursors.get(name) is not pump.cursor for name, pump in topic.subscriptions.items())
+        )
+
+    def due_marks(self, number: int) -> Marks | None:
+        """Return the marks to send now, None while they are not due."""
+        if not self._is_due:
+            return None
+        self._is_due = False
+        topic = self.topic
+        self._marked = topic.start_offset, topic.commit
+        self._session_changes = topic.state.producers.changes
+        cursors = {name: pump.cursor for name, pump in topic.subscriptions.items()}
+        changed = {name: each for name, each in cursors.items() if self._cursors.get(name) is not each}
+        self._cursors = cursors
+        sessions = {
+            each.producer_id: SessionMark(each.producer_id, each.epoch, each.token, each.name)
+            for each in topic.state.producers.sessions()
+            if each.token
+        }
+        opened = [each for key, each in sessions.items() if self._sessions.get(key) != each]
+        self._sessions = sessions
+        return Marks(
+            topic_id=topic.topic_id,
+            number=number,
+            start=topic.start_offset,
+            end=topic.commit,
+            time_ms=topic.state.append_time_ms,
+            cursors={name: encode_snapshot(each) for name, each in changed.items()},
+            sessions=opened,
+        )
+
+
+async def check_continues(topic: Topic, request: Round, worker_threads: WorkerThreads) -> int:
+    """Return the offset from which a mirror's round goes on. Raises `Diverged`: its messages are not this topic's."""
+    first = request.first or 0
+    if first > topic.commit:
+        raise Diverged(
+            f"{topic.name} ends at offset {topic.commit}, and its mirror at {first}: the source was restored to an older "
+            "state. The mirror keeps what it has. Fail over to it, or delete it and copy again",
+            topic=topic.name,
+            next_offset=topic.commit,
+        )
+    if first <= topic.start_offset or not request.previous_time_ms:
+        return first
+    if first <= topic.state.tiered_offset:
+        return first  # objects are rewritten, with other batches
+    found = None
+    while found is None:
+        found = await read_once(topic, first - 1, first, 1, worker_threads)
+    if found and found[0].base < first and found[0].append_time_ms != request.previous_time_ms:
+        raise Diverged(
+            f"{topic.name} has another message at offset {first - 1} than its mirror: the source was restored to an "
+            "older state and written since. The mirror keeps what it has. Fail over to it, or delete it and copy again",
+            topic=topic.name,
+            offset=first - 1,
+        )
+    return first
+
+
+async def next_piece(topic: Topic, at: int, worker_threads: WorkerThreads) -> Piece | None:
+    """Return the next committed messages from an offset on, about 1 MiB. None: the topic has changed, try again.
+
+    Messages below the topic's start are left out, so that the piece begins later.
+
+    Raises as `read_once`.
+    """
+    at, end = max(at, topic.start_offset), topic.commit
+    found = await read_once(topic, at, end, READ_BYTES, worker_threads) if at < end else ()
+    if found is None:
+        return None
+    batches = [_stored(each) if each.base >= at else _rest(each, at) for each in found]
+    return Piece(
+        topic_id=topic.topic_id,
+        epoch=topic.assigned_epoch,
+        first_offset=at,
+        end_offset=found[-1].end if found else max(at, end),
+        batches=tuple(each for each in batches if each),
+    )
+
+
+def _stored(batch: CachedBatch) -> bytes:
+    return b"".join(batch.buffers)
+
+
+def _rest(batch: CachedBatch, at: int) -> bytes:
+    """Return the messages of a batch from an offset on: objects of the store begin their batches elsewhere."""
+    indices, _, _ = messages_between(batch, at, batch.end, batch.count)
+    if not indices:
+        return b""
+    columns = BatchColumns(batch)
+    cut = columns.cutter.select(indices)
+    head = read_broker_part(_stored(batch)[:BROKER_PART_BYTES])
+    sealed = broker_part(
+        base_offset=batch.base + cut.first_delta,
+        last_offset=batch.base + cut.last_delta,
+        epoch=head.epoch,
+        append_time_ms=head.append_time_ms,
+        resealed=True,
+    )
+    return sealed + bytes(cut.batch)

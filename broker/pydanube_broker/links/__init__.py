@@ -1,0 +1,1 @@
+"""Links: topics of another cluster, mirrored here at the same offsets."""

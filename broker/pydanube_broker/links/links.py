@@ -1,0 +1,167 @@
+"""All links of this broker: the declared ones are followed, and each change of one begins it anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import anyio
+from pydanube_core.diagnosis.views import LinkView
+from pydanube_core.errors import ClusterError, Retryable
+from pydanube_core.links import LINKS, LinkFacts, LinkRecord
+from pydanube_core.names import TopicName
+from pydanube_core.refusals import not_a_mirror
+from pydanube_storage.metadata import MetadataStore
+
+from pydanube_broker.admin_state import admin_table
+from pydanube_broker.links.mirror import COPYING, FAILED_OVER, LEFT_OUT
+from pydanube_broker.links.run import LinkRun, Source
+from pydanube_broker.records import Aside, Records
+from pydanube_broker.serving.registry import Registry
+
+log = logging.getLogger("pydanube.links")
+
+_AGAIN_S: Final = 1.0
+
+
+class ClusterLinks:
+    """See the module. Single user: the loop.
+
+    Args:
+        source: returns the source of a link.
+    """
+
+    def __init__(
+        self, registry: Registry, store: MetadataStore, source: Callable[[LinkRecord], Source], aside: Aside
+    ) -> None:
+        self._registry = registry
+        self._source = source
+        self._table = admin_table(LINKS, LinkRecord.from_bytes)
+        self._changed = asyncio.Event()
+        self._records = Records(store, [self._table], changed=lambda keys: self._changed.set(), aside=aside)
+        self._runs: dict[str, tuple[LinkRun, asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Mirror what links name, until cancelled."""
+        while True:
+            try:
+                await self._records.load()
+                break
+            except Retryable:
+                await asyncio.sleep(_AGAIN_S)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._records.follow)
+                while True:
+                    await self._keep_runs()
+                    await self._changed.wait()
+                    self._changed.clear()
+        finally:
+            await self._end(list(self._runs))
+            await self._records.aclose()
+
+    async def _keep_runs(self) -> None:
+        links = {each.name: each for each in self._table}
+        await self._end([name for name, (run, _) in self._runs.items() if links.get(name) != run.link])
+        for name, link in links.items():
+            if name not in self._runs:
+                try:
+                    run = LinkRun(
+                        link, self._source(link), self._registry, self._registry.ownership.office.leads
+                    )
+                except ClusterError as error:  # a record of a newer build
+                    log.warning("link_not_begun", extra={"link": name, "error": error.message})
+                    continue
+                self._runs[name] = run, asyncio.get_running_loop().create_task(run.run())
+
+    async def _end(self, names: Sequence[str]) -> None:
+        tasks = [self._runs.pop(name)[1] for name in names]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def facts(self) -> Sequence[LinkFacts]:
+        return [run.facts() for run, _ in self._runs.values()]
+
+    async def seal(self, name: TopicName) -> Mapping[str, int]:
+        """End the copies into a mirror's logs here, for its fail-over, and return the offset behind each.
+
+        They go on after `SEAL_S`, if the mirror was not opened by then. All that was copied is durable on return.
+
+        Raises:
+            InvalidArgument: the topic is no mirror. TopicNotFound.
+        """
+        found: dict[str, int] = {}
+        for topic in self._registry.known_parts(name):
+            if topic.link is None:
+                raise not_a_mirror(str(name))
+            if (run := self.find(topic.link)) is not None:
+                await run.seal(topic)
+            found[topic.name] = topic.commit
+        return found
+
+    async def open_mirror(self, name: TopicName, copied_until: Mapping[str, int]) -> None:
+        """Make a sealed mirror a topic of this cluster, to which producers write. Idempotent.
+
+        Args:
+            copied_until: by log, the offset from which on this cluster writes it. Kept in the topic's lineage.
+        """
+        registry = self._registry
+        records = await registry.catalog.fail_over(name, copied_until)
+        for record in records:
+            if (topic := registry.find(record.topic)) is not None:
+                registry.policies.apply(topic)
+
+    def troubles(self) -> tuple[LinkView, ...]:
+        """Return the links with topics that are not copied. A paused link has none."""
+        found = (_trouble(each) for each in self.facts())
+        return tuple(each for each in found if each is not None)
+
+    def gaps(self) -> dict[str, tuple[int, int]]:
+        """Return log → the offsets that the source had deleted before they were copied."""
+        return {
+            mirror.topic: mirror.gap
+            for each in self.facts()
+            for mirror in each.mirrors
+            if mirror.gap is not None
+        }
+
+    def lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield the messages that each link lacks here, as far as the source said."""
+        for each in self.facts():
+            yield (each.link,), sum(mirror.lag_messages or 0 for mirror in each.mirrors)
+
+    def counts(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Yield how many logs of each link are in each state here."""
+        for each in self.facts():
+            for state, count in Counter(mirror.state for mirror in each.mirrors).items():
+                yield (each.link, state), count
+
+    def find(self, name: str) -> LinkRun | None:
+        """Return a link as this broker carries it out."""
+        found = self._runs.get(name)
+        return None if found is None else found[0]
+
+
+def _trouble(facts: LinkFacts) -> LinkView | None:
+    if facts.state == "paused":
+        return None
+    waiting = [(each.state, each.topic, each.why) for each in facts.mirrors if each.state != COPYING]
+    waiting += [
+        (each.state, each.topic, each.why)
+        for each in facts.left_out
+        if each.state not in (LEFT_OUT, FAILED_OVER)
+    ]
+    if not waiting and facts.state == COPYING:
+        return None
+    if not waiting:
+        waiting = [(facts.state, facts.link, facts.why)]
+    return LinkView(
+        link=facts.link,
+        states=Counter(state for state, _, _ in waiting),
+        topics=tuple(topic for _, topic, _ in waiting),
+        why=facts.why or next((why for _, _, why in waiting if why), waiting[0][0]),
+    )

@@ -1,0 +1,127 @@
+"""What a link decides about each topic of its source. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydanube_core.errors import InvalidName
+from pydanube_core.links import LINEAGE, LinkRecord, MirrorOf, link_of
+from pydanube_core.names import TopicName
+
+from pydanube_broker.schema.records import SubjectSpec, VersionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTopic:
+    """A topic of the source.
+
+    Attributes:
+        logs: (name, id, address of the owner) by partition, or the one of a plain topic.
+        subscriptions: by name, type and options.
+    """
+
+    name: TopicName
+    partitioned: bool
+    reliable: bool
+    policies: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
+    options: Mapping[str, Any]
+    logs: Sequence[tuple[str, int, str]]
+    subscriptions: Mapping[str, tuple[str, Mapping[str, Any]]]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(topic_id for _, topic_id, _ in self.logs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSubject:
+    """A subject of the source's registry. `versions`: records, definitions and descriptors."""
+
+    schema_id: int
+    spec: SubjectSpec
+    versions: Sequence[tuple[VersionSpec, bytes, bytes | None]]
+
+
+def mirror_name(link: LinkRecord, name: TopicName) -> TopicName:
+    """Return the name of a topic's mirror. Raises `InvalidName`: with the link's prefix it is none."""
+    return TopicName.parse(f"/{name.namespace}/{link.rename}{name.name}")
+
+
+def why_left_out(topic: SourceTopic) -> str | None:
+    """Return why a topic of the source is never mirrored, None if it is."""
+    if not topic.reliable:
+        return "it is non_reliable: it stores no messages that could be copied"
+    if (link := link_of(topic.options)) is not None:
+        return f"it is itself a mirror, of the link {link}"
+    names = [name for name, _, _ in topic.logs]
+    if topic.partitioned and names != [str(topic.name.part(index)) for index in range(len(names))]:
+        return "its partitions are not numbered from 0 without a gap"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A topic of the source at its link: its mirror, or why it has none.
+
+    Attributes:
+        create: whether the mirror is to be made.
+        update: whether its mark is to be written anew, because partitions were added.
+    """
+
+    topic: str
+    mirror: str | None
+    state: str  # copying, or one of those below
+    why: str | None = None
+    create: bool = False
+    update: bool = False
+
+
+def remade(source: str, mirror: str) -> str:
+    return (
+        f"{source} was deleted and made again at the source, so that its messages are others. The mirror keeps what it has. "
+        f"Fail over to it, or delete {mirror}, and it is copied again"
+    )
+
+
+LEFT_OUT: Final = "left_out"
+NAME_TAKEN: Final = "name_taken"
+FAILED_OVER: Final = "failed_over"
+SOURCE_REMADE: Final = "source_remade"
+SOURCE_DELETED: Final = "source_deleted"
+COPYING: Final = "copying"
+
+
+def standing_of(
+    link: LinkRecord, cluster: str, topic: SourceTopic, present: Mapping[str, Any] | None
+) -> Standing:
+    """Decide about one topic of the source.
+
+    Args:
+        cluster: the source's name.
+        present: options of the topic that has the mirror's name here, None if there is none.
+    """
+    source = str(topic.name)
+    if (why := why_left_out(topic)) is not None:
+        return Standing(topic=source, mirror=None, state=LEFT_OUT, why=why)
+    try:
+        name = str(mirror_name(link, topic.name))
+    except InvalidName as error:
+        return Standing(topic=source, mirror=None, state=LEFT_OUT, why=error.message)
+    if present is None:
+        return Standing(topic=source, mirror=name, state=COPYING, create=True)
+    mark = MirrorOf.of(present)
+    if mark is None:
+        if any(each.get("link") == link.name for each in present.get(LINEAGE, ())):
+            why = "it was failed over, and its producers write here"
+            return Standing(topic=source, mirror=name, state=FAILED_OVER, why=why)
+        why = f"{name} exists here and is no mirror: delete it, or give the link a prefix with --rename"
+        return Standing(topic=source, mirror=name, state=NAME_TAKEN, why=why)
+    if (mark.link, mark.cluster, mark.topic) != (link.name, cluster, source):
+        why = f"{name} is the mirror of {mark.topic} in {mark.cluster}, by the link {mark.link}"
+        return Standing(topic=source, mirror=name, state=NAME_TAKEN, why=why)
+    if mark.ids != topic.ids[: len(mark.ids)]:
+        return Standing(topic=source, mirror=name, state=SOURCE_REMADE, why=remade(source, name))
+    return Standing(topic=source, mirror=name, state=COPYING, update=mark.ids != topic.ids)

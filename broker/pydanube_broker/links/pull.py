@@ -1,0 +1,215 @@
+"""The copy of one log of a mirror, at its owner: a round that follows the source, into the topic's journal.
+
+It goes on from the topic's own end, also after a crash of either side. What the source had deleted before it was copied
+is a gap, which is remembered until this process ends, and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pydanube_core.errors import ClusterError, CorruptObject, Diverged, Overloaded, Retryable, TopicNotFound
+from pydanube_core.links import LinkRecord, MirrorFacts
+
+from pydanube_broker.copying.messages import Marks
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.target import Copies
+from pydanube_broker.links.cursors import reaches, up_to
+from pydanube_broker.links.mirror import COPYING, SOURCE_DELETED
+from pydanube_broker.slices import Slices
+from pydanube_broker.subscription.cursor import CursorSnapshot, decode_snapshot
+from pydanube_broker.topics.producers import Opening
+from pydanube_broker.topics.topic import Topic
+
+log = logging.getLogger("pydanube.links")
+
+DIVERGED: Final = "diverged"
+UNREACHABLE: Final = "source_unreachable"
+FAILED: Final = "failed"  # by an error of this side, such as a full disk
+_AGAIN_S: Final = 0.5  # first pause after an error
+_AGAIN_MOST_S: Final = 5.0
+
+
+class NotThere(NamedTuple):
+    """The source's log cannot be copied now: the mirror's state, and why."""
+
+    state: str
+    why: str | None
+
+
+#: returns the id and the address of the source's log now
+Place = Callable[[], tuple[int, str] | NotThere]
+
+
+class Pull:
+    """See the module. Single user: the loop.
+
+    Args:
+        source: name of the source's log.
+    """
+
+    def __init__(
+        self,
+        link: LinkRecord,
+        topic: Topic,
+        source: str,
+        copies: Copies,
+        place: Place,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic = topic
+        self._link = link
+        self._source = source
+        self._copies = copies
+        self._place = place
+        self._now_ms = now_ms
+        self._marks: Marks | None = None
+        self._cursors: dict[str, CursorSnapshot] = {}  # of the source, that reach beyond the copied end
+        self._error: ClusterError | None = None
+        self._missing: NotThere | None = None
+        self._gap: tuple[int, int] | None = None
+        self._at = 0  # where the source's next piece begins
+        self._marked_at_ms = 0  # when the source last sent its marks, or a look found it still there
+
+    async def run(self) -> None:
+        """Copy until cancelled, or until the topic is no longer this link's or not served here."""
+        pause_s = _AGAIN_S
+        while self._is_ours:
+            place, before = self._place(), self.topic.state.next_offset
+            if isinstance(place, NotThere):
+                self._missing = place
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._missing = None
+            try:
+                await self._follow(*place)
+            except ClusterError as error:
+                if self._error is None or self._error.code != error.code:
+                    log.warning(
+                        "mirror_waits",
+                        extra={"topic": self.topic.name, "code": error.code, "error": error.message},
+                    )
+                self._error = error
+            if self.topic.state.next_offset != before:
+                pause_s = _AGAIN_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(_AGAIN_MOST_S, pause_s * 2)
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.topic.closed is None and self.topic.link == self._link.name
+
+    async def _follow(self, topic_id: int, url: str) -> None:
+        state = self.topic.state
+        is_new = not state.next_offset
+        first = None if is_new and self._link.start == "latest" else state.next_offset
+        self._at = state.next_offset
+        await self._copies.round(
+            url,
+            topic_id,
+            0,
+            first,
+            self._take,
+            marked=self._marked,
+            topic=self._source,
+            previous_time_ms=0 if is_new else state.append_time_ms,
+        )
+
+    def _marked(self, marks: Marks) -> None:
+        """Take the state of the source. Raises the errors of the journal."""
+        if not self._is_ours:
+            return
+        self._marks, self._error = marks, None
+        self._marked_at_ms = self._now_ms()
+        topic = self.topic
+        if not topic.state.next_offset and self._link.start == "latest" and marks.end:
+            topic.begin_at(marks.end)
+            self._at = marks.end
+        start = min(marks.start, topic.state.next_offset)
+        if start > topic.start_offset:
+            topic.trim(start)
+        for each in marks.sessions:
+            topic.take_session(Opening(each.producer_id, each.epoch, each.token, each.name))
+        self._cursors |= {name: decode_snapshot(each) for name, each in marks.cursors.items()}
+        self.place_cursors()
+
+    def place_cursors(self) -> None:
+        """Bring the mirrored subscriptions to the source's cursors, as far as their messages are copied and durable."""
+        end = self.topic.commit
+        for name, cursor in list(self._cursors.items()):
+            pump = self.topic.subscriptions.get(name)
+            if pump is None or not self._is_ours:
+                continue  # it is made within a second
+            pump.follow(up_to(cursor, end))
+            if not reaches(cursor, end):
+                del self._cursors[name]
+
+    async def _take(self, piece: Piece) -> None:
+        """Append a piece. Raises `CorruptObject`, `Diverged`, and the errors of the journal."""
+        topic, state = self.topic, self.topic.state
+        if piece.first_offset < self._at:
+            raise CorruptObject(
+                f"{topic.name}: a piece begins at {piece.first_offset}, and {self._at} is next"
+            )
+        if piece.first_offset > self._at and self._is_ours:
+            if state.next_offset:
+                self._gap = state.next_offset, piece.first_offset
+                log.warning(
+                    "mirror_has_a_gap",
+                    extra={"topic": topic.name, "from": state.next_offset, "until": piece.first_offset},
+                )
+            topic.begin_at(piece.first_offset)
+        slices = Slices()
+        for batch in piece.batches:
+            await slices()
+            while self._is_ours:
+                try:
+                    topic.append_copy(batch)
+                    break
+                except Overloaded:  # wait until the next segment exists
+                    room = asyncio.Event()
+                    topic.when_room(room.set)
+                    await room.wait()
+        self._at = piece.end_offset
+
+    def source_is_there(self) -> None:
+        """Note that the source answers, so that a quiet log's marks still hold."""
+        if self._marks is not None and self._error is None and self._missing is None:
+            self._marked_at_ms = self._now_ms()
+
+    def _complete_until(self, lag: int | None) -> int | None:
+        if lag is None:
+            return None
+        return self._marked_at_ms if lag == 0 else self.topic.state.append_time_ms
+
+    def facts(self) -> MirrorFacts:
+        topic, marks, error = self.topic, self._marks, self._error
+        end = None if marks is None else max(marks.end, topic.state.next_offset)
+        lag = None if end is None else end - topic.commit
+        state, why = (COPYING, None) if error is None else (_state_of(error), error.message)
+        if self._missing is not None:
+            state, why = self._missing
+        behind_ms = None if marks is None else max(0, marks.time_ms - topic.state.append_time_ms)
+        return MirrorFacts(
+            topic=topic.name,
+            source=self._source,
+            state=state,
+            why=why,
+            copied_until=topic.commit,
+            source_end=end,
+            lag_messages=lag,
+            lag_ms=0 if lag == 0 else behind_ms,
+            complete_until_ms=self._complete_until(lag),
+            gap=self._gap,
+        )
+
+
+def _state_of(error: ClusterError) -> str:
+    if isinstance(error, Diverged):
+        return DIVERGED
+    if isinstance(error, TopicNotFound):
+        return SOURCE_DELETED
+    return UNREACHABLE if isinstance(error, Retryable) else FAILED

@@ -1,0 +1,324 @@
+"""One link at one broker: what the source has, the mirrors of it, and the copies of those that this broker owns.
+
+Every broker asks the source once a second what there is to mirror, with a word by which an unchanged answer is short.
+The leader makes the mirrors, their partitions, schemas and subscriptions. The owner of each log copies it (`pull`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pydanube_core.errors import AlreadyExists, ClusterError, Conflict
+from pydanube_core.links import MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
+from pydanube_core.names import TopicName
+
+from pydanube_broker.cluster.records import TopicRecord
+from pydanube_broker.cluster.registry_records import WHOLE
+from pydanube_broker.copying.target import Answers, Copies, Wire
+from pydanube_broker.links.mirror import (
+    COPYING,
+    SOURCE_DELETED,
+    SOURCE_REMADE,
+    SourceSubject,
+    SourceTopic,
+    Standing,
+    mirror_name,
+    remade,
+    standing_of,
+)
+from pydanube_broker.links.pull import UNREACHABLE, NotThere, Pull
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.slices import Slices
+from pydanube_broker.topics.topic import Topic, now_ms
+
+log = logging.getLogger("pydanube.links")
+
+SEAL_S: Final = 30.0  # longest time from a mirror's seal to its opening
+LOOK_S: Final = 1.0  # between two looks at the source
+_AWAY_S: Final = 3.0  # the same while it does not answer
+_AGAIN_LOOKS: Final = 60  # looks after which a topic that failed is tried again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirrored:
+    """What a source has for a link. `state` stands for all of it. Without topics, nothing has changed since `known`."""
+
+    state: str
+    cluster: str
+    topics: Sequence[SourceTopic]
+    subjects: Sequence[SourceSubject]
+
+
+class Source(Protocol):
+    """The source, as its brokers are reached."""
+
+    def open_wire(self, url: str, answers: Answers) -> Wire: ...
+
+    async def mirrored(self, known: str) -> Mirrored: ...
+
+
+class LinkRun:
+    """See the module. Single user: the loop.
+
+    Args:
+        leads: returns whether this broker makes the mirrors.
+    """
+
+    def __init__(
+        self, link: LinkRecord, source: Source, registry: Registry, leads: Callable[[], bool]
+    ) -> None:
+        self.link = link
+        self._source = source
+        self._registry = registry
+        self._leads = leads
+        self._copies = Copies(source.open_wire)
+        self._known = ""
+        self._cluster: str | None = None
+        self._topics: dict[str, SourceTopic] = {}
+        self._subjects: dict[str, SourceSubject] = {}
+        self._logs: dict[str, tuple[int, str]] = {}
+        self._standings: list[Standing] = []
+        self._failures: dict[str, ClusterError] = {}  # topics of the source that could not be mirrored
+        self._done: tuple[object, ...] = ()  # what the mirrors were made from
+        self._looks = 0
+        self._error: ClusterError | None = None
+        self._pulls: dict[int, tuple[Pull, asyncio.Task[None]]] = {}
+        self._sealed: dict[int, float] = {}  # logs of a fail-over, and its monotonic time
+
+    @property
+    def _copies_now(self) -> bool:
+        return not (self.link.paused or self.link.failed_over)
+
+    async def run(self) -> None:
+        """Mirror until cancelled."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(LOOK_S if self._error is None else _AWAY_S)
+        finally:
+            self._copies.close()
+            for _, task in self._pulls.values():
+                task.cancel()
+            await asyncio.gather(*(task for _, task in self._pulls.values()), return_exceptions=True)
+
+    async def _look(self) -> None:
+        try:
+            if self._copies_now:
+                self._learn(await self._source.mirrored(self._known))
+        except ClusterError as error:
+            if self._error is None or self._error.code != error.code:
+                log.warning(
+                    "link_source_away",
+                    extra={"link": self.link.name, "code": error.code, "error": error.message},
+                )
+            self._error = error
+        else:
+            self._error = None
+        if self._copies_now:
+            await self._make_mirrors()
+        self._keep_pulls()
+
+    def _learn(self, found: Mirrored) -> None:
+        self._cluster = found.cluster
+        if found.state == self._known:
+            return
+        self._known = found.state
+        self._topics = {str(each.name): each for each in found.topics}
+        self._subjects = {each.spec.subject: each for each in found.subjects}
+        self._logs = {name: (topic_id, url) for each in found.topics for name, topic_id, url in each.logs}
+
+    # -- mirrors ---------------------------------------------------------------------------------------------
+
+    async def _make_mirrors(self) -> None:
+        """Make what the mirrors lack, if this broker leads. A topic that fails is tried again after a minute."""
+        if self._cluster is None:
+            return
+        index = self._registry.catalog.index
+        self._looks += 1
+        if self._looks % _AGAIN_LOOKS == 0:
+            self._failures.clear()
+            self._done = ()
+        if self._done == (self._known, index.changes):
+            return
+        self._standings, slices = [], Slices()
+        for source, topic in self._topics.items():
+            await slices()
+            standing = standing_of(self.link, self._cluster, topic, self._present(topic))
+            if standing.state == COPYING and self._leads() and source not in self._failures:
+                try:
+                    await self._make(topic, standing)
+                except ClusterError as error:
+                    log.warning(
+                        "mirror_not_made", extra={"topic": source, "code": error.code, "error": error.message}
+                    )
+                    self._failures[source] = error
+            if (failed := self._failures.get(source)) is not None:
+                standing = Standing(
+                    topic=source, mirror=standing.mirror, state=failed.code.lower(), why=failed.message
+                )
+            self._standings.append(standing)
+        self._done = (self._known, index.changes)
+
+    def _present(self, topic: SourceTopic) -> Mapping[str, Any] | None:
+        """Return the options of the topic that has the mirror's name. None if there is none."""
+        index = self._registry.catalog.index
+        try:
+            name = mirror_name(self.link, topic.name)
+        except ClusterError:
+            return None
+        record = index.partitioned(name) or index.find_topic(name)
+        return None if record is None else record.spec.settings.options
+
+    async def _make(self, topic: SourceTopic, standing: Standing) -> None:
+        """Make a mirror, or what it lacks of partitions, settings and subscriptions. Idempotent."""
+        assert standing.mirror is not None
+        assert self._cluster is not None
+        if self._registry.catalog.index.format.metadata_format < WHOLE:
+            raise Conflict(
+                "mirrors need all brokers to run this build, because an older one lets producers write them: replace the "
+                "brokers that metadata_format_waits in the log names"
+            )
+        name, registry = TopicName.parse(standing.mirror), self._registry
+        catalog = registry.catalog
+        subject = None if topic.schema is None else self._subjects.get(str(topic.schema.get("subject")))
+        if subject is not None:
+            await registry.schemas.registry.mirror(subject.spec, subject.schema_id, subject.versions)
+        mark = MirrorOf(
+            link=self.link.name, cluster=self._cluster, topic=str(topic.name), ids=topic.ids
+        ).to_option()
+        if standing.create:
+            if catalog.index.find_namespace(name.namespace) is None:
+                await self._make_namespace(name.namespace)
+            await registry.create(
+                name,
+                partitions=len(topic.logs) if topic.partitioned else 0,
+                dispatch_strategy="reliable",
+                options={"policies": topic.policies, "schema": topic.schema, "options": {MIRROR: mark}},
+                must_be_new=True,
+            )
+            log.info("mirror_made", extra={"topic": str(name), "link": self.link.name})
+        elif standing.update:
+            await registry.ownership.acquire(await catalog.make_partitions(name, len(topic.logs)))
+            await catalog.show_partitions(name, len(topic.logs))
+            await catalog.set_option(name, MIRROR, mark)
+        records = self._records(name)
+        settings = (catalog.index.partitioned(name) or records[0]).spec.settings
+        if settings.policies != topic.policies:
+            await catalog.update_topic(name, policies=topic.policies)
+        if settings.schema != topic.schema:
+            await registry.schemas.restore(name, topic.schema)
+        for record in self._records(name):
+            if (served := registry.find(record.topic)) is not None:
+                registry.policies.apply(served)
+            await self._subscribe(record, served, topic)
+
+    async def _make_namespace(self, namespace: str) -> None:
+        with suppress(AlreadyExists):
+            await self._registry.catalog.namespaces.create(namespace)
+
+    def _records(self, name: TopicName) -> Sequence[TopicRecord]:
+        index = self._registry.catalog.index
+        record = index.find_topic(name)
+        return index.partitions(name) if record is None else [record]
+
+    async def _subscribe(self, record: TopicRecord, served: Topic | None, topic: SourceTopic) -> None:
+        """Make the source's subscriptions of one log, and delete those that the source has no longer."""
+        subscriptions, ownership = self._registry.catalog.subscriptions, self._registry.ownership
+        present = {each.name: each for each in self._registry.catalog.index.subscriptions(record.topic_id)}
+        for name, (kind, options) in topic.subscriptions.items():
+            wanted = {**options, MIRROR: self.link.name}
+            found = present.get(name)
+            if found is None:
+                found, _ = await subscriptions.ensure(
+                    record.topic_id, name, type=kind, start_offset=0, options=wanted
+                )
+            elif MIRROR in found.spec.options and found.spec.options != wanted:
+                found = await subscriptions.update(record.topic_id, name, options=wanted)
+            if served is not None and served.closed is None:
+                ownership.adopt_subscription(served, found)
+        for name, found in present.items():
+            if MIRROR in found.spec.options and name not in topic.subscriptions:
+                await subscriptions.delete(record.topic_id, name)
+                if served is not None and (pump := served.subscriptions.get(name)) is not None:
+                    ownership.subscription_deleted(served, pump)
+
+    # -- copies ----------------------------------------------------------------------------------------------
+
+    def _keep_pulls(self) -> None:
+        """Copy each log of a mirror that this broker owns, and end the copies of others."""
+        now_s = time.monotonic()
+        self._sealed = {key: at for key, at in self._sealed.items() if now_s - at < SEAL_S}
+        wanted: dict[int, tuple[Topic, MirrorOf]] = {}
+        for topic in self._registry.topics if self._copies_now else ():
+            if topic.link != self.link.name or topic.closed is not None:
+                continue
+            if topic.topic_id in self._sealed:
+                continue
+            mark = MirrorOf.of(topic.options.settings.options)
+            if mark is not None and (self._cluster is None or mark.cluster == self._cluster):
+                wanted[topic.topic_id] = topic, mark
+        for topic_id, (pull, task) in list(self._pulls.items()):
+            if topic_id not in wanted or pull.topic is not wanted[topic_id][0] or task.done():
+                task.cancel()
+                del self._pulls[topic_id]
+            else:
+                pull.place_cursors()
+                if self._error is None:
+                    pull.source_is_there()
+        for topic_id, (topic, mark) in wanted.items():
+            if topic_id not in self._pulls:
+                pull = self._pull(topic, mark)
+                self._pulls[topic_id] = pull, asyncio.get_running_loop().create_task(pull.run())
+
+    def _pull(self, topic: Topic, mark: MirrorOf) -> Pull:
+        partition = topic.options.partition
+        source, topic_id = mark.log_of(partition), mark.ids[partition or 0]
+
+        def place() -> tuple[int, str] | NotThere:
+            if not self._known:
+                return NotThere(UNREACHABLE, None if self._error is None else self._error.message)
+            found = self._logs.get(source)
+            if found is None:
+                return NotThere(
+                    SOURCE_DELETED,
+                    f"{source} was deleted at the source, or the token has no data:mirror on it",
+                )
+            if found[0] != topic_id:
+                return NotThere(SOURCE_REMADE, remade(source, topic.name))
+            return found if found[1] else NotThere(UNREACHABLE, f"{source} has no owner at the source now")
+
+        return Pull(self.link, topic, source, self._copies, place, now_ms)
+
+    async def seal(self, topic: Topic) -> None:
+        """End the copy of a log, and begin none for `SEAL_S`. All copied messages and cursors are durable on return."""
+        self._sealed[topic.topic_id] = time.monotonic()
+        pull, task = self._pulls.get(topic.topic_id, (None, None))
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await topic.settled()
+        if pull is not None:
+            pull.place_cursors()
+            await topic.settled()
+
+    def facts(self) -> LinkFacts:
+        """Return the link's state, and that of the mirrors that this broker owns."""
+        state = COPYING if self._error is None else UNREACHABLE
+        return LinkFacts(
+            link=self.link.name,
+            state="paused" if self.link.paused else state,
+            why=None if self._error is None or self.link.paused else self._error.message,
+            cluster=self._cluster,
+            mirrors=[pull.facts() for pull, _ in self._pulls.values()],
+            left_out=[
+                LeftOutFacts(topic=each.topic, mirror=each.mirror, state=each.state, why=each.why)
+                for each in self._standings
+                if each.state != COPYING
+            ],
+        )

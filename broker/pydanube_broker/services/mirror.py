@@ -1,0 +1,331 @@
+"""`danube.stream.Stream/Mirror` and `Mirrored`: what a link asks of its source, both ends.
+
+The source answers callers with the right `data:mirror`, topic by topic. `SourceCluster` is the calling end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, Unavailable
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
+from pydanube_core.http_hosts import is_loopback
+from pydanube_core.links import LinkRecord, source_urls
+from pydanube_core.names import TopicName
+from pydanube_core.services import STREAM
+from pydanube_core.topic_pattern import TopicPattern
+
+from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionSpec, TopicRecord, TopicSettings
+from pydanube_broker.copying.messages import Answer, Round
+from pydanube_broker.copying.source import MOST_FOLLOWED, Source
+from pydanube_broker.copying.target import Answers, Wire
+from pydanube_broker.links.mirror import SourceSubject, SourceTopic
+from pydanube_broker.links.run import Mirrored
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link, Links
+from pydanube_broker.relay.relayed_call import error_in
+from pydanube_broker.rpc.caller import COLD_CALL
+from pydanube_broker.rpc.hot import StreamReply
+from pydanube_broker.schema.records import SubjectSpec, VersionSpec
+from pydanube_broker.services.copy_stream import CopyStream, LinkWire
+from pydanube_broker.serving.registry import Registry
+from pydanube_broker.serving.topic_access import Action, TopicAccess
+from pydanube_broker.slices import Slices
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
+
+if TYPE_CHECKING:
+    from pydanube_core.http2.head import AnswerHead
+
+MIRROR: Final = STREAM["Mirror"].path
+MIRRORED: Final = STREAM["Mirrored"].path
+_ASK_S: Final = 10.0
+_KEY: Final = "mirrored"  # stands for the store's key in errors of records
+
+
+# -- the source ------------------------------------------------------------------------------------------------------
+
+
+def mirror_stream(
+    reply: StreamReply, access: TopicAccess, registry: Registry, worker_threads: WorkerThreads
+) -> CopyStream:
+    """Serve the copies of a broker of another cluster."""
+
+    async def permit(request: Round) -> Topic:
+        name = TopicName.parse(request.topic)
+        access.check(reply, Action.MIRROR, name)
+        record = registry.catalog.index.find_topic(name)
+        if record is None or record.topic_id != request.topic_id:
+            raise TopicNotFound(
+                f"the source has no topic {name} with the id {request.topic_id}", value=str(name)
+            )
+        if not request.follow or record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
+            raise InvalidArgument(f"{record.name} cannot be mirrored", field="topic", value=record.name)
+        topic = registry.find(record.topic)
+        if topic is None:
+            raise registry.not_found(record.topic)
+        return topic
+
+    def open_source(*, send: Callable[[Answer], None], writable: Callable[[], bool]) -> Source:
+        return Source(permit, worker_threads, send=send, writable=writable, most=MOST_FOLLOWED)
+
+    return CopyStream(reply, open_source)
+
+
+class MirroredService:
+    """Answers `Mirrored`. `cluster` returns this cluster's name."""
+
+    def __init__(self, access: TopicAccess, registry: Registry, cluster: Callable[[], str]) -> None:
+        self._access = access
+        self._registry = registry
+        self._cluster = cluster
+
+    async def call(self, data: bytes) -> bytes:
+        """Handle a call: once a second of each broker of a link's cluster, mostly without a change since.
+
+        Raises `PermissionDenied`: the caller may mirror nothing here.
+        """
+        request = pb.MirroredRequest.FromString(data)
+        patterns = [TopicPattern.parse(each, field="patterns") for each in request.patterns]
+        for each in patterns:
+            self._access.check_somewhere(COLD_CALL, Action.MIRROR, each.namespace)
+        registry = self._registry
+        office, schemas = registry.ownership.office, registry.schemas.registry
+        state = f"{registry.ownership.me.broker_id}.{registry.ownership.incarnation}"
+        state += f".{registry.catalog.records.revision}.{office.changes}.{schemas.records.revision}"
+        answer = pb.MirroredResponse(state=state, cluster=self._cluster())
+        if request.known == state:
+            return answer.SerializeToString()
+        slices, subjects = Slices(), set[str]()
+        for name in sorted(self._access.names()):
+            await slices()
+            if (
+                name.is_system
+                or not any(each.matches(name) for each in patterns)
+                or not self._access.may(COLD_CALL, Action.MIRROR, name)
+            ):
+                continue
+            if (topic := self._topic(name)) is not None:
+                answer.topics.append(topic)
+                schema = TopicSettings.from_json(topic.settings, key=_KEY).schema
+                subjects |= {str(schema["subject"])} if schema else set()
+        for subject in sorted(subjects):
+            if (known := schemas.index.find_subject(subject)) is not None:
+                versions = [
+                    pb.MirroredVersion(
+                        spec=each.spec.to_json(), definition=each.definition, descriptors=each.descriptors
+                    )
+                    for each in schemas.index.versions(known.schema_id)
+                ]
+                answer.subjects.add(schema_id=known.schema_id, spec=known.spec.to_json(), versions=versions)
+        return answer.SerializeToString()
+
+    def _topic(self, name: TopicName) -> pb.MirroredTopic | None:
+        index = self._registry.catalog.index
+        record, parent = index.find_topic(name), index.partitioned(name)
+        if record is not None:
+            records, settings = [record], record.settings
+        elif parent is not None:
+            records, settings = list(index.partitions(name)), parent.spec.settings
+        else:
+            return None
+        known: dict[str, SubscriptionSpec] = {}
+        for each in records:
+            known |= {one.name: one.spec for one in index.subscriptions(each.topic_id)}
+        return pb.MirroredTopic(
+            topic=str(name),
+            partitioned=parent is not None,
+            settings=settings.to_json(),
+            partitions=[self._log(each) for each in records],
+            subscriptions=[
+                pb.MirroredSubscription(
+                    name=one.name, type=one.type, options=json.dumps(dict(one.options)).encode()
+                )
+                for one in known.values()
+            ],
+        )
+
+    def _log(self, record: TopicRecord) -> pb.Partition:
+        owner = self._registry.ownership.owner(record.topic_id)
+        return pb.Partition(
+            topic=record.name,
+            topic_id=record.topic_id,
+            broker_url="" if owner is None else owner.broker_url,
+        )
+
+
+# -- the link --------------------------------------------------------------------------------------------------------
+
+
+class SourceCluster:
+    """The source of one link, as its brokers are reached (`links.run.Source`). Single user: the loop."""
+
+    def __init__(self, links: Links, link: LinkRecord) -> None:
+        self._links = links
+        self._link = link
+        self._urls = source_urls(link.source)
+
+    def open_wire(self, url: str, answers: Answers) -> Wire:
+        """Open a stream of copies to a broker of the source."""
+        try:
+            headers = self._headers(url, MIRROR)
+        except ClusterError as error:
+            answers.lost(error)
+            return _NoWire()
+        return LinkWire(self._links, headers, url, answers)
+
+    async def mirrored(self, known: str) -> Mirrored:
+        """Return what there is to mirror, from the first broker that answers. Raises the last one's error."""
+        request = pb.MirroredRequest(patterns=self._link.topics, known=known).SerializeToString()
+        failed: ClusterError | None = None
+        for _ in tuple(self._urls):
+            try:
+                answer = await self._ask(self._urls[0], request)
+            except Unavailable as error:
+                failed = error
+                self._urls.append(self._urls.pop(0))
+            else:
+                return _decode_mirrored(pb.MirroredResponse.FromString(answer))
+        assert failed is not None, "a link has an address"
+        raise failed
+
+    async def _ask(self, url: str, request: bytes) -> bytes:
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        leg, headers = _Leg(url, answered), self._headers(url, MIRRORED)
+
+        def go(link: Link | str) -> None:
+            if isinstance(link, str):
+                leg.on_lost(link, untouched=True)
+            elif not answered.done():
+                link.ask(headers, frame(request), leg)
+
+        self._links.reach(url, go)
+        try:
+            async with asyncio.timeout(_ASK_S):
+                return await answered
+        except TimeoutError:
+            raise Unavailable(f"the broker at {url} has not answered for {_ASK_S:g} s", broker=url) from None
+
+    def _headers(self, url: str, path: str) -> Headers:
+        """Return the head of a request. Raises `InvalidArgument`, `Unavailable`: the token cannot be sent."""
+        parts = urlsplit(url)
+        shown: Headers = ()
+        if self._link.token_file is not None:
+            if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+                raise InvalidArgument(
+                    f"link {self._link.name}: its token is not sent to {url} in plain text. Use danubes:// with TLS at the "
+                    "source",
+                    field="source",
+                    value=url,
+                )
+            try:
+                token = Path(self._link.token_file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise Unavailable(
+                    f"link {self._link.name}: its token file {self._link.token_file} cannot be read: {error}"
+                ) from None
+            shown = ((b"authorization", f"Bearer {token}".encode()),)
+        return (
+            (b":method", b"POST"),
+            (b":scheme", parts.scheme.encode()),
+            (b":path", path.encode()),
+            (b":authority", parts.netloc.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-accept-encoding", b"identity,gzip"),
+            *shown,
+        )
+
+
+class _NoWire:
+    def send(self, request: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Leg(Leg):
+    """One unary call."""
+
+    def __init__(self, url: str, answered: asyncio.Future[bytes]) -> None:
+        self._url = url
+        self._answered = answered
+        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
+        self._answer: bytes | None = None
+
+    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
+        if not ended:
+            return
+        if dict(head.fields).get(b"grpc-status") == b"0" and self._answer is not None:
+            if not self._answered.done():
+                self._answered.set_result(self._answer)
+            return
+        metadata = decode_metadata(head.fields)
+        error = error_in(metadata)
+        if error is None:
+            said = dict(metadata).get("grpc-message", "")
+            error = Unavailable(
+                f"the broker at {self._url} answers no link: {said!s:.200}. A source is a pydanube cluster of this version",
+                broker=self._url,
+            )
+        self._fail(error)
+
+    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
+        try:
+            for message in self._reader.feed(data, start, end):
+                self._answer = bytes(message)
+        except WireError as error:
+            self.on_lost(str(error), untouched=False)
+        if ended:
+            self.on_lost(NO_STATUS, untouched=False)
+
+    def on_lost(self, why: str, *, untouched: bool) -> None:
+        what = "cannot be reached" if untouched else "went away"
+        self._fail(Unavailable(f"the broker at {self._url} {what} ({why})", broker=self._url))
+
+    def eased(self) -> None:
+        """Do nothing: the request is a single frame, and the link has sent it."""
+
+    def _fail(self, error: ClusterError) -> None:
+        if not self._answered.done():
+            self._answered.set_exception(error)
+
+
+def _decode_mirrored(answer: pb.MirroredResponse) -> Mirrored:
+    topics = []
+    for each in answer.topics:
+        settings = TopicSettings.from_json(each.settings, key=_KEY)
+        topics.append(
+            SourceTopic(
+                name=TopicName.parse(each.topic),
+                partitioned=each.partitioned,
+                reliable=settings.dispatch_strategy is DispatchStrategy.RELIABLE,
+                policies=settings.policies,
+                schema=settings.schema,
+                options=settings.options,
+                logs=tuple((one.topic, one.topic_id, one.broker_url) for one in each.partitions),
+                subscriptions={
+                    one.name: (one.type, json.loads(one.options or b"{}")) for one in each.subscriptions
+                },
+            )
+        )
+    subjects = [
+        SourceSubject(
+            schema_id=each.schema_id,
+            spec=SubjectSpec.from_json(each.spec, key=_KEY),
+            versions=tuple(
+                (
+                    VersionSpec.from_json(one.spec, key=_KEY),
+                    one.definition,
+                    one.descriptors if one.HasField("descriptors") else None,
+                )
+                for one in each.versions
+            ),
+        )
+        for each in answer.subjects
+    ]
+    return Mirrored(state=answer.state, cluster=answer.cluster, topics=topics, subjects=subjects)

@@ -1,0 +1,187 @@
+"""Links: the record of one in the metadata, the mark of its mirrors, and the facts that brokers report of it. Pure.
+
+A link is declared at the cluster that mirrors. Its brokers read the record and copy what it names. The token for the
+source is a file of the broker's machine, which the record only names.
+
+A mirror's topic record has the option `mirror`: the link that writes it, the source's cluster and topic, and the ids of the
+source's logs, by which a topic of the same name that was made again is told from it. After the fail-over the option
+`lineage` has the clusters that wrote the topic before, each with the offset behind what it wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.known_fields import known_fields
+from pydanube_core.names import TopicName
+
+LINKS: Final = "links/"  # keys of the metadata store, below /admin/
+MOST_LINKS: Final = 100
+MOST_PATTERNS: Final = 10  # as the source takes them
+_PORT: Final = 6650
+_SCHEMES: Final[Mapping[str, str]] = {
+    "danube": "http",
+    "http": "http",
+    "danubes": "https",
+    "danube+tls": "https",
+    "https": "https",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRecord:
+    """One declared link.
+
+    Attributes:
+        source: addresses of brokers of the source, as `danube://eu-1:6650,eu-2:6650`.
+        topics: patterns of the source's topics.
+        start: `earliest`, or `latest` for messages from the mirror's creation on.
+        rename: prefix of the mirrors' names.
+        failed_over: all its mirrors were made topics of this cluster. It copies nothing any more.
+        token_file: path, at each broker, of the file with the token for the source.
+        generation: grows with each change. Brokers begin the link anew with it.
+    """
+
+    name: str
+    source: str
+    topics: tuple[str, ...]
+    start: str = "earliest"
+    rename: str = ""
+    token_file: str | None = None
+    paused: bool = False
+    failed_over: bool = False
+    created_at_ms: int = 0
+    generation: int = 1
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LinkRecord:
+        """Parse a stored record. Raises `ValueError`, `KeyError`, `TypeError` if it is invalid."""
+        found = json.loads(data)
+        return cls(**known_fields(cls, {**found, "topics": tuple(found["topics"])}))
+
+
+def link_key(name: str) -> str:
+    return LINKS + name
+
+
+def source_urls(source: str) -> list[str]:
+    """Return the addresses of a link's source, as `http://` or `https://`. Raises `InvalidArgument`."""
+    scheme, mark, rest = source.partition("://")
+    if not mark:
+        scheme, rest = "danube", source
+    found = []
+    for place in rest.split(","):
+        try:
+            parts = urlsplit(f"//{place.strip()}")
+            host, port = parts.hostname, parts.port or _PORT
+        except ValueError:
+            host, port = None, 0
+        if scheme not in _SCHEMES or not host or parts.path or parts.query or parts.username is not None:
+            raise InvalidArgument(
+                f"source {source!r:.200} is no address of a cluster: write danube://host:6650,host:6650, or danubes:// for "
+                "TLS. A token goes into a file (--token-file)",
+                field="source",
+                value=None,
+            )
+        shown = f"[{host}]" if ":" in host else host
+        found.append(f"{_SCHEMES[scheme]}://{shown}:{port}")
+    return found
+
+
+MIRROR: Final = "mirror"
+LINEAGE: Final = "lineage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorOf:
+    """The option `mirror`. `ids`: of the source's logs, by partition."""
+
+    link: str
+    cluster: str
+    topic: str
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> MirrorOf | None:
+        """Return the mark of a topic's options, None if the topic is no mirror."""
+        found = options.get(MIRROR)
+        if found is None:
+            return None
+        return cls(
+            link=found["link"], cluster=found["cluster"], topic=found["topic"], ids=tuple(found["ids"])
+        )
+
+    def to_option(self) -> dict[str, Any]:
+        return {**asdict(self), "ids": list(self.ids)}
+
+    def log_of(self, partition: int | None) -> str:
+        """Return the name of the source's log of a partition."""
+        name = TopicName.parse(self.topic)
+        return str(name if partition is None else name.part(partition))
+
+
+def link_of(options: Mapping[str, Any]) -> str | None:
+    """Return the link that writes a topic, None if it is no mirror."""
+    found = options.get(MIRROR)
+    return None if found is None else str(found["link"])
+
+
+def mirror_of(options: Mapping[str, Any]) -> str | None:
+    """Return a mirror's link and topic of the source, as lists show them."""
+    found = options.get(MIRROR)
+    return None if found is None else f"{found['link']}:{found['topic']}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorFacts:
+    """One log of a mirror, at its owner.
+
+    Attributes:
+        source: name of the source's log.
+        copied_until: offset behind the newest message that is copied and durable.
+        source_end: the same of the source, as it said last; None before it said so.
+        lag_ms: append time of the source's newest message minus that of the newest copied one.
+        complete_until_ms: time until which everything of the source is here; None before the source said its end.
+        gap: offsets that the source had deleted before they were copied.
+    """
+
+    topic: str
+    source: str
+    state: str
+    why: str | None
+    copied_until: int
+    source_end: int | None
+    lag_messages: int | None
+    lag_ms: int | None
+    complete_until_ms: int | None
+    gap: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutFacts:
+    """A topic of the source that is not copied now."""
+
+    topic: str
+    mirror: str | None
+    state: str
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFacts:
+    """A link at one broker. `state` is copying, paused or source_unreachable."""
+
+    link: str
+    state: str
+    why: str | None
+    cluster: str | None
+    mirrors: Sequence[MirrorFacts]
+    left_out: Sequence[LeftOutFacts]
