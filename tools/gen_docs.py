@@ -149,7 +149,7 @@ A broker looks at itself every `diagnosis.sample_interval` and says what is wron
 With `--fail-on warning` the command exits with 6 when there is a finding of that severity or a worse one.
 
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
-numbers that decided), other causes that were ruled out (`ruled_out`, each with the number that speaks against it), what
+numbers that decided), how many other causes were ruled out (`--explain` lists each with the number that speaks against it), what
 could not be seen (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
 itself, then by the number of messages that wait or were refused. Of one subject, causes come before effects. What others
 wrote (keys, reasons, over MCP also names of consumers and producers) stands under `untrusted`.

@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None:
     broker.command("produce", "logs", stdin=b"line\n" * 30)
     broker.command("consume", "logs", "-s", "billing", "--count", "10", "--for", "20s")
-    check = ("diagnose", "subscription", "logs", "billing", "--json", "--fail-on", "warning")
+    check = ("diagnose", "subscription", "logs", "billing", "--json", "--fail-on", "warning", "--explain")
     while (done := broker.command(*check, check=False)).returncode == 0:
         pass  # for as long as patience lasts, a second here, whoever is missing may be on the way
     assert done.returncode == 6
@@ -24,6 +24,9 @@ def test_a_check_of_a_subscription_exits_with_six(broker: BrokerProcess) -> None
         "consumer_slow",
         "poison_message",
     }
+    assert finding["ruled_out_count"] == len(finding["ruled_out"])
+    brief = json.loads(broker.command(*check[:-1], check=False).stdout)["findings"][0]
+    assert (brief["ruled_out"], brief["ruled_out_count"]) == ([], finding["ruled_out_count"])
     passing = broker.command(
         "diagnose", "subscription", "logs", "billing", "--fail-on", "critical", check=False
     )

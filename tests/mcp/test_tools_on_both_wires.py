@@ -379,8 +379,8 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
                     tools if profile == "default" else [{key: tool[key] for key in seen} for tool in tools]
                 )
     extra = 30 if several else 0  # tokens a tool, for its argument `cluster`
-    # Promised are 4 000 and 10 000; what is left is for the next operations.
-    for profile, most in (("default", 3_850), ("full", 9_990)):
+    # Promised are 4 000, and 110 a tool; what is left is for the next operations.
+    for profile, most in (("default", 3_850), ("full", 100 * len(listed["full"]))):
         found = tokens(listed[profile])
         assert found <= most + extra * len(listed[profile]), (profile, found)
         assert '"title"' not in json.dumps([tool["inputSchema"] for tool in listed[profile]])

@@ -38,6 +38,7 @@ _MOST_OF_CONNECTORS = 20  # findings in one answer. The others are counted
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None, Field(description="passed is false (exit 6) from here on")
 ]
+Explain = Annotated[bool, Field(description="List the causes that were ruled out")]
 
 
 class DiagnoseClusterRequest(Request):
@@ -47,12 +48,14 @@ class DiagnoseClusterRequest(Request):
 class DiagnoseTopicRequest(Request):
     topic: TopicArgument
     fail_on: FailOn = None
+    explain: Explain = False
 
 
 class DiagnoseSubscriptionRequest(Request):
     topic: TopicArgument
     subscription: SubscriptionArgument
     fail_on: FailOn = None
+    explain: Explain = False
 
 
 class DiagnoseProducerRequest(Request):
@@ -61,6 +64,7 @@ class DiagnoseProducerRequest(Request):
         str | None, Field(max_length=256, description="Name of a producer; without it, all of the topic")
     ] = None
     fail_on: FailOn = None
+    explain: Explain = False
 
 
 class RuledOutItem(Result):
@@ -86,7 +90,8 @@ class FindingItem(Result):
     summary: str
     evidence: dict[str, Any]
     untrusted: dict[str, Any]  # written by others: keys of messages, reasons of consumers
-    ruled_out: list[RuledOutItem]
+    ruled_out: list[RuledOutItem]  # only if asked for
+    ruled_out_count: int
     unobservable: list[str]
     provisional: bool  # from a short history: a warning at most, and no alert
     settles_at: str | None  # of a provisional one: when its history is long enough
@@ -175,7 +180,8 @@ async def _cluster(context: Context) -> Diagnosis:
     examples=(Example({"topic": "orders"}, "a topic and its subscriptions"),),
 )
 async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> DiagnosisResult:
-    return await _result(context.port.diagnose_topic(request.topic), request.fail_on)
+    found = context.port.diagnose_topic(request.topic)
+    return await _result(found, request.fail_on, explain=request.explain)
 
 
 @operation(
@@ -197,7 +203,7 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
 async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionRequest) -> DiagnosisResult:
     found = context.port.diagnose_subscription(request.topic, request.subscription)
     try:
-        return await _result(found, request.fail_on)
+        return await _result(found, request.fail_on, explain=request.explain)
     except SubscriptionNotFound:
         raise await no_such_subscription(context, request.topic, request.subscription) from None
 
@@ -213,7 +219,8 @@ async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionR
     examples=(Example({"topic": "orders"}, "all producers of a topic"),),
 )
 async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) -> DiagnosisResult:
-    return await _result(context.port.diagnose_producer(request.topic, request.producer), request.fail_on)
+    found = context.port.diagnose_producer(request.topic, request.producer)
+    return await _result(found, request.fail_on, explain=request.explain)
 
 
 @operation(
@@ -249,14 +256,16 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
     )
 
 
-async def _result(asked: Awaitable[Diagnosis], fail_on: str | None) -> DiagnosisResult:
+async def _result(
+    asked: Awaitable[Diagnosis], fail_on: str | None, *, explain: bool = False
+) -> DiagnosisResult:
     begun = time.perf_counter()
     found = await asked
     return DiagnosisResult.of(
         found,
         verdict=found.verdict.value,
         passed=_passed(found, fail_on),
-        findings=[_finding(one) for one in found.findings],
+        findings=[_finding(one, explain=explain) for one in found.findings],
         as_of=format_time(found.as_of_ms),
         took_ms=round((time.perf_counter() - begun) * 1000, 1),
     )
@@ -270,11 +279,12 @@ def _passed(found: Diagnosis, fail_on: str | None) -> bool | None:
     return found.verdict is not Verdict.UNKNOWN and all(one.severity < least for one in found.findings)
 
 
-def _finding(found: Finding) -> FindingItem:
+def _finding(found: Finding, *, explain: bool = False) -> FindingItem:
     return FindingItem.of(
         found,
         severity=found.severity.word,
-        ruled_out=[RuledOutItem.of(one) for one in found.ruled_out],
+        ruled_out=[RuledOutItem.of(one) for one in found.ruled_out] if explain else [],
+        ruled_out_count=len(found.ruled_out),
         unobservable=list(found.unobservable or ()),
         settles_at=known_time(found.settles_at_ms),
         next=list(_next(found.next)),

@@ -155,7 +155,9 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
     return {
         "subscription": Ask(operation="subscriptions.describe", arguments=named),
         "lag": Ask(operation="subscriptions.lag", arguments=named, extent=Extent.ALL),
-        "diagnosis": Ask(operation="diagnose.subscription", arguments=named, optional=True),
+        "diagnosis": Ask(
+            operation="diagnose.subscription", arguments={**named, "explain": True}, optional=True
+        ),
         "chart": Ask(operation="topics.chart", arguments=named, optional=True),
     }
 

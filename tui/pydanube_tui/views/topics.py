@@ -88,7 +88,7 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
         "chart": Ask(operation="topics.chart", arguments=named, optional=True),
         "lag": Ask(operation="subscriptions.lag", arguments={**named, "limit": 1000}, optional=True),
         "producers": Ask(operation="producers.list", arguments={**named, "limit": 50}, optional=True),
-        "diagnosis": Ask(operation="diagnose.topic", arguments=named, optional=True),
+        "diagnosis": Ask(operation="diagnose.topic", arguments={**named, "explain": True}, optional=True),
     }
 
 

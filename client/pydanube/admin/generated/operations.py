@@ -604,18 +604,28 @@ class DiagnoseOperations(KeywordsNamed):
         *,
         producer: str | None = None,
         fail_on: Literal["info", "warning", "critical"] | None = None,
+        explain: bool | None = None,
     ) -> DiagnosisResult:
         """Say what keeps messages from coming in: throttling, schema, silence, disk, journal."""
         return await self._caller.call("diagnose.producer", locals(), DiagnosisResult)
 
     async def subscription(
-        self, topic: str, subscription: str, *, fail_on: Literal["info", "warning", "critical"] | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        fail_on: Literal["info", "warning", "critical"] | None = None,
+        explain: bool | None = None,
     ) -> DiagnosisResult:
         """Say why a subscription is behind, or that it is not: findings, causes ruled out, the next call."""
         return await self._caller.call("diagnose.subscription", locals(), DiagnosisResult)
 
     async def topic(
-        self, topic: str, *, fail_on: Literal["info", "warning", "critical"] | None = None
+        self,
+        topic: str,
+        *,
+        fail_on: Literal["info", "warning", "critical"] | None = None,
+        explain: bool | None = None,
     ) -> DiagnosisResult:
         """Say what is wrong with a topic and its subscriptions."""
         return await self._caller.call("diagnose.topic", locals(), DiagnosisResult)

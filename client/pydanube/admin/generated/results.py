@@ -35,6 +35,7 @@ class FindingItem(Result):
     evidence: dict[str, Any]
     untrusted: dict[str, Any]
     ruled_out: list[RuledOutItem]
+    ruled_out_count: int
     unobservable: list[str]
     provisional: bool
     settles_at: str | None
