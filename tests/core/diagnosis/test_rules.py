@@ -643,3 +643,9 @@ def test_producers_that_only_become_more_are_told_and_a_deployment_is_not() -> N
     assert check_view(topic_view(producers=80, sessions=(1, 79)), OPTIONS) == (), "all at once"
     assert check_view(topic_view(producers=80, sessions=(1, 60, 20, 40, 60, 70)), OPTIONS) == (), "some left"
     assert check_view(topic_view(producers=20, sessions=(1, 5, 10, 15)), OPTIONS) == (), "not many"
+
+
+def test_a_disk_that_fills_leads_to_the_topics_that_hold_most() -> None:
+    [found] = check_view(replace(BROKER, disk_free_bytes=3 << 29), OPTIONS)
+    [call] = [call for call in found.next if call.operation == "topics.list"]
+    assert call.arguments == {"sort": "-bytes", "top": 10}

@@ -101,7 +101,7 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
             _STATUS,
             NextCall(
                 "topics.list",
-                {},
+                {"sort": "-bytes", "top": 10},
                 "find the topics that hold the most, to set retention_bytes or retention_age_s",
             ),
         ),
