@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydanube import Client, connect
+from pydanube_core.connectors import LOGS, REPORTS
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_tui.source import PAGE_ITEMS, Caller, Feed
 from pydanube_tui.tail import item_of
@@ -56,6 +57,7 @@ def words_of(view: str, known: Mapping[str, str]) -> str:
         "schema": "schema orders-value",
         "plan": f"plan {known['plan']}",
         "change": f"change {known['change']}",
+        "connector": "connector orders-to-lake",
     }
     return of.get(view, view)
 
@@ -112,9 +114,10 @@ class Played:
         at = self._calls.get(key, 0)
         self._calls[key] = at + 1
         answer = self._answers[key][min(at, len(self._answers[key]) - 1)]
-        if "refused" in answer:
+        if isinstance(answer.get("refused"), str):  # else it is the count of a connector
             raise InvalidArgument(answer["refused"], field="recorded", value=key)
-        return dict(answer)
+        # without a mark, so that the whole list is asked for each time
+        return {name: value for name, value in answer.items() if name != "mark"}
 
 
 @asynccontextmanager
@@ -174,6 +177,33 @@ async def _give_up(client: Client, cluster: Administered) -> None:
                 await message.ack()
 
 
+async def declare(cluster: Administered) -> None:
+    """Declare a sink that a worker reports, and a source that is paused."""
+    sink = 'connector = "delta-sink"\ntopic = "orders"\n[settings]\ntable = "s3://lake/orders"\n'
+    source = 'connector = "postgres-source"\ntopic = "shop"\n[settings]\ndsn = "${env:DSN}"\ntables = ["a"]\n'
+    await cluster("connectors.create", connector="orders-to-lake", definition=sink, group="etl")
+    await cluster("connectors.create", connector="shop", definition=source)
+    await cluster("connectors.pause", connector="shop")
+    await cluster("connectors.create", connector="alone", definition=sink)
+    at_ms = int(time.time() * 1_000) - 61_000
+    report = {
+        "connector": "orders-to-lake", "state": "failing", "kind": "sink", "guarantee": "exactly_once", "rate": 1250.5,
+        "lag_messages": 1200, "records": 80_000, "refused": 3, "repeated": 0, "retries": 4, "since_ms": at_ms,
+        "last_error": "S3 answers 503: slow down", "position": {"/default/orders": "80003"},
+    }  # fmt: skip
+    said = ("connector_started type=delta-sink", 'connector_attempt_failed error="S3 answers 503: slow down"')
+    lines = [
+        {"time_ms": at_ms + 1_000 * n, "level": ("info", "warning")[n], "text": f"2026-11-29 {text}"}
+        for n, text in enumerate(said)
+    ]
+    for topic, body in (
+        (REPORTS, {"worker": "etl-1", "connectors": [report]}),
+        (LOGS, {"worker": "etl-1", "connector": "orders-to-lake", "lines": lines}),
+    ):
+        await cluster("topics.create", topic=topic)
+        await cluster.publish(topic, json.dumps(body).encode())
+
+
 async def record() -> None:
     """Let a broker work for a window, then ask everything that every view asks."""
     async with administered(**{"tier.flush_age": "2s"}) as cluster, at_work(cluster):
@@ -186,6 +216,7 @@ async def record() -> None:
                 schema_definition=json.dumps(schema, indent=1),
             )
         await asyncio.sleep(WATCHED_S)
+        await declare(cluster)
         plan = await cluster("topics.delete", topic="/shop/quiet", plan_only=True)
         await cluster.refused("topics.create", topic="/default/orders")
         change = await cluster("namespaces.create", namespace="made")

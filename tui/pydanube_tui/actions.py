@@ -123,6 +123,10 @@ Change (--allow-writes)
   schemas.register | n | new version | register a schema | schemas schema
   schemas.set_compatibility | l | compatibility | what a new version must keep | schemas schema
   schemas.delete_version | ctrl+d | delete version | delete a version | schema
+  connectors.pause | i | pause connector | stop the connector after its batch | connectors connector
+  connectors.resume | a | resume | let the connector go on | connectors connector
+  connectors.restart | ctrl+r | restart | start the connector anew from its position | connectors connector
+  connectors.delete | ctrl+d | delete | delete the declaration of the connector | connectors connector
   plans.discard | ctrl+d | discard | throw the plan away | plans plan
   changes.undo | u | undo | take the change back | audit change
   faces.freeze | z | freeze | let the face of this record read and change nothing: stops an assistant | audit change

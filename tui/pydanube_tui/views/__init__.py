@@ -12,6 +12,7 @@ from pydanube_tui.page import Target
 from pydanube_tui.view import View
 from pydanube_tui.views import (
     brokers,
+    connectors,
     fleet,
     messages,
     overview,
@@ -39,9 +40,11 @@ VIEWS: Final[dict[str, View]] = {
         fleet.RUNBOOKS,
         fleet.LOGS,
         fleet.CLIENTS,
+        connectors.LIST,
         topics.ONE,
         subscriptions.ONE,
         stored.SCHEMA,
+        connectors.ONE,
         stored.OBJECTS,
         records.PLAN,
         records.CHANGE,

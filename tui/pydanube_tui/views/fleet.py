@@ -115,7 +115,7 @@ def _text(item: Item) -> str:
     return text.split(f" {item['event']} ", 1)[-1] if item.get("event") else text
 
 
-def _level(item: Item) -> Cell:
+def level_cell(item: Item) -> Cell:
     return Cell(item["level"], _LEVELS.get(item["level"], Tone.PLAIN), item["level"])
 
 
@@ -127,7 +127,7 @@ LOGS: Final = View(
     asks=listed("brokers.logs", extent=Extent.ONE, lines=500),
     columns=(
         words("time", "T 23", lambda item: item["time"][:23].replace("T", " "), tone=Tone.DIM),
-        custom("level", "L 8", _level),
+        custom("level", "L 8", level_cell),
         words("event", "E 16-30 grows", tone=Tone.STRONG),
         words("text", "20-400 grows", _text),
     ),

@@ -57,6 +57,9 @@ _VIEWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "plans.list": ("plans", ()),
     "schemas.versions": ("schema", ("subject",)),
     "schemas.list": ("schemas", ()),
+    "connectors.list": ("connectors", ()),
+    "connectors.describe": ("connector", ("connector",)),
+    "connectors.logs": ("connector", ("connector",)),
 }
 
 
