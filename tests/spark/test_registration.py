@@ -19,3 +19,7 @@ def test_local_workers_run_this_python_unless_another_was_chosen(
     monkeypatch.setattr(spark.sparkContext, "pythonExec", chosen)
     register(spark)
     assert spark.sparkContext.pythonExec == kept
+    monkeypatch.undo()
+    register(
+        spark
+    )  # the sources keep the program that they were registered with, and other tests share the session
