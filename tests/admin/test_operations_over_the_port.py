@@ -144,7 +144,12 @@ async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered
         "policies": {},
         "kept_failure_policies": {},
         "schema": None,
+        "mirror_of": None,
         "parts": [],
+        **dict.fromkeys(("stored_until", "requests_per_hour", "bytes_per_hour")),
+        **dict.fromkeys(
+            ("stored_until_reason", "requests_per_hour_reason", "bytes_per_hour_reason"), "not_copied"
+        ),
     }
 
 

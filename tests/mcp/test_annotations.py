@@ -82,6 +82,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.take_over": {"topic": "orders"},
     "topics.replay": {"topic": "orders", "from": "earliest", "to": "copy"},
     "topics.set_policies": {"topic": "orders", "policies": {"max_publish_rate": 3}},
+    "topics.set_durability": {"topic": "orders", "durability": "stored"},
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
     "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
     "audit.export": {"into": "clicks-part-0"},
