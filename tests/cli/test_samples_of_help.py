@@ -44,7 +44,14 @@ PREPARED: dict[str, tuple[str, ...]] = {
         f"connectors.{verb}": (CONNECTOR,)
         for verb in ("delete", "describe", "errors", "offsets", "pause", "restart", "resume", "set")
     },
-    **{f"links.{verb}": (LINK,) for verb in ("delete", "describe", "fail_over", "pause", "resume")},
+    **{
+        f"connectors.{verb}": (CONNECTOR, "connectors pause orders-delta --yes")
+        for verb in ("reset_offsets", "set_offsets")
+    },
+    **{
+        f"links.{verb}": ("links delete eu --yes", LINK)
+        for verb in ("delete", "describe", "fail_over", "pause", "resume")
+    },
     "dead_letters.list": (POISONED,),
     "dead_letters.replay": (
         "topics create orders-dead",
@@ -86,6 +93,9 @@ ABSENT: dict[str, tuple[str, ...]] = {
 ANSWERS = {
     "brokers remove": "LAST_BROKER",  # several brokers: tests/e2e/test_removed_broker.py
     "brokers unload": "LAST_BROKER",
+    "connectors reset-offsets": "CONFLICT",  # it has not run: tests/connect/test_workers.py
+    "connectors set-offsets": "CONFLICT",  # the same
+    "links fail-over eu --topics": "INVALID_ARGUMENT",  # nothing is mirrored yet: tests/broker/links
     "cluster rebalance": "LAST_BROKER",  # several brokers: tests/admin/test_load_manager.py
     "topics move": "LAST_BROKER",
     "topics take-over": "LAST_BROKER",  # several brokers: tests/broker/moves/test_take_over_of_topics.py
