@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -50,6 +50,7 @@ from pydanube_core.diagnosis.slopes import Slope, theil_sen
 FEWEST_SAMPLES: Final = 3
 POISON_FAILURES: Final = 3
 RISK_SHARE: Final = 0.2  # of the retention's time
+OVERDUE: Final = 2  # times the longest time between two moves of the cursor
 FEWEST_MOVES: Final = 3  # of the cursor: fewer do not show whether the lag after an acknowledgement rises
 RECENT_SAMPLES: Final = 8  # of the end of a window, in which a step shows that the window's median hides
 GAP_INTERVALS: Final = 3  # a longer time without a sample is not spanned
@@ -225,16 +226,26 @@ class _Judge:
             return None
         part = max(1, len(steps) // 3)
         before, after = (min(self.lags[at] for at in some) for some in (steps[:part], steps[-part:]))
+        waits = len(self.read) - 1 - steps[-1]
+        if waits > OVERDUE * max(b - a for a, b in pairwise(steps)):
+            after = self.lags[-1]  # the next acknowledgement is overdue, so this lag is no consumer's pause
         came = [b.next_offset - a.next_offset for a, b in pairwise(self.states[first:])]
         seldom = len(steps) < len(came)
         interval = [each for each in came if each > 0] or [0]
         noise = (median(interval) if seldom else 0) if settled else max(interval) / (1 if seldom else 2)
         return after - before > noise
 
+    @property
+    def _since_joined(self) -> int:
+        """The index of the first unbroken state since a consumer last came or went."""
+        joined_ms = self.window.joined_ms
+        return (
+            self._unbroken if joined_ms is None else max(self._unbroken, bisect_left(self.times, joined_ms))
+        )
+
     def _grows(self, velocity: Slope) -> bool:
         """Return whether the lag grows: over the window, or over its last samples."""
-        joined_ms, first = self.window.joined_ms, self._unbroken
-        since_joined = first if joined_ms is None else max(first, bisect_left(self.times, joined_ms))
+        first, since_joined = self._unbroken, self._since_joined
         assert self.last is not None
         if velocity.low > 0:
             if self.window.settles_at_ms is None:
@@ -242,7 +253,14 @@ class _Judge:
                     return True
             elif not self.last.members or self._outgrown(since_joined, settled=False):
                 return True
-        recent = max(since_joined, len(self.states) - RECENT_SAMPLES)
+        if self.window.recent is not None:
+            return _Judge(
+                replace(self.window, states=self.window.recent(), recent=None), self.options
+            )._grows_lately()
+        return self._grows_lately()
+
+    def _grows_lately(self) -> bool:
+        recent = max(self._since_joined, len(self.states) - RECENT_SAMPLES)
         lately = theil_sen(self.times[recent:], self.lags[recent:])
         return lately is not None and lately.low > 0 and self._outgrown(recent, settled=False) is True
 

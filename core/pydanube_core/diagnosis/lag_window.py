@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydanube_core.cursor_state import CursorState
@@ -35,6 +35,7 @@ class LagWindow:
         first_ms: when the subscription was first observed. None: before the window, or the caller keeps no such time.
         moved_ms: when an operation or a client last moved the cursor. Rates do not span that.
         joined_ms: when a consumer last came or went. A short history of the consumers' pace begins there.
+        recent: returns the last states at the distance of the broker's rounds. None: `states` has them.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 
@@ -49,6 +50,7 @@ class LagWindow:
     first_ms: int | None = None
     moved_ms: int | None = None
     joined_ms: int | None = None
+    recent: Callable[[], Sequence[CursorState]] | None = None
     head_times_ms: Sequence[int] = ()
     head_offsets: Sequence[int] = ()
     head_of_line_failures: int = 0  # how often the message at the cursor has failed

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydanube_core.cursor_state import CursorState, lag_messages, lost_messages
 from pydanube_core.diagnosis import LagWindow, Retention
+from pydanube_core.diagnosis.lag_status import RECENT_SAMPLES
 from pydanube_core.telemetry.tables import CURSOR_STATE, HOLD_ROUNDS
 
 Ints = npt.NDArray[np.int64]
@@ -189,9 +190,16 @@ class History:
         # Without an age in the sample it is found by bisection in the heads, which are views of integers.
         heads = slice(0, last + 1) if unread and age < 0 else slice(0, 0)
         read = int(self._read[last])
-        rows = self._states[:, index].T.tolist()
+
+        def recent() -> list[CursorState]:
+            moments = end_ms - grid.interval_ms * np.arange(RECENT_SAMPLES - 1, -1, -1, dtype=np.int64)
+            index = self.at(moments)
+            held = index >= 0
+            return self._cursor_states(index[held], np.minimum(moments[held], self._until[index[held]]))
+
         return LagWindow(
-            states=[CursorState(time, *row) for time, row in zip(times.tolist(), rows, strict=True)],
+            states=self._cursor_states(index, times),
+            recent=recent,
             now_ms=int(times[-1]) if held[-1] else end_ms,
             **spacing,
             oldest_unread_append_ms=int(self.times[last]) - age if unread and age >= 0 else None,
@@ -202,6 +210,10 @@ class History:
             head_of_line_failures=self._failures(last),
             retention=self._retention(index, times, last),
         )
+
+    def _cursor_states(self, index: Ints, times: Ints) -> list[CursorState]:
+        rows = self._states[:, index].T.tolist()
+        return [CursorState(time, *row) for time, row in zip(times.tolist(), rows, strict=True)]
 
     def _retention(self, index: Ints, times: Ints, last: int) -> Retention | None:
         log = self.log
