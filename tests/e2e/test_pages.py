@@ -88,6 +88,7 @@ ELSEWHERE = {
         "docs/reference.md",
         "",
     ): "made from the code, drift is checked; its files are for programs that cannot be had here",
+    ("docs/links.md", ""): "two clusters: tests/broker/links/test_mirrors.py",
     ("docs/connect.md", ""): "tests/connect/test_connect_page.py",
     ("docs/connect.md", "danube connect"): "tests/connect/test_scaffold_and_commands.py",
     ("docs/connect.md", "class MyTarget"): "tests/connect/test_scaffold_and_commands.py",
