@@ -33,6 +33,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("topics.set_policies", {"topic": "clicks", "policies": {"max_publish_rate": 3}}),
     ("topics.configure_schema", {"topic": "clicks", "schema_subject": "orders-value"}),
     ("topics.set_validation_policy", {"topic": "orders", "validation_policy": "enforce"}),
+    ("topics.set_durability", {"topic": "orders", "durability": "stored"}),
     ("namespaces.create", {"namespace": "new"}),
     ("namespaces.delete", {"namespace": "empty"}),
     ("namespaces.set_policies", {"namespace": "default", "policies": {"max_publish_rate": 3}}),
@@ -68,6 +69,12 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
 
 # A lone broker has nowhere to move to; an undone rebalance, the same code as an undone move: test_balancing_brokers.py.
 OF_SEVERAL_BROKERS = {"topics.move", "topics.unload", "cluster.rebalance"}
+#: what the copy of the journal reaches and costs: it goes on where a topic was stored once
+OF_THE_COPY = {
+    f"{name}{ending}"
+    for name in ("stored_until", "requests_per_hour", "bytes_per_hour")
+    for ending in ("", "_reason")
+}
 #: undone where there are letters: test_dead_letters.py
 OF_LETTERS = {"dead_letters.replay"}
 
@@ -142,7 +149,9 @@ def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
         {name: each[name] for name in each if name not in ("consumers", "members")}
         for each in cluster("subscriptions.list")["items"]
     ]
-    body: dict[str, Any] = _without(json.loads(json.dumps(found)), {"as_of", "mark", "epoch", *without})
+    body: dict[str, Any] = _without(
+        json.loads(json.dumps(found)), {"as_of", "mark", "epoch", *OF_THE_COPY, *without}
+    )
     return body
 
 
