@@ -75,6 +75,7 @@ def test_the_lag_table_fits_80_columns_and_says_why_before_it_says_rates(
     row = {
         "status": "STUCK",
         "topic": "/default/orders",
+        "log": "/default/orders",
         "subscription": "worker",
         "lag_messages": 2_159_004,
         "oldest_unread_age_s": 10_800.0,

@@ -43,7 +43,7 @@ class BenchOptions:
         str,
         argument(
             metavar="SCENARIO",
-            help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier; of three brokers: move, failover, "
+            help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier, stored; of three brokers: move, failover, "
             "cluster",
         ),
     ]
@@ -82,7 +82,7 @@ class BenchOptions:
         option(
             "--topics",
             "N",
-            "Of the scenarios topics, move and cluster [default: 10000; move 1000]",
+            "Of the scenarios topics, move, failover and cluster [default: 10000; move 1000; failover 100]",
             min=1,
             max=catalogue.MAX_TOPICS,
         ),
