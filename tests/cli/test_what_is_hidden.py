@@ -168,7 +168,7 @@ async def test_ids_of_official_clients_tell_nothing_to_whoever_made_them_up(tmp_
 
 async def test_tools_are_those_that_the_caller_may_use(tmp_path: Path) -> None:
     async with (
-        locked_broker(tmp_path, **{"mcp.profile": "full", "mcp.toolsets": "connectors,links"}) as locked,
+        locked_broker(tmp_path, **{"mcp.profile": "full", "mcp.toolsets": "connectors,docs,links"}) as locked,
         httpx.AsyncClient(trust_env=False, timeout=120) as web,
     ):
         await people(locked)

@@ -25,12 +25,14 @@ ARGUMENTS = {
     "schema": "schema orders-value",
     "plan": "plan {plan}",
     "change": "change {call}",
+    "connector": "connector to-shop",
 }
+SINK = "connector = 'http-sink'\ntopic = '/default/orders'\n[settings]\nurl = 'https://shop.example/in'\n"
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
 
 
 async def facts(cluster: Administered) -> dict[str, str]:
-    """A schema, a plan and a change, for the views that show one."""
+    """A schema, a plan, a change and a connector, for the views that show one."""
     await cluster(
         "schemas.register",
         subject="orders-value",
@@ -39,6 +41,8 @@ async def facts(cluster: Administered) -> dict[str, str]:
     )
     plan = await cluster("topics.delete", topic="orders", plan_only=True)
     made = await cluster("namespaces.create", namespace="made")
+    if not (await cluster("connectors.list"))["items"]:
+        await cluster("connectors.create", connector="to-shop", definition=SINK)
     return {"plan": plan["plan_id"], "call": made["call_id"]}
 
 
@@ -51,7 +55,7 @@ async def test_every_view_draws_a_real_broker_and_has_its_rows_as_json(
     assert VIEWS[view].title in await draw(app, "text", (80, 24), timeout_s=30)
     body = json.loads(await draw(console_of(cluster, words), "json", (80, 24), timeout_s=30))
     assert body["view"] == view
-    if view not in ("alerts", "clients", "dead-letters", "journal", "logs", "objects"):
+    if view not in ("alerts", "clients", "connector", "dead-letters", "journal", "logs", "objects"):
         assert body["rows"], "nothing to see of a broker that has it"
 
 

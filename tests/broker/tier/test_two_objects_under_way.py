@@ -126,6 +126,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
             hold=cast("Any", SimpleNamespace(life="0a0a0a0a", check=lambda: None)),
             room=cast("Any", SimpleNamespace(for_flush=lambda: 1 << 40, taken=contextlib.nullcontext)),
             cluster="c",
+            object_format=lambda: 1,
         )
         flusher = Flusher(parts, TierSettings(flush_bytes=OBJECT // 4, object_bytes=OBJECT, flush_age=60.0))
         yield Bench(flusher, child, catalog, cast("Topic", topic))

@@ -89,6 +89,7 @@ class Bench:
             hold=cast("Any", self.hold),
             room=cast("Any", None),
             cluster="c",
+            object_format=lambda: 1,
         )
         self.collector = Collector(parts, cast("Flusher", self.flusher), clock=clock)
         upkeep = SimpleNamespace(retain=self._retain, compact_some=self._compact)
