@@ -30,9 +30,9 @@ from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.connectors import (
     CHANGE,
+    RECORDS,
     ConnectorRequest,
     epoch_of,
-    found_connector,
     item_facts,
     json_object,
     kind_of,
@@ -113,7 +113,7 @@ class ChangedOffsets(Change):
     examples=(Example({"connector": "orders-delta"}, "its newest ten of each topic"),),
 )
 async def connector_errors(context: Context, request: ConnectorErrorsRequest) -> ConnectorErrors:
-    record = await found_connector(context, request.connector)
+    record = await RECORDS.found(context, request.connector)
     facts = item_facts(record, (await reports_of(context)).get(record.name))
     refused: list[MessageItem] = []
     found_in: list[str] = []
@@ -143,7 +143,7 @@ async def connector_errors(context: Context, request: ConnectorErrorsRequest) ->
     examples=(Example({"connector": "orders-delta", "level": "warning"}, "warnings and errors"),),
 )
 async def connector_logs(context: Context, request: ConnectorLogsRequest) -> ConnectorLogs:
-    record = await found_connector(context, request.connector)
+    record = await RECORDS.found(context, request.connector)
     levels = ("info", "warning", "error", "critical")
     wanted = levels[levels.index(request.level or "info") :]
     since_ms = context.now_ms() - LOGS_KEPT_S * 1_000
@@ -223,7 +223,7 @@ async def _offsets(context: Context, record: ConnectorRecord) -> ConnectorOffset
     examples=(Example({"connector": "orders-delta"}, "by partition or shard"),),
 )
 async def connector_offsets(context: Context, request: ConnectorRequest) -> ConnectorOffsets:
-    return await _offsets(context, await found_connector(context, request.connector))
+    return await _offsets(context, await RECORDS.found(context, request.connector))
 
 
 async def _resting(context: Context, request: ConnectorRequest) -> ConnectorRecord:
@@ -232,7 +232,7 @@ async def _resting(context: Context, request: ConnectorRequest) -> ConnectorReco
     Raises:
         Conflict: it is not paused, or a worker still reports it. Its next batch would overwrite the positions.
     """
-    record = await found_connector(context, request.connector)
+    record = await RECORDS.found(context, request.connector)
     report = (await reports_of(context)).get(record.name)
     if not record.paused or (report is not None and report.state != "stopped"):
         raise Conflict(

@@ -31,16 +31,15 @@ from pydanube_core.errors import (
     TopicNotFound,
 )
 from pydanube_core.facts import MessageFacts
-from pydanube_core.refusals import changed_since
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, nothing_left
+from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not
+from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
-from pydanube_admin.engine.stored_grants import state_values
 from pydanube_admin.operations.messages import CHUNK_BYTES
 from pydanube_admin.operations.topics import find_topic
 
@@ -49,6 +48,21 @@ _BLOCK: Final = 50  # messages that are read together
 MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 _ONLY_REPORTED: Final = {"error_code", "refused_per_min", "busy", "last_record_ms", "held_bytes"}
 CHANGE: Final = "connectors:change"
+
+
+def _shown(record: ConnectorRecord) -> dict[str, Any]:
+    return {"definition": record.definition, "group": record.group, "paused": record.paused}
+
+
+RECORDS: Final = DeclaredRecords(
+    kind="connector",
+    prefix=CONNECTORS,
+    key=connector_key,
+    record=ConnectorRecord,
+    shown=_shown,
+    pinned=lambda record: record.to_bytes().decode(),
+    missing=ConnectorNotFound,
+)
 
 NameArgument = Annotated[
     str,
@@ -163,7 +177,7 @@ class Report(BaseModel):
 async def list_connectors(context: Context, request: SortedListRequest) -> Page[ConnectorItem]:
     matches = glob(request.filter)
     reports = await reports_of(context)
-    records = [each for each in await _records(context) if matches(each.name)]
+    records = [each for each in await RECORDS.all(context) if matches(each.name)]
     return await page_of(
         context,
         ConnectorItem,
@@ -183,7 +197,7 @@ async def list_connectors(context: Context, request: SortedListRequest) -> Page[
     examples=(Example({"connector": "orders-delta"}, "one connector"),),
 )
 async def describe_connector(context: Context, request: ConnectorRequest) -> ConnectorDescription:
-    record = await found_connector(context, request.connector)
+    record = await RECORDS.found(context, request.connector)
     report = (await reports_of(context)).get(record.name)
     return ConnectorDescription(
         **item_facts(record, report),
@@ -199,7 +213,7 @@ async def describe_connector(context: Context, request: ConnectorRequest) -> Con
 
 async def findings_of_connectors(context: Context) -> list[Finding]:
     """Return what is wrong with the declared connectors."""
-    records = await _records(context)
+    records = await RECORDS.all(context)
     reports = await reports_of(context) if records else {}
     found: list[Finding] = []
     for record in records:
@@ -325,40 +339,8 @@ def json_object(payload: bytes) -> dict[str, Any]:
 # -- changing ----------------------------------------------------------------------------------------------------
 
 
-def _shown(record: ConnectorRecord | None) -> dict[str, Any] | None:
-    if record is None:
-        return None
-    return {"definition": record.definition, "group": record.group, "paused": record.paused}
-
-
-def _forecast(name: str, before: ConnectorRecord | None, after: ConnectorRecord | None) -> Forecast:
-    return Forecast(
-        diff=[entry(f"connectors/{name}", _shown(before), _shown(after))],
-        image={"before": None if before is None else before.to_bytes().decode()},
-        basis=[None if each is None else each.to_bytes().decode() for each in (before, after)],
-    )
-
-
-async def _undo(context: Context, name: str, made: ConnectorRecord | None, done: Done) -> Undo:
-    """Write back the record from before, unless it was changed again."""
-    stored = done.image["before"]
-    before = None if stored is None else ConnectorRecord.from_bytes(stored.encode())
-    now = await _stored(context, name)
-    if _shown(now) not in (_shown(made), _shown(before)):
-        raise changed_since(f"the connector {name}")
-    if _shown(now) == _shown(before):
-        return Undo(act=nothing_left)
-    generation = max(each.generation for each in (now, before) if each is not None) + 1
-    back = None if before is None else replace(before, generation=generation)
-    return Undo(act=partial(_write, context, name, back), forecast=_forecast(name, now, back))
-
-
-async def _write(context: Context, name: str, record: ConnectorRecord | None) -> None:
-    await context.port.write_state({connector_key(name): None if record is None else record.to_bytes()})
-
-
 async def _changed(context: Context, record: ConnectorRecord) -> ChangedConnector:
-    await _write(context, record.name, record)
+    await RECORDS.write(context, record.name, record)
     return ChangedConnector(
         connector=record.name, group=record.group, paused=record.paused, generation=record.generation
     )
@@ -366,7 +348,7 @@ async def _changed(context: Context, record: ConnectorRecord) -> ChangedConnecto
 
 async def _created(context: Context, request: CreateConnectorRequest) -> ConnectorRecord:
     check_definition(request.definition)
-    records = await _records(context)
+    records = await RECORDS.all(context)
     if any(each.name == request.connector for each in records):
         raise AlreadyExists(
             f"the connector {request.connector} exists. Change it: danube connectors set {request.connector} --file FILE",
@@ -382,12 +364,12 @@ async def _created(context: Context, request: CreateConnectorRequest) -> Connect
 
 
 async def forecast_create(context: Context, request: CreateConnectorRequest) -> Forecast:
-    return _forecast(request.connector, None, await _created(context, request))
+    return RECORDS.forecast(request.connector, None, await _created(context, request))
 
 
 async def undo_create(context: Context, request: CreateConnectorRequest, done: Done) -> Undo:
     made = ConnectorRecord(name=request.connector, definition=request.definition, group=request.group)
-    return await _undo(context, request.connector, made, done)
+    return await RECORDS.undo(context, request.connector, made, done)
 
 
 @operation(
@@ -412,17 +394,20 @@ async def create_connector(context: Context, request: CreateConnectorRequest) ->
 
 async def _set(context: Context, request: SetConnectorRequest) -> tuple[ConnectorRecord, ConnectorRecord]:
     check_definition(request.definition)
-    before = await found_connector(context, request.connector)
+    before = await RECORDS.found(context, request.connector)
     return before, replace(before, definition=request.definition, generation=before.generation + 1)
 
 
 async def forecast_set(context: Context, request: SetConnectorRequest) -> Forecast:
-    return _forecast(request.connector, *await _set(context, request))
+    return RECORDS.forecast(request.connector, *await _set(context, request))
 
 
 async def undo_set(context: Context, request: SetConnectorRequest, done: Done) -> Undo:
-    before = ConnectorRecord.from_bytes(done.image["before"].encode())
-    return await _undo(context, request.connector, replace(before, definition=request.definition), done)
+    before = RECORDS.before(done)
+    assert before is not None
+    return await RECORDS.undo(
+        context, request.connector, replace(before, definition=request.definition), done
+    )
 
 
 @operation(
@@ -451,21 +436,18 @@ async def _with(
     context: Context, request: ConnectorRequest, *, paused: bool | None
 ) -> tuple[ConnectorRecord, ConnectorRecord]:
     """Return the record, and the record paused or not, with None as it is; a generation later if that is a change."""
-    before = await found_connector(context, request.connector)
+    before = await RECORDS.found(context, request.connector)
     if paused is None:
         return before, replace(before, generation=before.generation + 1)
-    if paused == before.paused:
-        return before, before
-    return before, replace(before, paused=paused, generation=before.generation + 1)
+    return before, paused_or_not(before, paused=paused)
 
 
 async def _forecast_with(context: Context, request: ConnectorRequest, *, paused: bool | None) -> Forecast:
-    return _forecast(request.connector, *await _with(context, request, paused=paused))
+    return RECORDS.forecast(request.connector, *await _with(context, request, paused=paused))
 
 
 async def _undo_with(context: Context, request: ConnectorRequest, done: Done, *, paused: bool) -> Undo:
-    before = ConnectorRecord.from_bytes(done.image["before"].encode())
-    return await _undo(context, request.connector, replace(before, paused=paused), done)
+    return await RECORDS.undo_paused(context, request.connector, done, paused=paused)
 
 
 @operation(
@@ -514,11 +496,11 @@ async def restart_connector(context: Context, request: ConnectorRequest) -> Chan
 
 
 async def forecast_delete(context: Context, request: ConnectorRequest) -> Forecast:
-    return _forecast(request.connector, await found_connector(context, request.connector), None)
+    return RECORDS.forecast(request.connector, await RECORDS.found(context, request.connector), None)
 
 
 async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -> Undo:
-    return await _undo(context, request.connector, None, done)
+    return await RECORDS.undo(context, request.connector, None, done)
 
 
 @operation(
@@ -531,24 +513,6 @@ async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -
     examples=(Example({"connector": "orders-delta"}, "it runs no more"),),
 )
 async def delete_connector(context: Context, request: ConnectorRequest) -> DeletedConnector:
-    await found_connector(context, request.connector)
-    await _write(context, request.connector, None)
+    await RECORDS.found(context, request.connector)
+    await RECORDS.write(context, request.connector, None)
     return DeletedConnector(connector=request.connector)
-
-
-async def _records(context: Context) -> list[ConnectorRecord]:
-    return [ConnectorRecord.from_bytes(value) for value in await state_values(context, CONNECTORS)]
-
-
-async def _stored(context: Context, name: str) -> ConnectorRecord | None:
-    item = await context.port.read_state(connector_key(name))
-    return None if item is None else ConnectorRecord.from_bytes(item.value)
-
-
-async def found_connector(context: Context, name: str) -> ConnectorRecord:
-    found = await _stored(context, name)
-    if found is None:
-        raise ConnectorNotFound(
-            f"there is no connector {name!r}. See danube connectors list", field="connector", value=name
-        )
-    return found

@@ -22,17 +22,17 @@ from pydanube_core.links import (
     source_urls,
 )
 from pydanube_core.names import TopicName
-from pydanube_core.refusals import changed_since, not_a_mirror
+from pydanube_core.refusals import not_a_mirror
 from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry, nothing_left
+from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
-from pydanube_admin.engine.stored_grants import state_values
 
 CHANGE: Final = "links:change"
 MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
@@ -228,7 +228,7 @@ def _item(found: _Found) -> dict[str, Any]:
 async def list_links(context: Context, request: SortedListRequest) -> Page[LinkItem]:
     matches = glob(request.filter)
     facts = await context.port.links()
-    records = [each for each in await _records(context) if matches(each.name)]
+    records = [each for each in await RECORDS.all(context) if matches(each.name)]
     return await page_of(
         context,
         LinkItem,
@@ -248,7 +248,7 @@ async def list_links(context: Context, request: SortedListRequest) -> Page[LinkI
     examples=(Example({"link": "eu"}, "one link"),),
 )
 async def describe_link(context: Context, request: LinkRequest) -> LinkDescription:
-    record = await _found(context, request.link)
+    record = await RECORDS.found(context, request.link)
     found = _found_of(record, await context.port.links())
     mirrors = found.mirrors
     return LinkDescription(
@@ -295,42 +295,19 @@ def _found_of(record: LinkRecord, facts: Sequence[LinkFacts]) -> _Found:
 # -- changing ----------------------------------------------------------------------------------------------------
 
 
-def _shown(record: LinkRecord | None) -> dict[str, Any] | None:
-    if record is None:
-        return None
+def _shown(record: LinkRecord) -> dict[str, Any]:
     shown = asdict(record)
     del shown["created_at_ms"], shown["generation"]
     return {**shown, "topics": list(record.topics)}
 
 
-def _forecast(name: str, before: LinkRecord | None, after: LinkRecord | None) -> Forecast:
-    return Forecast(
-        diff=[entry(f"links/{name}", _shown(before), _shown(after))],
-        image={"before": None if before is None else before.to_bytes().decode()},
-        basis=[_shown(each) for each in (before, after)],
-    )
-
-
-async def _undo(context: Context, name: str, made: LinkRecord | None, done: Done) -> Undo:
-    """Write back the record from before, unless it was changed again."""
-    stored = done.image["before"]
-    before = None if stored is None else LinkRecord.from_bytes(stored.encode())
-    now = await _stored(context, name)
-    if _shown(now) not in (_shown(made), _shown(before)):
-        raise changed_since(f"the link {name}")
-    if _shown(now) == _shown(before):
-        return Undo(act=nothing_left)
-    generation = max(each.generation for each in (now, before) if each is not None) + 1
-    back = None if before is None else replace(before, generation=generation)
-    return Undo(act=partial(_write, context, name, back), forecast=_forecast(name, now, back))
-
-
-async def _write(context: Context, name: str, record: LinkRecord | None) -> None:
-    await context.port.write_state({link_key(name): None if record is None else record.to_bytes()})
+RECORDS: Final = DeclaredRecords(
+    kind="link", prefix=LINKS, key=link_key, record=LinkRecord, shown=_shown, pinned=_shown, missing=LinkNotFound
+)  # fmt: skip
 
 
 async def _changed(context: Context, record: LinkRecord) -> ChangedLink:
-    await _write(context, record.name, record)
+    await RECORDS.write(context, record.name, record)
     return ChangedLink(link=record.name, paused=record.paused, generation=record.generation)
 
 
@@ -359,7 +336,7 @@ def _made(request: CreateLinkRequest, created_at_ms: int) -> LinkRecord:
 
 
 async def _created(context: Context, request: CreateLinkRequest) -> LinkRecord:
-    records = await _records(context)
+    records = await RECORDS.all(context)
     if any(each.name == request.link for each in records):
         raise AlreadyExists(
             f"the link {request.link} exists. Delete it first: danube links delete {request.link}",
@@ -373,11 +350,11 @@ async def _created(context: Context, request: CreateLinkRequest) -> LinkRecord:
 
 
 async def forecast_create(context: Context, request: CreateLinkRequest) -> Forecast:
-    return _forecast(request.link, None, await _created(context, request))
+    return RECORDS.forecast(request.link, None, await _created(context, request))
 
 
 async def undo_create(context: Context, request: CreateLinkRequest, done: Done) -> Undo:
-    return await _undo(context, request.link, _made(request, 0), done)
+    return await RECORDS.undo(context, request.link, _made(request, 0), done)
 
 
 @operation(
@@ -400,7 +377,7 @@ async def create_link(context: Context, request: CreateLinkRequest) -> ChangedLi
 
 
 async def _paused(context: Context, request: LinkRequest, *, paused: bool) -> tuple[LinkRecord, LinkRecord]:
-    before = await _found(context, request.link)
+    before = await RECORDS.found(context, request.link)
     if before.failed_over:
         raise InvalidArgument(
             f"the link {before.name} was failed over: its mirrors are topics of this cluster now. Delete it and create "
@@ -408,18 +385,15 @@ async def _paused(context: Context, request: LinkRequest, *, paused: bool) -> tu
             field="link",
             value=before.name,
         )
-    if before.paused == paused:
-        return before, before
-    return before, replace(before, paused=paused, generation=before.generation + 1)
+    return before, paused_or_not(before, paused=paused)
 
 
 async def _forecast_paused(context: Context, request: LinkRequest, *, paused: bool) -> Forecast:
-    return _forecast(request.link, *await _paused(context, request, paused=paused))
+    return RECORDS.forecast(request.link, *await _paused(context, request, paused=paused))
 
 
 async def _undo_paused(context: Context, request: LinkRequest, done: Done, *, paused: bool) -> Undo:
-    before = LinkRecord.from_bytes(done.image["before"].encode())
-    return await _undo(context, request.link, replace(before, paused=paused), done)
+    return await RECORDS.undo_paused(context, request.link, done, paused=paused)
 
 
 @operation(
@@ -453,9 +427,9 @@ async def resume_link(context: Context, request: LinkRequest) -> ChangedLink:
 
 
 async def forecast_delete(context: Context, request: LinkRequest) -> Forecast:
-    record = await _found(context, request.link)
+    record = await RECORDS.found(context, request.link)
     mirrors = _found_of(record, await context.port.links()).mirrors
-    forecast = _forecast(request.link, record, None)
+    forecast = RECORDS.forecast(request.link, record, None)
     later = (
         f"{counted(len(mirrors), 'mirror')} {'stays' if len(mirrors) == 1 else 'stay'} read-only, and get nothing more. To "
         f"write to them, fail over first: danube links fail-over {request.link}"
@@ -464,7 +438,7 @@ async def forecast_delete(context: Context, request: LinkRequest) -> Forecast:
 
 
 async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Undo:
-    return await _undo(context, request.link, None, done)
+    return await RECORDS.undo(context, request.link, None, done)
 
 
 @operation(
@@ -477,9 +451,9 @@ async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Und
     examples=(Example({"link": "eu"}, "it copies no more"),),
 )
 async def delete_link(context: Context, request: LinkRequest) -> DeletedLink:
-    record = await _found(context, request.link)
+    record = await RECORDS.found(context, request.link)
     mirrors = _found_of(record, await context.port.links()).mirrors
-    await _write(context, request.link, None)
+    await RECORDS.write(context, request.link, None)
     return DeletedLink(link=request.link, read_only_topics=len(mirrors))
 
 
@@ -490,7 +464,7 @@ async def _to_fail_over(
     context: Context, request: FailOverRequest
 ) -> tuple[LinkRecord, dict[str, list[MirrorFacts]]]:
     """Return the link, and the logs of each mirror that the call opens, by topic."""
-    record = await _found(context, request.link)
+    record = await RECORDS.found(context, request.link)
     patterns = None if request.topics is None else _patterns(request.topics, "topics")
     found: dict[str, list[MirrorFacts]] = {}
     for each in _found_of(record, await context.port.links()).mirrors:
@@ -561,7 +535,7 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
         await context.port.open_mirror(name, ends)
         done.append(_opened(name, ends, logs))
     if request.topics is None:
-        await _write(context, record.name, record)
+        await RECORDS.write(context, record.name, record)
     known = [each for logs in topics.values() for each in logs]
     missing = [each.missing_messages for each in done]
     return FailedOver(
@@ -581,19 +555,3 @@ def _opened(name: str, ends: Mapping[str, int], logs: Sequence[MirrorFacts]) -> 
         missing_messages=missing,
         missing_ms=0 if missing == 0 else _missing(logs)[1],
     )
-
-
-async def _records(context: Context) -> list[LinkRecord]:
-    return [LinkRecord.from_bytes(value) for value in await state_values(context, LINKS)]
-
-
-async def _stored(context: Context, name: str) -> LinkRecord | None:
-    item = await context.port.read_state(link_key(name))
-    return None if item is None else LinkRecord.from_bytes(item.value)
-
-
-async def _found(context: Context, name: str) -> LinkRecord:
-    found = await _stored(context, name)
-    if found is None:
-        raise LinkNotFound(f"there is no link {name!r}. See danube links list", field="link", value=name)
-    return found
