@@ -22,7 +22,6 @@ from pydanube_core.errors import (
     NoOwner,
     NotOwner,
     StoreUnavailable,
-    Unavailable,
 )
 from pydanube_core.grpc_wire import decode_metadata, frame
 from pydanube_core.names import TopicName
@@ -30,7 +29,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
 from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
-from pydanube_broker.relay.link import NO_STATUS, Leg, Link
+from pydanube_broker.relay.link import NO_STATUS, BrokerCall
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relayed_call import error_in
 from pydanube_broker.rpc.caller import COLD_CALL
@@ -216,22 +215,14 @@ class _RemoteTarget:
 def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> None:
     head = json.dumps(said).encode()
     request = frame(len(head).to_bytes(_LENGTH, "big") + head + batch)
-    headers = relay.make_head(leg.url, APPEND)
-
-    def go(link: Link | str) -> None:
-        if isinstance(link, str):
-            leg.on_lost(link, untouched=True)
-        else:
-            link.ask(headers, request, leg)
-
-    relay.links.reach(leg.url, go)
+    relay.links.ask(relay.make_head(leg.url, APPEND), request, leg)
 
 
-class _Leg(Leg):
+class _Leg(BrokerCall):
     """One batch in flight."""
 
     def __init__(self, url: str, done: Done) -> None:
-        self.url = url
+        super().__init__(url)
         self.answer = b""
         self._done: Done | None = done
 
@@ -248,13 +239,6 @@ class _Leg(Leg):
         self.answer += data[start:end]
         if ended:
             self.on_lost(NO_STATUS, untouched=False)
-
-    def on_lost(self, why: str, *, untouched: bool) -> None:
-        what = "cannot be reached" if untouched else "went away"
-        self._end(Unavailable(f"the broker at {self.url} {what} ({why})", broker=self.url))
-
-    def eased(self) -> None:
-        """Do nothing: the request is a single frame, and the link has sent it."""
 
     def _end(self, error: ClusterError | None) -> None:
         done, self._done = self._done, None

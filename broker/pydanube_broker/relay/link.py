@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.grpc_wire import Headers
 from pydanube_core.http2 import Limits, Stream
 from pydanube_core.http2.codes import ErrorCode
@@ -45,6 +46,43 @@ class Leg:
     def on_lost(self, why: str, *, untouched: bool) -> None:
         """Handle the loss of the stream; `untouched`: the other broker has not processed it."""
         raise NotImplementedError
+
+
+class BrokerCall(Leg, StreamUser):
+    """A call that this broker makes itself: `_end` gets why it was lost."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the caller still waits."""
+        return True
+
+    def on_lost(self, why: str, *, untouched: bool) -> None:
+        what = "cannot be reached" if untouched else "went away"
+        self._end(Unavailable(f"the broker at {self.url} {what} ({why})", broker=self.url))
+
+    def eased(self) -> None:
+        """Do nothing, because requests are small and few."""
+
+    def _end(self, error: ClusterError) -> None:
+        """End the call, once, with an error."""
+        raise NotImplementedError
+
+
+def request_head(url: str, path: str) -> Headers:
+    """Return the fields that each request to another broker begins with."""
+    parts = urlsplit(url)
+    return (
+        (b":method", b"POST"),
+        (b":scheme", parts.scheme.encode()),
+        (b":path", path.encode()),
+        (b":authority", parts.netloc.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"grpc-accept-encoding", b"identity,gzip"),
+    )
 
 
 class Link(Http2Link):
@@ -144,6 +182,17 @@ class Links:
             return
         self._waiting[url] = [then]
         self._spawn(self._connect(url))
+
+    def ask(self, headers: Headers, request: bytes, call: BrokerCall) -> None:
+        """Send a call's only message as soon as its broker is reached, if the caller still waits then."""
+
+        def go(link: Link | str) -> None:
+            if isinstance(link, str):
+                call.on_lost(link, untouched=True)
+            elif call.wanted:
+                link.ask(headers, request, call)
+
+        self.reach(call.url, go)
 
     async def _connect(self, url: str) -> None:
         link = Link(url, asyncio.get_running_loop())

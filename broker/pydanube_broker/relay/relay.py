@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from weakref import WeakSet
 
 from pydanube_core.errors import ClusterError, InvalidName, NoOwner, NotOwner, PermissionDenied, Unavailable
@@ -32,7 +32,7 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.cluster.keys import number_in_key
 from pydanube_broker.relay.decision import Handling, TopicPlace, decide
-from pydanube_broker.relay.link import Link, Links
+from pydanube_broker.relay.link import Link, Links, request_head
 from pydanube_broker.relay.membership import TOPIC, Membership, cluster_secret
 from pydanube_broker.relay.relayed_call import BothWays, ManyAnswers, OneAnswer, RelayedCall
 from pydanube_broker.rpc.calls import OneRequest
@@ -227,16 +227,10 @@ class Relay:
     ) -> Headers:
         """Return the head of a request from this broker to another. `goes_on`: see `ServerStreamReply`."""
         assert self.membership is not None
-        ownership, parts = self._registry.ownership, urlsplit(url)
+        ownership = self._registry.ownership
         receiver = next((each.broker_id for each in ownership.members() if each.broker_url == url), "")
         return (
-            (b":method", b"POST"),
-            (b":scheme", parts.scheme.encode()),
-            (b":path", path.encode()),
-            (b":authority", parts.netloc.encode()),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-            (b"grpc-accept-encoding", b"identity,gzip"),
+            *request_head(url, path),
             (b"x-danube-internal-broker", f"broker/{ownership.me.broker_id}".encode()),
             (RELAYED, self.membership.proof(receiver)),
             *(((TOPIC.encode(), topic),) if topic else ()),

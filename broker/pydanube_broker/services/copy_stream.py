@@ -32,7 +32,7 @@ from pydanube_broker.copying.messages import (
 from pydanube_broker.copying.source import Source
 from pydanube_broker.copying.target import Answers
 from pydanube_broker.moves.moves import Moves
-from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link, Links
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, BrokerCall, Link, Links
 from pydanube_broker.relay.membership import not_a_member
 from pydanube_broker.relay.relay import Relay
 from pydanube_broker.relay.relayed_call import error_in
@@ -93,11 +93,11 @@ def copy_stream(reply: StreamReply, relay: Relay | None, moves: Moves) -> CopySt
     return CopyStream(reply, open_source)
 
 
-class LinkWire(Leg):
+class LinkWire(BrokerCall):
     """A stream to another broker over a link (`copying.target.Wire`)."""
 
     def __init__(self, links: Links, headers: Headers, url: str, answers: Answers) -> None:
-        self._url = url
+        super().__init__(url)
         self._answers: Answers | None = answers
         self._early: list[Request] = []  # before the link is there
         self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
@@ -133,7 +133,7 @@ class LinkWire(Leg):
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
         if ended:
             error = error_in(decode_metadata(head.fields))
-            self._end(error or Unavailable(f"the broker at {self._url} ended the copy", broker=self._url))
+            self._end(error or Unavailable(f"the broker at {self.url} ended the copy", broker=self.url))
 
     def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         try:
@@ -145,13 +145,6 @@ class LinkWire(Leg):
         if ended:
             self.on_lost(NO_STATUS, untouched=False)
 
-    def on_lost(self, why: str, *, untouched: bool) -> None:
-        what = "cannot be reached" if untouched else "went away"
-        self._end(Unavailable(f"the broker at {self._url} {what} ({why})", broker=self._url))
-
-    def eased(self) -> None:
-        """Do nothing, because requests are small and few."""
-
     def _end(self, error: ClusterError) -> None:
         answers, self._answers = self._answers, None
         self._link = self._stream = None
@@ -159,8 +152,8 @@ class LinkWire(Leg):
             answers.lost(error)
 
 
-class _NoWire:
-    """A stream to a broker without an address."""
+class NoWire:
+    """A stream to a broker that cannot be called: it was lost before it began."""
 
     def send(self, request: Request) -> None: ...
 
@@ -169,14 +162,14 @@ class _NoWire:
 
 def wires(
     relay: Relay, url_of: Callable[[BrokerId], str]
-) -> Callable[[BrokerId, Answers], LinkWire | _NoWire]:
+) -> Callable[[BrokerId, Answers], LinkWire | NoWire]:
     """Return a function that opens a copy's stream to a broker. `url_of` returns its address, "" if it has none."""
 
-    def open_wire(broker_id: BrokerId, answers: Answers) -> LinkWire | _NoWire:
+    def open_wire(broker_id: BrokerId, answers: Answers) -> LinkWire | NoWire:
         url = url_of(broker_id)
         if not url:
             answers.lost(Unavailable(f"broker {broker_id} is not registered", broker_id=str(broker_id)))
-            return _NoWire()
+            return NoWire()
         return LinkWire(relay.links, relay.make_head(url, COPY), url, answers)
 
     return open_wire

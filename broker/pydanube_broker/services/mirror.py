@@ -27,12 +27,12 @@ from pydanube_broker.copying.source import MOST_FOLLOWED, Source
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceSubject, SourceTopic
 from pydanube_broker.links.run import Mirrored
-from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, Leg, Link, Links
+from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, BrokerCall, Links, request_head
 from pydanube_broker.relay.relayed_call import error_in
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
-from pydanube_broker.services.copy_stream import CopyStream, LinkWire
+from pydanube_broker.services.copy_stream import CopyStream, LinkWire, NoWire
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.slices import Slices
@@ -176,7 +176,7 @@ class SourceCluster:
             headers = self._headers(url, MIRROR)
         except ClusterError as error:
             answers.lost(error)
-            return _NoWire()
+            return NoWire()
         return LinkWire(self._links, headers, url, answers)
 
     async def mirrored(self, known: str) -> Mirrored:
@@ -196,15 +196,7 @@ class SourceCluster:
 
     async def _ask(self, url: str, request: bytes) -> bytes:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        leg, headers = _Leg(url, answered), self._headers(url, MIRRORED)
-
-        def go(link: Link | str) -> None:
-            if isinstance(link, str):
-                leg.on_lost(link, untouched=True)
-            elif not answered.done():
-                link.ask(headers, frame(request), leg)
-
-        self._links.reach(url, go)
+        self._links.ask(self._headers(url, MIRRORED), frame(request), _Leg(url, answered))
         try:
             async with asyncio.timeout(_ASK_S):
                 return await answered
@@ -230,32 +222,21 @@ class SourceCluster:
                     f"link {self._link.name}: its token file {self._link.token_file} cannot be read: {error}"
                 ) from None
             shown = ((b"authorization", f"Bearer {token}".encode()),)
-        return (
-            (b":method", b"POST"),
-            (b":scheme", parts.scheme.encode()),
-            (b":path", path.encode()),
-            (b":authority", parts.netloc.encode()),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-            (b"grpc-accept-encoding", b"identity,gzip"),
-            *shown,
-        )
+        return (*request_head(url, path), *shown)
 
 
-class _NoWire:
-    def send(self, request: object) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Leg(Leg):
+class _Leg(BrokerCall):
     """One unary call."""
 
     def __init__(self, url: str, answered: asyncio.Future[bytes]) -> None:
-        self._url = url
+        super().__init__(url)
         self._answered = answered
         self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
         self._answer: bytes | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return not self._answered.done()
 
     def on_head(self, head: AnswerHead, *, ended: bool) -> None:
         if not ended:
@@ -269,10 +250,10 @@ class _Leg(Leg):
         if error is None:
             said = dict(metadata).get("grpc-message", "")
             error = Unavailable(
-                f"the broker at {self._url} answers no link: {said!s:.200}. A source is a pydanube cluster of this version",
-                broker=self._url,
+                f"the broker at {self.url} answers no link: {said!s:.200}. A source is a pydanube cluster of this version",
+                broker=self.url,
             )
-        self._fail(error)
+        self._end(error)
 
     def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
         try:
@@ -283,14 +264,7 @@ class _Leg(Leg):
         if ended:
             self.on_lost(NO_STATUS, untouched=False)
 
-    def on_lost(self, why: str, *, untouched: bool) -> None:
-        what = "cannot be reached" if untouched else "went away"
-        self._fail(Unavailable(f"the broker at {self._url} {what} ({why})", broker=self._url))
-
-    def eased(self) -> None:
-        """Do nothing: the request is a single frame, and the link has sent it."""
-
-    def _fail(self, error: ClusterError) -> None:
+    def _end(self, error: ClusterError) -> None:
         if not self._answered.done():
             self._answered.set_exception(error)
 
