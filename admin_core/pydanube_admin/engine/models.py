@@ -50,7 +50,7 @@ class Request(BaseModel):
 
 
 class Result(BaseModel):
-    """Base of all results; drops the reason of what is known."""
+    """Base of all results. A result has the reason of a value only where the value is missing."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True)
 

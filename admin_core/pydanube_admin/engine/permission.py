@@ -271,7 +271,7 @@ def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resou
 
 
 def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
-    """Yield what a connector's worker does for whoever declares it. An invalid file is refused by the operation itself."""
+    """Yield the rights that a connector's worker needs, and that its maker must hold. An invalid file is refused by the operation itself."""
     with suppress(InvalidArgument):
         tree = check_definition(definition)
         shape = tree.get("shape")

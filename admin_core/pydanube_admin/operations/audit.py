@@ -54,7 +54,7 @@ from pydanube_admin.engine.permission import sits_at_the_broker
 from pydanube_admin.operations.brokers import this_broker
 from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
-# Records a page that has items; it may hold fewer than were asked for, and go on
+# Records a page that has items; a page may hold fewer than its limit, and have a next one
 MAX_LOOKED_AT: Final = 20_000
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
@@ -89,7 +89,7 @@ class AuditRecord(Result):
     relayed_by: str | None = None  # the broker that it came to, and that had it carried here
     face: str
     client: dict[str, Any] | None = None  # the program, as it names itself: name, version
-    by: str | None = None  # person | agent; null: not known
+    by: str | None = None  # person | agent; null if unknown
     operation: str
     arguments: dict[str, Any]
     plan_id: str | None
@@ -100,7 +100,7 @@ class AuditRecord(Result):
     untrusted: dict[str, Any] | None = None  # why: in the caller's words
     prev_hash: str
     hash: str
-    # Of the hash, by the key of `key_id`; none of a record from before there were MACs
+    # Of the hash, by the key of `key_id`. None for a record from before there were MACs
     mac: str | None = None
     key_id: str | None = None
 
@@ -130,7 +130,7 @@ class ExportAuditRequest(Request):
 class ExportedAudit(Change):
     broker_id: str | None = None  # whose chain it is
     other_brokers: list[str] = Field(default_factory=list)  # whose chains are not in it
-    to: str | None  # the file; beside it, with .head, where the chain stands at its end
+    to: str | None  # the file. Beside it stands FILE.head: the state of the chain at its end
     into: str | None
     records: int
     next_seq: int  # from_seq of the next export
@@ -144,10 +144,10 @@ class VerifiedChain(Result):
     records: int  # that are sound, before the first that is not
     intact: bool
     first_bad_seq: int | None
-    reason: str | None  # why that one is not what was written; none while it is intact
+    reason: str | None  # why that record was altered; None while the chain is intact
     verified: int  # whose MAC is right: a broker with this one's key wrote them
     chain_only: int  # in the chain, but without a MAC, or by a key that this broker has not
-    forged: int  # altered, or written by nobody who has the key; whatever follows was looked at all the same
+    forged: int  # altered, or written without the key. The records behind it were checked as well
     first_seq: int  # older ones were deleted by the retention of the audit
 
 
@@ -255,7 +255,7 @@ class _ChainPage:
 
 
 def _merged(chains: Sequence[_ChainPage], limit: int) -> list[AuditRecord]:
-    """Take the newest records of all chains. Stop where the next ones of a chain are not known yet."""
+    """Take the newest records of all chains. Stop where the next records of a chain have not been read."""
     found: list[AuditRecord] = []
     for each in chains:
         if not each.items:
@@ -301,7 +301,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
             if passed % PASSED == 0:
                 await asyncio.sleep(0)
             continue
-        await asyncio.sleep(0)  # what is in memory is read without waiting
+        await asyncio.sleep(0)  # records in memory are read without a wait
         first, found = await context.port.read_audit(start=stretch, max_messages=end - stretch)
         looked_at += STRETCH
         for offset, payload in reversed(found):
@@ -327,7 +327,7 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
 
 
 def _record(payload: bytes) -> dict[str, Any] | None:
-    """Parse a record; None for a damaged one, which `audit.verify` reports."""
+    """Parse a record. Return None for a damaged one, which `audit.verify` reports."""
     try:
         body = json.loads(payload)
     except NO_RECORD:
@@ -340,7 +340,7 @@ def _record(payload: bytes) -> dict[str, Any] | None:
 def _operation_named(name: str) -> str:
     """Return the operation with that name, or that tool's name.
 
-    Raises `InvalidArgument`: there is none; says which are close.
+    Raises `InvalidArgument`: there is none. The error names similar ones.
     """
     named = {operation.tool: operation.name for operation in every()}
     if name in named.values():
@@ -376,7 +376,7 @@ class _Filter:
             call_id=request.call_id,
             matches=self._matches if request.filter else None,
         )
-        # Where a time is asked for, each record says whether what follows is older.
+        # With a time in the request, each record shows whether older ones follow.
         words = [json.dumps(one).encode() for one in asked if one is not None]
         if self._topic is not None:
             words.append(self._topic.rpartition("/")[2].encode())  # a bare name is the topic, too
@@ -460,7 +460,7 @@ def _check_one(request: ExportAuditRequest) -> None:
 
 
 def _before(begin: AuditBegin | None, start: int) -> Head | None:
-    """Return the chain's head before its first stored record; None if it is unknown."""
+    """Return the chain's head before its first stored record, or None if it is unknown."""
     if start == 0:
         return FIRST
     return Head(seq=start - 1, hash=begin.prev_hash) if begin is not None and begin.seq == start else None

@@ -18,13 +18,13 @@ MOST_NAMED: Final = 100  # topics in each list: ten thousand names help no reade
 
 
 class MayStop(Result):
-    """What a stop of the broker would do now."""
+    """The effect of a stop of the broker now."""
 
     broker_id: str
     may_stop: bool
     because: str
-    would_wait: list[str]  # topics without an owner until the broker is back; the first hundred
-    would_be_taken_over: list[str]  # topics that another broker would serve; the first hundred
+    would_wait: list[str]  # topics without an owner until the broker is back: the first hundred
+    would_be_taken_over: list[str]  # topics that another broker would serve: the first hundred
     not_named: Annotated[int, Field(description="Topics behind the first hundred of each list")]
     # Messages that the broker's disk alone has: lost if it does not come back with it. null: there are none
     would_lose: (

@@ -52,7 +52,7 @@ class ReasonItem(Result):
 
 
 class BrokerStatus(Result):
-    """The broker as it is now; the same object as `GET /status`."""
+    """The broker as it is now: the same object as `GET /status`."""
 
     version: str
     broker_id: str
@@ -86,12 +86,12 @@ class BrokerItem(Result):
     heard_s_ago: float | None  # 0: it answered this call
     heard_s_ago_reason: str | None = None  # gone_before_this_start
     topics: int  # that it serves, or that wait for it
-    # {cpu: processors, in_bytes_s, out_bytes_s, disk_bytes: of its journal}; what is not sampled yet is left out
+    # {cpu: processors, in_bytes_s, out_bytes_s, disk_bytes: of its journal}. A key without a sample yet is absent
     load: dict[str, float]
-    capacity: dict[str, float]  # of these, where it is known
+    capacity: dict[str, float]  # of the same keys, without those that are unknown
     ready: bool
     listen: dict[str, str]
-    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}; null for a broker that is alone,
+    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}. Null for a lone broker,
     # the lags for one that does not copy
     journal: dict[str, Any] | None = None
 
@@ -134,7 +134,7 @@ class Leader(Result):
 
 
 class Metrics(Result):
-    """Counters since the broker started; rates are differences of two answers over their times."""
+    """Counters since the broker started. A rate is the difference of two answers over the time between them."""
 
     topics: int
     subscriptions: int
@@ -154,7 +154,7 @@ class Metrics(Result):
 
 class ClusterMetrics(Metrics):
     brokers: int
-    # Those that did not answer: what they count is not in it
+    # Those that did not answer, and whose counts are missing
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
@@ -189,7 +189,7 @@ class UnloadBrokerRequest(BrokerChangeRequest):
         return self.namespaces is not None or self.except_namespaces is not None
 
     def selects(self, topic: str) -> bool:
-        """Return whether the topic's namespace is one of those to unload; a broker keeps its own topics."""
+        """Return whether the topic's namespace is one of those to unload. A broker keeps its own topics."""
         namespace = topic.split("/")[1]
         included = self.namespaces is None or namespace in _namespaces(self.namespaces)
         excluded = _namespaces(self.except_namespaces or "") | {SYSTEM_NAMESPACE}
@@ -207,8 +207,8 @@ class ChangedBroker(Change):
 
 class UnloadedBroker(ChangedBroker):
     topics: int  # that were to leave when the call was made
-    not_begun: dict[str, str] = Field(default_factory=dict)  # topic → why; of a call with namespaces
-    task_id: str | None = None  # of the task that follows the moves; None in the task's own result
+    not_begun: dict[str, str] = Field(default_factory=dict)  # topic → why, of a call with namespaces
+    task_id: str | None = None  # of the task that follows the moves. None in the task's own result
 
 
 @operation(
@@ -231,7 +231,7 @@ async def broker_status(context: Context, request: BrokerRequest) -> BrokerStatu
 
 
 async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
-    """Return the broker that is asked for, which is this one: a call about another was relayed there."""
+    """Return the broker of the request, which is this one: a call about another was relayed there."""
     facts = await context.port.status()
     if broker_id not in (None, facts.broker_id):
         gone = await gone_owner(context.port, broker_id or "") if context.port.several else None
@@ -506,7 +506,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
     ),
 )
 async def unload_broker(context: Context, request: UnloadBrokerRequest) -> UnloadedBroker:
-    """Begin to hand over a broker's topics; without namespaces it gets no new ones until it is activated."""
+    """Begin to hand over a broker's topics. Without namespaces it gets no new ones until it is activated."""
     facts, tasks = await this_broker(context, request.broker_id), context.desk.tasks
     tasks.check_follow()
     if request.is_filtered:
@@ -521,7 +521,7 @@ async def unload_broker(context: Context, request: UnloadBrokerRequest) -> Unloa
 async def _move_selected(
     context: Context, facts: BrokerFacts, request: UnloadBrokerRequest
 ) -> UnloadedBroker:
-    """Begin to move the topics of some namespaces; a topic that cannot move is reported, and the others go on."""
+    """Begin to move the topics of some namespaces. A topic that cannot move is reported, and the others go on."""
     selected, tasks = await _selected(context, facts, request), context.desk.tasks
     followed, not_begun = await FollowedMoves.of(context.port), dict[str, str]()
     for topic in selected:
@@ -595,7 +595,7 @@ async def activate_broker(context: Context, request: BrokerChangeRequest) -> Cha
 class RemovedBroker(Change):
     broker_id: str
     topics: int  # that go to others
-    known_lost_messages: int | None  # at least so many; None: the broker never said how far its topics went
+    known_lost_messages: int | None  # at least so many. None: the broker never reported its topics' ends
 
 
 def _lost(facts: RemovalFacts) -> int | None:

@@ -19,7 +19,7 @@ from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.topic_moves import undo_move
 
-FACTS_AT_ONCE: Final = 200  # topics whose owners are asked in one call
+FACTS_AT_ONCE: Final = 200  # topics whose facts are read in one call
 
 
 class RebalanceRequest(Request):
@@ -40,12 +40,12 @@ class BrokerLoadItem(Result):
     takes_topics: bool
     sampled_s_ago: float | None  # None: it did not answer
     load: dict[str, float]
-    capacity: dict[str, float]  # of resources whose capacity is known
+    capacity: dict[str, float]  # of resources with a capacity
     topics_with_load: int
 
 
 class ResourceItem(Result):
-    counts: bool  # somebody uses more than the floor
+    counts: bool  # a broker uses more than the floor
     max_over_mean: float | None
     coefficient_of_variation: float | None
     gini: float | None
@@ -151,7 +151,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
     examples=(Example({}, "by the load of the last minutes"),),
 )
 async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
-    """Assess the balance; nothing is moved. The moves are those that `cluster.rebalance` would begin."""
+    """Assess the balance, and move nothing. The moves are those that `cluster.rebalance` would begin."""
     balancer = context.desk.balancer
     return _result(balancer, await balancer.suggestion(), await context.port.takers())
 
@@ -170,7 +170,7 @@ async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, 
 
 
 async def _by_number(context: Context, found: Judged, max_moves: int | None) -> list[Move]:
-    """Return the moves that even out the numbers of topics of the brokers that take topics; idle topics go first."""
+    """Return the moves that even out the numbers of topics of the brokers that take topics. Idle topics go first."""
     takers = set(await context.port.takers())
     counts = {
         each.broker_id: each.topics for each in await context.port.statuses() if each.broker_id in takers
@@ -262,7 +262,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     ),
 )
 async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Rebalanced:
-    """Begin the moves, and return; a move that could not begin is reported, and the others continue."""
+    """Begin the moves, and return. A move that could not begin is reported, and the others continue."""
     _, moves = await _chosen(context, request)
     begun: dict[str, str] = {}
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a connector refused, logged and has moved so far, and changes of its positions."""
+"""Refused records, log and positions of a connector, and changes of its positions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ConnectorErrors(Result):
     connector: str
     state: str
     last_error: str | None
-    refused: list[MessageItem]  # newest last; the attribute x-failure-reason says why
+    refused: list[MessageItem]  # newest last. Their attribute x-failure-reason has the reason
     dead_letter_topics: list[str]
 
 
@@ -87,8 +87,8 @@ class ConnectorLogs(Result):
 
 
 class ConnectorOffset(Result):
-    place: str  # partition of a topic; shard of a source
-    position: str  # next offset of a sink; position of a source in its own form
+    place: str  # partition of a topic, or shard of a source
+    position: str  # next offset of a sink, or position of a source in its own form
     lag_messages: int | None
 
 

@@ -140,7 +140,7 @@ class DeletedConnector(Change):
 
 
 class Report(BaseModel):
-    """What a worker reports of one connector. Any producer may write to the topic, so values are checked."""
+    """A worker's report on one connector. Any producer may write to the topic, so values are checked."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -212,7 +212,7 @@ async def describe_connector(context: Context, request: ConnectorRequest) -> Con
 
 
 async def findings_of_connectors(context: Context) -> list[Finding]:
-    """Return what is wrong with the declared connectors."""
+    """Return the findings about the declared connectors."""
     records = await RECORDS.all(context)
     reports = await reports_of(context) if records else {}
     found: list[Finding] = []
@@ -328,7 +328,7 @@ async def newest_first(context: Context, topic: str, count: int) -> AsyncIterato
 
 
 def json_object(payload: bytes) -> dict[str, Any]:
-    """Return the object of a payload; empty if it is none, since any producer may write to these topics."""
+    """Return the object of a payload, or an empty one if it holds none: any producer may write to these topics."""
     try:
         found = json.loads(payload)
     except ValueError:

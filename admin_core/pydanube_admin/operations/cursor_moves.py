@@ -128,9 +128,9 @@ async def _moving(
 async def undo_move(context: Context, request: SubscriptionRequest, done: Done) -> Undo:
     """Put the cursors back. Messages acknowledged since are delivered again: at least once, never lost.
 
-    Where that passes over what is unread now, it wants a plan.
+    Where that passes over unread messages, it needs a plan.
 
-    Raises `Conflict`: the cursor was moved again since, or retention has taken what would have to come back.
+    Raises `Conflict`: the cursor was moved again since, or retention has deleted messages that would come back.
     """
     topic, found = await find_subscription(context, request)
     name, subscription = topic.own.topic, request.subscription

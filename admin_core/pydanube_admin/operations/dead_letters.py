@@ -2,7 +2,7 @@
 
 A letter is a copy that names its original by topic and offset. A replay delivers the original once more, at its own place
 and to the one subscription where it failed, after comparing it with the letter. Nothing of the letter itself is delivered,
-so a forged letter has no effect. Originals that are gone are counted by reason; with `to` the letters are copied instead.
+so a forged letter has no effect. Originals that are gone are counted by reason. With `to` the letters are copied instead.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ class _Choice:
     already_waiting: int = 0
     not_there: Counter[str] = field(default_factory=Counter)
     left: int = 0
-    planned: Mapping[str, Any] | None = None  # what the plan has pinned
+    planned: Mapping[str, Any] | None = None  # the letters that the plan has pinned
 
     def counts(self) -> dict[str, Any]:
         """Return how many letters are left out, also by the plan."""
@@ -399,7 +399,7 @@ class _Choice:
 
 
 async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequest) -> _Choice:
-    """Choose letters by the request, or by what its plan has pinned; and compare the originals with them."""
+    """Choose letters by the request or by its plan, and compare the originals with them."""
     choice = _Choice(letters=await _letters(context, topic, request.subscription), planned=context.pinned)
     letters = choice.letters
     wanted = None if request.offsets is None else ranges_of_text(request.offsets)
@@ -444,7 +444,7 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
 
 
 async def _with_originals(context: Context, topic: Topic, subscription: str, choice: _Choice) -> list[Letter]:
-    """Return the chosen letters whose originals are stored, equal and acknowledged; count the others."""
+    """Return the chosen letters whose originals are stored, equal and acknowledged. Count the others."""
     logs = {log.topic: log for log in topic.logs}
     found: list[Letter] = []
     by_log: dict[str, dict[int, Letter]] = {}
@@ -473,7 +473,7 @@ async def _with_originals(context: Context, topic: Topic, subscription: str, cho
 
 
 async def _originals(context: Context, log: str, offsets: Sequence[int]) -> dict[int, MessageFacts | None]:
-    """Read messages by their offsets; None for those that are not stored."""
+    """Read messages by their offsets, with None for those that are not stored."""
     found: dict[int, MessageFacts | None] = dict.fromkeys(offsets)
     at = 0
     while at < len(offsets):
@@ -659,7 +659,7 @@ async def replay_dead_letters(context: Context, request: ReplayDeadLettersReques
 
 
 async def _remember(context: Context, choice: _Choice) -> None:
-    """Note which letters this call has replayed; the oldest notes go when there are too many."""
+    """Note which letters this call has replayed. The oldest notes go when there are too many."""
     if not choice.chosen:
         return
     remembered = await _remembered(context, choice.letters.key)

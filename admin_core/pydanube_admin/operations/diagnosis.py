@@ -90,7 +90,7 @@ class FindingItem(Result):
     summary: str
     evidence: dict[str, Any]
     untrusted: dict[str, Any]  # written by others: keys of messages, reasons of consumers
-    ruled_out: list[RuledOutItem]  # only if asked for
+    ruled_out: list[RuledOutItem]  # only on request
     ruled_out_count: int
     unobservable: list[str]
     provisional: bool  # from a short history: a warning at most, and no alert
@@ -103,11 +103,11 @@ class DiagnosisResult(Result):
 
     subject: dict[str, Any]
     verdict: str  # healthy | degraded | failing | unknown
-    passed: bool | None  # nothing as bad as fail_on, or worse, was found; None: no fail_on was given
+    passed: bool | None  # no finding is as bad as fail_on, or worse. None without fail_on
     findings: list[FindingItem]
     omitted: int  # findings beyond the first hundred
     counts: dict[str, int]  # findings of warning or worse by rule, the omitted ones too
-    unobservable: list[str]  # what could matter and was not looked at
+    unobservable: list[str]  # causes that could not be checked
     as_of: str
     took_ms: float
 
@@ -292,7 +292,7 @@ def _finding(found: Finding, *, explain: bool = False) -> FindingItem:
 
 
 def _next(calls: Iterable[NextCall]) -> Iterable[NextItem]:
-    """Return the next calls; one whose operation this version lacks is left out."""
+    """Return the next calls, without those whose operation this version lacks."""
     for call in calls:
         if is_known(call.operation):
             yield NextItem(**next_call(call.operation, call.arguments, call.why))

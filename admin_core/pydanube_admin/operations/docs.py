@@ -27,13 +27,13 @@ class SearchDocsRequest(Request):
 class DocsSection(Result):
     page: str  # danube://docs/{page} has all of it
     title: str
-    section: str  # the anchor in the page; empty: its beginning
+    section: str  # the anchor in the page, or empty for its beginning
     text: str  # at most 1 200 characters of it
 
 
 class FoundSections(Result):
     items: list[DocsSection]
-    pages: list[str] | None  # where nothing was found: what there is
+    pages: list[str] | None  # all pages, where nothing was found
 
 
 @operation(

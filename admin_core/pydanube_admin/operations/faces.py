@@ -33,7 +33,7 @@ class FrozenItem(Result):
     frozen_until: str | None  # null: until it is lifted
     frozen_at: str
     by: str
-    untrusted: dict[str, Any]  # reason: in the words of whoever froze it
+    untrusted: dict[str, Any]  # reason: as given to faces.freeze
 
 
 class FreezeRequest(Request):
@@ -193,7 +193,7 @@ def _end_of(until: str, now_ms: int) -> int:
 
 
 async def _check_liftable(context: Context, wanted: Freeze) -> None:
-    """Check that the freeze leaves somebody who can lift it. Raises `InvalidArgument`, `LimitReached`.
+    """Check that the freeze can be lifted afterwards. Raises `InvalidArgument`, `LimitReached`.
 
     With authorization on, that is the operator at the broker's own socket. Without it, there is no such socket, and a face
     must stay that is not frozen.

@@ -20,7 +20,7 @@ from pydanube_admin.operations.namespaces import POLICIES
 from pydanube_admin.wording.ranking import Ranking, other_language
 
 ITSELF: Final = ("operations.read",)
-NEAREST: Final = 3  # operations that are told where none is meant
+NEAREST: Final = 3  # operations that are named where none fits
 _POLICIES_OF: Final = (
     "topics.set_policies",
     "topics.get_policies",

@@ -107,7 +107,7 @@ class LinkItem(Result):
     state: str  # copying, paused, source_unreachable, diverged, failed_over
     why: str | None
     topics: int  # logs that are mirrored
-    not_copied: int  # topics of the source that match and are not copied; describe says why
+    not_copied: int  # topics of the source that match and are not copied. Describe has the reasons
     lag_messages: int | None
     lag_ms: int | None
     copied_until: str | None  # everything that the source had until then is here
@@ -477,7 +477,7 @@ async def _to_fail_over(
 
 
 def _missing(mirrors: Sequence[MirrorFacts]) -> tuple[int | None, int | None]:
-    """Return messages and milliseconds that may be missing in some mirrors. None: the source never said its end."""
+    """Return messages and milliseconds that may be missing in some mirrors. None: the source never reported its end."""
     messages = [each.lag_messages for each in mirrors]
     times = [each.lag_ms for each in mirrors]
     return (

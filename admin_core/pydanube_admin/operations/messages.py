@@ -25,7 +25,7 @@ from pydanube_admin.engine.paging import TURN_S, glob, none_because
 from pydanube_admin.operations.topics import find_topic
 
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
-MAX_SCANNED: Final = 50_000  # messages a page; a page may hold none and go on
+MAX_SCANNED: Final = 50_000  # messages a page. A page may hold none, and have a next one
 CHUNK: Final = 1000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 

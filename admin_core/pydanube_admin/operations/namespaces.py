@@ -49,7 +49,7 @@ PolicyName = Literal[
 POLICIES: tuple[str, ...] = get_args(PolicyName)
 
 
-# A map and not a field each: models read the schema with every turn, and the names say what there is to say.
+# A map and not a field each: models read the schema with every turn, and the names need no description.
 Policies = dict[PolicyName, Annotated[int, Field(ge=0)] | None]
 
 
@@ -98,7 +98,7 @@ def shortens_retention(before: Mapping[str, int], after: Mapping[str, int]) -> b
 
 
 def later_text(loss: RetentionFacts) -> str:
-    """Return in words what retention may delete after what it deletes at once."""
+    """Describe the later deletions by retention, which follow those of the change itself."""
     when = "" if loss.later_from_ms is None else f", the first not before {format_time(loss.later_from_ms)}"
     reading = " once every subscription has acknowledged them" if loss.waits_for_cursors else ", read or not"
     stored = (
@@ -133,7 +133,7 @@ class NamespaceItem(Result):
     namespace: str
     topics: (
         int | None
-    )  # a partitioned topic counts once; None: the caller has no topics:read on the namespace
+    )  # a partitioned topic counts once. None: the caller has no topics:read on the namespace
     policies: dict[str, int]
     created_at: str
 
@@ -348,7 +348,7 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     if (away := unseen_whys()) and shortens_retention(before.effective, after):
         whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
         raise Unavailable(f"what would go cannot be said: {whys}", retry_after_ms=1000)
-    # What a topic sets itself holds there: together with that, the same change shortens here and not there.
+    # A topic's own policies come first, so the same change can shorten one topic's retention and not another's.
     shortened = {
         facts.topic: {**after, **facts.policies}
         for facts in inside

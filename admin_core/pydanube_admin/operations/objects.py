@@ -31,10 +31,10 @@ from pydanube_admin.engine.permission import sits_at_the_broker
 from pydanube_admin.operations.brokers import BrokerRequest, this_broker
 from pydanube_admin.operations.topics import Topic, find_topic
 
-MAX_SHOWN = 100  # objects in a plan; its blast radius counts all
+MAX_SHOWN = 100  # objects in a plan. Its blast radius counts all
 
 
-# `from` is a word of Python, so the field is `start`; on every face it is `from`.
+# `from` is a word of Python, so the field is `start`. On every face it is `from`.
 Begin = Annotated[
     str | None,
     Field(
@@ -106,7 +106,7 @@ class ObjectItem(Result):
     max_append_time: str
     epoch: int
     committed: bool
-    # The end of the file: a reader can see that it is whole before it believes what it says
+    # The end of the file, by which a reader sees that it is whole
     footer_bytes: int
     footer_crc: int  # their CRC-32
 
@@ -394,7 +394,7 @@ async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Fore
     pinned = pinned if context.pinned is None else dict(context.pinned)
     return Forecast(
         diff=[entry(f"topics{to}/messages", None, {"added": messages})],
-        blast_radius=blast_radius(topics=1, messages=messages, bytes=None),  # nobody has read them yet
+        blast_radius=blast_radius(topics=1, messages=messages, bytes=None),
         basis=[str(topic.own.topic_id), to, pinned],
         pinned=pinned,
     )

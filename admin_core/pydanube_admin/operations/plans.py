@@ -1,4 +1,4 @@
-"""Make, show, apply and discard plans; undo changes; list and cancel long operations."""
+"""Make, show, apply and discard plans, undo changes, and list and cancel long operations."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
 
 
 async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
-    """Return the plan; somebody else's only with the permission, else it is reported as unknown."""
+    """Return the plan. Another caller's plan is unknown without the permission."""
     record, _ = await context.desk.plans.get(request.plan_id)
     if not Sight(context.port, permission).made_by(record):
         raise no_plan(request.plan_id)
@@ -239,7 +239,9 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     own = Sight(context.port, TAKE_BACK).made_by(record)
     try:
         if MEMBERS not in record.image:
-            context.desk.parse(record.operation, record.arguments)  # who may not make it may not take it back
+            context.desk.parse(
+                record.operation, record.arguments
+            )  # an undo needs the right to make the change
     except PermissionDenied as denied:
         raise denied if own else unknown from None
     if not own and MEMBERS in record.image:
@@ -312,7 +314,7 @@ async def _left(context: Context, record: ChangeRecord) -> list[str]:
 
 
 async def _forecast_all(context: Context, record: ChangeRecord) -> Forecast:
-    """Forecast the undo of each change; one that refuses is shown with its reason, and stops no other."""
+    """Forecast the undo of each change. One that refuses is shown with its reason, and stops no other."""
     diff: list[Mapping[str, Any]] = []
     grounds: list[Any] = []
     destroys = False
@@ -397,7 +399,7 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
 
 
 async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
-    """Return the task; somebody else's only with the permission, else it is reported as unknown."""
+    """Return the task. Another caller's task is unknown without the permission."""
     record = await context.desk.tasks.get(request.task_id)
     if record is None or not Sight(context.port, permission).made_by(record):
         raise InvalidArgument(
@@ -449,7 +451,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it is told"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
-    """Cancel a task at its next step; what it has done so far stays."""
+    """Cancel a task at its next step. The steps behind it stay done."""
     record = await _running(context, request)
     if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = record.life.partition("/")[0]

@@ -33,7 +33,7 @@ QuotaName = Literal[
     "messages_out_per_s",
     "bytes_out_per_s",
 ]
-# A map, as policies are: the names say what there is to say.
+# A map, as policies are: the names need no description.
 Amounts = dict[QuotaName, Annotated[int, Field(ge=0)] | None]
 
 
@@ -41,7 +41,7 @@ class QuotaItem(Result):
     identity: ClassVar = ("kind", "name")
 
     kind: str  # namespace, principal
-    name: str  # of a principal with its type; empty: whoever has none of its own
+    name: str  # of a principal with its type. Empty: principals without a quota of their own
     limits: dict[str, int]
     warnings: dict[str, int]
 
@@ -56,7 +56,7 @@ class Felt(Result):
 
 
 class QuotaListItem(QuotaItem):
-    own: bool  # False: what holds is that of everybody, or of the settings
+    own: bool  # False: the limits are those of all principals, or of the settings
     used: dict[str, int]  # at the broker that answers
     felt: list[Felt]
 
@@ -212,7 +212,7 @@ def _given(amounts: Amounts | None) -> dict[str, int | None]:
 
 
 def _whose(request: SetQuotaRequest) -> tuple[Kind, str]:
-    """Return the kind, and the stored name: empty for the quota of everybody without one."""
+    """Return the kind and the stored name, which is empty for the quota of those without one."""
     if (request.namespace is None) == (request.principal is None):
         raise InvalidArgument(
             "say whose quota it is: a namespace, or a principal", field="namespace", value=request.namespace

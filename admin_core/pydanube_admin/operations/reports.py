@@ -1,6 +1,6 @@
 """Run a report as a process of its own: a JVM does not belong into the broker's loop or memory.
 
-One at a time a broker: two would only make each other slow. Whoever leaves takes the process with him.
+One at a time a broker: two would only make each other slow. The process ends with the call that waits for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RULES: Final = {
     "diagnosis.close_after": "close-after",
 }
 running: set[str] = set()
-Progress = Callable[[float, str], None]  # the share that is done, what is being done
+Progress = Callable[[float, str], None]  # the share that is done, the present step
 
 
 class ReportRequest(Request):
@@ -51,7 +51,7 @@ class ReportRequest(Request):
 
 
 class ReportResult(Result):
-    """A report over the telemetry in the object store; docs/spark.md has the fields of its rows."""
+    """A report over the telemetry in the object store. docs/spark.md has the fields of its rows."""
 
     report: str
     cluster: str
@@ -171,7 +171,7 @@ def _work(report: str, share: float, doing: str) -> dict[str, Any]:
 
 
 async def run_process(arguments: list[str], progress: Progress = lambda share, doing: None) -> dict[str, Any]:
-    """Return the result of `pydanube_spark.reports.main`; raises what it raised."""
+    """Return the result of `pydanube_spark.reports.main`, or raise its error."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pydanube_spark.reports.main", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

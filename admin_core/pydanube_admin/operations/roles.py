@@ -131,7 +131,7 @@ async def _undo(
 ) -> Undo:
     """Undo the creation or deletion of a role or a binding by restoring its former value.
 
-    It is a grant, or its end, like any other: whoever takes it back needs the right to do that himself.
+    It is a grant, or its end, like any other: the caller of the undo needs the right to make it.
     """
     before: Mapping[str, Any] | None = done.image["before"]
     stored = await stored_grants(context)
@@ -362,7 +362,7 @@ def _asked_for(request: CreateBindingRequest) -> Binding:
 
 
 def _scoped(scope: Scope, resource: str) -> str:
-    """Return the resource in its stored form: "", a namespace or /namespace/topic; the latter two may end in a star."""
+    """Return the resource in its stored form: "", a namespace or /namespace/topic. The latter two may end in a star."""
     star = "*" if resource.endswith("*") else ""
     bare = resource.removesuffix("*")
     match scope:

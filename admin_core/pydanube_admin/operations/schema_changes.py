@@ -82,7 +82,7 @@ class DeletedVersion(Change):
     subject: str
     schema_id: str
     version: int
-    topics: list[str]  # bound to the subject; their messages of this version cannot be decoded any more
+    topics: list[str]  # bound to the subject. Their messages of this version cannot be decoded any more
 
 
 class ConfigureTopicSchemaRequest(Request):
@@ -107,7 +107,7 @@ class ChangedTopicSchema(TopicSchemaResult, Change):
 
 
 async def forecast_register(context: Context, request: RegisterSchemaRequest) -> Forecast:
-    """Forecast a registration: the next version, if it is compatible; the differences are those of `schemas.check`."""
+    """Forecast a registration: the next version, if it is compatible. The differences are those of `schemas.check`."""
     subjects = {facts.subject: facts for facts in await context.port.schemas.subjects()}
     known = subjects.get(request.subject)
     latest = None if known is None or known.latest is None else known.latest.version

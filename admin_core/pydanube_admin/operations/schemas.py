@@ -111,7 +111,7 @@ class CheckSchemaRequest(Request):
 
 
 class Difference(Result):
-    """`before` and `after` are what the old and the new schema hold at `path`; null for nothing."""
+    """`before` and `after` are the values of the old and the new schema at `path`, or null without one."""
 
     path: str
     rule: str
@@ -120,7 +120,7 @@ class Difference(Result):
 
 
 class ProfileVerdict(Result):
-    """A comparison by one profile; another profile may judge otherwise."""
+    """A comparison by one profile. Another profile may judge otherwise."""
 
     json_profile: str
     decides: bool
@@ -129,7 +129,7 @@ class ProfileVerdict(Result):
     # A message that shows it, which one version takes and the other refuses: {written_by, refused_by, untrusted: {message,
     # at, because}}. None: it is compatible, or none was found
     example: dict[str, Any] | None
-    why: str  # what the profile holds the new version against
+    why: str  # the requirement of the profile
 
 
 class Verdict(Result):

@@ -22,13 +22,13 @@ DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}
 class Whoami(Result):
     principal: str
     principal_type: str
-    method: str  # token, jwt, certificate, socket; none: nobody asked, or nothing was shown
+    method: str  # token, jwt, certificate, socket, or none: authentication is off, or no credential came
     credential: str | None  # its id, never the secret
     expires_at: str | None
     mode: str  # off, optional, required
     everything: bool  # may do all
     bindings: list[str]
-    permissions: list[str]  # on anything at all; "*" is everything
+    permissions: list[str]  # on any resource. "*" is everything
 
 
 class ExplainRequest(Request):

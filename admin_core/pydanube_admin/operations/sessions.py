@@ -49,7 +49,7 @@ class ConsumerItem(Result):
     consumer: str
     active: bool  # of a failover subscription only one is
     in_flight: int
-    standing: str  # answering; set_aside: it lets everything expire; on_trial: it was set aside
+    standing: str  # answering, set_aside (all its messages expire), on_trial (it was set aside)
     connected_at: str | None
     connected_at_reason: str | None = None
 

@@ -56,7 +56,7 @@ class CreatedSubscription(Change):
 
 
 class DeletedSubscription(Change):
-    """The result of a deletion: what went with the subscription."""
+    """The result of a deletion, with its losses."""
 
     topic: str
     subscription: str
@@ -86,7 +86,7 @@ def consumers_of(found: Sequence[SubscriptionFacts]) -> int:
 
 
 def passing_over(found: Sequence[SubscriptionFacts], messages: int) -> dict[str, int | None]:
-    """Return the loss for messages that are passed over; their bytes are unknown, and nothing is deleted from the disk."""
+    """Return the loss for messages that are passed over. Their bytes are unknown, and the disk keeps them."""
     return blast_radius(
         subscriptions=1, consumers=consumers_of(found), messages=messages, bytes=None if messages else 0
     )
@@ -106,7 +106,7 @@ async def forecast_create_subscription(context: Context, request: CreateSubscrip
 
 
 async def undo_create_subscription(context: Context, request: CreateSubscriptionRequest, done: Done) -> Undo:
-    """Delete what was created, if nobody reads by it; with a plan if it has unread messages or was used."""
+    """Delete the created subscription if it has no consumers. One with unread messages, or that was used, needs a plan."""
     try:
         topic, found = await find_subscription(context, request)
     except (TopicNotFound, SubscriptionNotFound):
@@ -321,7 +321,7 @@ async def _policy_change(
 async def _policy_before(
     context: Context, topic: Topic, subscription: str, found: list[SubscriptionFacts]
 ) -> dict[str, Any]:
-    """Return the policy in effect; None if there is neither a subscription nor a kept policy."""
+    """Return the policy in effect, empty if there is neither a subscription nor a kept policy."""
     try:
         return dict(await context.port.failure_policy(topic.own.topic, subscription))
     except SubscriptionNotFound:
@@ -335,7 +335,7 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
     name, subscription, given = topic.own.topic, request.subscription, request.given()
     before = await _policy_before(context, topic, subscription, found)
     after = {**before, **given}
-    # Kept for a subscription that is not there, it drops nothing yet: it is judged now, as nobody is asked when it does
+    # Kept for a missing subscription it drops nothing yet. It is judged now, because later there is no plan
     leaving = await context.port.forecast_failure_policy(name, subscription, given) if found else 0
     destroys = _drops_more(before, after)
     drops = bool(found) and after["poison_policy"] == "drop"
@@ -346,11 +346,11 @@ async def forecast_set_failure_policy(context: Context, request: SetFailurePolic
             subscriptions=1,
             consumers=consumers_of(found),
             messages=leaving if drops else 0,
-            bytes=None if drops and leaving else 0,  # nobody has counted them
+            bytes=None if drops and leaving else 0,  # unknown: they were not counted
         ),
         effect=Effect.DESTROY if destroys or (drops and leaving) else None,
         reversible=not leaving
-        and not (destroys and found),  # what has left the subscription by it does not come back
+        and not (destroys and found),  # messages that left the subscription do not come back
         image={"before": dict(before), "subscription_ids": identity},
         basis=[identity, dict(before)],
         counts=None if consumers_of(found) else leaving,

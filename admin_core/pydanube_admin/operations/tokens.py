@@ -49,9 +49,7 @@ from pydanube_admin.engine.stored_grants import (
     write_grant,
 )
 
-KEPT_OVER_MS: Final = (
-    7 * 86_400_000
-)  # a revocation whose time is over is kept: the clock that says so may be wrong
+KEPT_OVER_MS: Final = 7 * 86_400_000  # an expired revocation is kept so long, because the clock may be wrong
 
 
 class TokenItem(Result):
@@ -63,7 +61,7 @@ class TokenItem(Result):
     principal_type: str
     created_at: str
     expires_at: str | None
-    last_used_at: str | None  # to within ten minutes; null: never used
+    last_used_at: str | None  # to within ten minutes. Null: never used
     within: list[
         str
     ]  # its makers, unless they could give everything: it never gives more than each of them may do

@@ -70,7 +70,7 @@ class CreatedTopic(Change):
 
 
 class DeletedTopic(Change):
-    """The result of a deletion: what went with the topic."""
+    """The result of a deletion, with its losses."""
 
     topic: str
     topic_id: str
@@ -82,7 +82,7 @@ class DeletedTopic(Change):
 
 
 def _creation(request: CreateTopicRequest) -> tuple[str, str]:
-    """Return name and durability of the topic to create; refuses contradicting arguments."""
+    """Return name and durability of the topic to create. Refuses contradicting arguments."""
     name = TopicName.parse(request.topic)
     if name.is_system:
         raise system_is_closed(str(name))
@@ -150,7 +150,7 @@ async def forecast_create(context: Context, request: CreateTopicRequest) -> Fore
 
 
 async def undo_create(context: Context, request: CreateTopicRequest, done: Done) -> Undo:
-    """Delete what was created, if nobody has used it."""
+    """Delete the created topic if it is unused."""
     name, _ = _creation(request)
     try:
         topic = await find_topic(context, name)
@@ -209,7 +209,7 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
 
 
 async def _topic_to_delete(context: Context, request: TopicRequest) -> Topic:
-    """Return the topic to delete; a single partition is refused."""
+    """Return the topic to delete. A single partition is refused."""
     topic = await find_topic(context, request.topic)
     if TopicName.parse(topic.own.topic).is_audit:
         raise audit_is_kept(topic.own.topic)

@@ -16,7 +16,7 @@ from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import find_topic
 
 MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB
-MOST_SUBSCRIPTIONS: Final = 5  # more lines than these nobody tells apart
+MOST_SUBSCRIPTIONS: Final = 5  # more lines cannot be told apart in a chart
 
 
 class ChartTopicRequest(Request):
@@ -25,7 +25,7 @@ class ChartTopicRequest(Request):
 
 
 class ChartedSubscription(Result):
-    """A subscription over time; one value for each point of `age_s`."""
+    """A subscription over time, with one value for each point of `age_s`."""
 
     subscription: str
     lag_messages: list[int | None]  # None: it was not seen then
@@ -37,7 +37,7 @@ class TopicChart(Result):
 
     topic: str
     as_of: str
-    age_s: list[float]  # of each moment, oldest first; the last is as_of
+    age_s: list[float]  # of each moment, oldest first. The last is as_of
     publish_rate: list[float | None]  # messages a second since the moment before
     subscriptions: list[ChartedSubscription]  # furthest behind first
     more_subscriptions: int  # that are not shown
@@ -86,7 +86,7 @@ def thinned(count: int) -> list[int]:
 
 
 def rates_of(times_ms: Sequence[int], totals: Sequence[int | None]) -> list[float | None]:
-    """Return messages per second between each point and the one before; None for the first."""
+    """Return messages per second between each point and the one before, with None for the first."""
     rates: list[float | None] = [None]
     for i in range(1, len(times_ms)):
         before, after, span_ms = totals[i - 1], totals[i], times_ms[i] - times_ms[i - 1]

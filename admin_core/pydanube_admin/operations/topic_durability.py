@@ -1,4 +1,4 @@
-"""Change the durability of a topic: what a publish to it waits for."""
+"""Change the durability of a topic, the level at which a publish is acknowledged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SetDurabilityRequest(Request):
 class ChangedDurability(Change):
     topic: str
     durability: str
-    reached: bool  # False: receipts say the former durability until the owner has reached the new one
+    reached: bool  # False: receipts have the former durability until the owner has reached the new one
 
 
 async def forecast_set_durability(context: Context, request: SetDurabilityRequest) -> Forecast:

@@ -1,8 +1,9 @@
 """Move topics to other brokers, and add partitions.
 
-A move is begun at any broker: to one that is named, or to the one with the fewest topics. What it needs is asked before
-its owner stops anything, and the target reads what is handed over before that, too: a move that cannot be carried out
-leaves the topic where it is. A task follows each move until it has ended (`engine.following`). Partitions are added by a plan that says what becomes of the topic's keys.
+A move is begun at any broker: to one that is named, or to the one with the fewest topics. Its conditions are checked before
+its owner stops anything, and the target reads the topic's log before that, too: a move that cannot be carried out
+leaves the topic where it is. A task follows each move until it has ended (`engine.following`). Partitions are added
+by a plan that shows the effect on the topic's keys.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class MoveTopicRequest(Request):
 class MovedTopic(Change):
     topic: str
     moves: dict[str, str]  # concrete topic → the broker it goes to
-    task_id: str | None = None  # of the task that follows the move; None in the task's own result
+    task_id: str | None = None  # of the task that follows the move. None in the task's own result
 
 
 async def undo_move(context: Context, request: Request, done: Done) -> Undo:
-    """Move the topics back to their former brokers; those that are there stay.
+    """Move the topics back to their former brokers. Those that are there stay.
 
     Raises:
         Conflict: a topic has gone to another broker since, or is still on its way.
@@ -257,7 +258,7 @@ async def _growable(context: Context, request: AddPartitionsRequest) -> Topic:
 
 
 def _count(topic: Topic) -> int:
-    """Return one more than the highest partition index; official clients may have left gaps."""
+    """Return one more than the highest partition index. Official clients may have left gaps."""
     return max((part.partition or 0 for part in topic.parts), default=0) + 1
 
 

@@ -1,4 +1,4 @@
-"""Take over a topic whose broker is lost: a plan that says what the copy of that broker's journal reaches."""
+"""Take over a topic whose broker is lost: its plan shows how far the copy of that broker's journal reaches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydanube_admin.engine.forecast import Forecast, blast_radius, entry
 from pydanube_admin.engine.models import Change, Effect, Place, TopicRequest
 from pydanube_admin.engine.operation import operation
 
-_JUMP: Final = 1 << 32  # offsets between the last known message and the next one
+_JUMP: Final = 1 << 32  # offsets between the last message of the copy and the next one
 
 
 class TakenOverTopic(Change):
     topic: str
     topics: int  # concrete topics that others take over
-    may_be_missing: dict[str, int | None]  # {messages, ms}; messages: at least so many; ms: null if unknown
+    may_be_missing: dict[str, int | None]  # {messages, ms}; messages: at least so many, ms: null if unknown
 
 
 def _missing(each: TakeOverFacts) -> dict[str, int | None]:
-    """Return what is known to be missing, and the time between the copy's newest message and the broker's last report."""
+    """Return the messages that are missing at least, and the time between the copy's newest message and the broker's last report."""
     ms = None
     if each.reported_at_ms is not None and each.copied_at_ms is not None:
         ms = max(0, each.reported_at_ms - each.copied_at_ms) if each.missing_messages else 0

@@ -39,7 +39,7 @@ class ListTopicsRequest(SortedListRequest):
 
 
 class TopicItem(Result):
-    """A topic; a partitioned one is one item with its partitions' figures summed."""
+    """A topic. A partitioned one is one item with its partitions' figures summed."""
 
     identity: ClassVar = ("topic",)
 
@@ -74,7 +74,7 @@ class TopicPart(Result):
 
 
 class TopicDescription(Result):
-    """Everything known of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
+    """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
 
     topic: str
     topic_id: str
@@ -89,7 +89,7 @@ class TopicDescription(Result):
     last_published_at: str | None  # None: nothing was published
     newest_offset: int | None  # of the message published last, though it may be given up by now
     newest_offset_reason: str | None = None  # partitioned | nothing_published
-    in_use: bool  # False: nobody is connected, and nobody wrote, read or left messages unread lately
+    in_use: bool  # False: no client is connected, and none wrote, read or left messages unread lately
     in_use_because: list[str]
     owner: str | None
     owner_reason: str | None = None
@@ -121,7 +121,7 @@ class TopicDescription(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic with its partitions, ascending; without any if it is a log of its own."""
+    """A topic with its partitions, ascending, or without any if it is a log of its own."""
 
     own: TopicFacts
     parts: tuple[TopicFacts, ...]
@@ -257,7 +257,7 @@ async def list_topics(context: Context, request: ListTopicsRequest) -> Page[Topi
 
 
 def _is_in(own: str, asked: str | None) -> bool:
-    """Return whether a topic of the namespace `own` is listed; the broker's own topics only if theirs is asked for."""
+    """Return whether a topic of the namespace `own` is listed. The broker's own topics need the name of theirs."""
     return own != SYSTEM_NAMESPACE if asked is None else own == asked
 
 
@@ -328,7 +328,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:
-    """Return who would be affected by the topic's deletion, as far as the broker knows."""
+    """Return the clients that the topic's deletion would affect, as far as the broker sees them."""
     found = [
         f"{who} connected: {count}"
         for count, who in ((topic.producers, "producers"), (topic.consumers, "consumers and readers"))

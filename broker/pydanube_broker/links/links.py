@@ -1,4 +1,4 @@
-"""All links of this broker: the declared ones are followed, and each change of one begins it anew."""
+"""All links of this broker. It follows the declared ones, and starts one again when it changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ClusterLinks:
         }
 
     def lags(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Yield the messages that each link lacks here, as far as the source said."""
+        """Yield the messages that each link lacks here, as far as the source reported."""
         for each in self.facts():
             yield (each.link,), sum(mirror.lag_messages or 0 for mirror in each.mirrors)
 

@@ -1,4 +1,4 @@
-"""What a link decides about each topic of its source. Pure."""
+"""The decision of a link about each topic of its source. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Standing:
 
     Attributes:
         create: whether the mirror is to be made.
-        update: whether its mark is to be written anew, because partitions were added.
+        update: whether its mark is to be written again, because partitions were added.
     """
 
     topic: str

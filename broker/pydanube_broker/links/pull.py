@@ -1,7 +1,7 @@
 """The copy of one log of a mirror, at its owner: a round that follows the source, into the topic's journal.
 
-It goes on from the topic's own end, also after a crash of either side. What the source had deleted before it was copied
-is a gap, which is remembered until this process ends, and logged.
+It goes on from the topic's own end, also after a crash of either side. Messages that the source deleted before they
+were copied are a gap, which is remembered until this process ends, and logged.
 """
 
 from __future__ import annotations

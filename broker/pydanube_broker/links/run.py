@@ -1,6 +1,6 @@
-"""One link at one broker: what the source has, the mirrors of it, and the copies of those that this broker owns.
+"""One link at one broker: the list of the source, its mirrors, and the copies of those that this broker owns.
 
-Every broker asks the source once a second what there is to mirror, with a word by which an unchanged answer is short.
+Every broker fetches the source's list once a second, and gets a short answer while the list has not changed.
 The leader makes the mirrors, their partitions, schemas and subscriptions. The owner of each log copies it (`pull`).
 """
 
@@ -47,7 +47,7 @@ _AGAIN_LOOKS: Final = 60  # looks after which a topic that failed is tried again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """What a source has for a link. `state` stands for all of it. Without topics, nothing has changed since `known`."""
+    """The list of a source for a link, and its version `state`. Without topics, nothing has changed since `known`."""
 
     state: str
     cluster: str
@@ -136,7 +136,7 @@ class LinkRun:
     # -- mirrors ---------------------------------------------------------------------------------------------
 
     async def _make_mirrors(self) -> None:
-        """Make what the mirrors lack, if this broker leads. A topic that fails is tried again after a minute."""
+        """Complete the mirrors, if this broker leads. A topic that fails is tried again after a minute."""
         if self._cluster is None:
             return
         index = self._registry.catalog.index
@@ -176,7 +176,7 @@ class LinkRun:
         return None if record is None else record.spec.settings.options
 
     async def _make(self, topic: SourceTopic, standing: Standing) -> None:
-        """Make a mirror, or what it lacks of partitions, settings and subscriptions. Idempotent."""
+        """Make a mirror, or its missing partitions, settings and subscriptions. Idempotent."""
         assert standing.mirror is not None
         assert self._cluster is not None
         if self._registry.catalog.index.format.metadata_format < WHOLE:

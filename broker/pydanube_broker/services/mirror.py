@@ -1,4 +1,4 @@
-"""`danube.stream.Stream/Mirror` and `Mirrored`: what a link asks of its source, both ends.
+"""`danube.stream.Stream/Mirror` and `Mirrored`: the calls of a link to its source, both ends.
 
 The source answers callers with the right `data:mirror`, topic by topic. `SourceCluster` is the calling end.
 """
@@ -180,7 +180,7 @@ class SourceCluster:
         return LinkWire(self._links, headers, url, answers)
 
     async def mirrored(self, known: str) -> Mirrored:
-        """Return what there is to mirror, from the first broker that answers. Raises the last one's error."""
+        """Return the list of the source, from the first broker that answers. Raises the last one's error."""
         request = pb.MirroredRequest(patterns=self._link.topics, known=known).SerializeToString()
         failed: ClusterError | None = None
         for _ in tuple(self._urls):

@@ -30,7 +30,7 @@ _TOLD: Final = ("endpoint", "region", "path_style")
 class Located:
     """The partitions of topics at one moment. `live`: a broker has the messages after the objects.
 
-    `topic_ids`: topic → id, where it is known. A topic that was deleted and made again has another id.
+    `topic_ids`: topic → id, without those of unknown ones. A topic that was deleted and made again has another id.
     """
 
     topic: str  # the title of the query

@@ -1,4 +1,4 @@
-"""The topics to read, and the broker to ask for them."""
+"""The topics to read, and the broker that has them."""
 
 from __future__ import annotations
 

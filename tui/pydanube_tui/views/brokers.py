@@ -50,7 +50,7 @@ def _amount(resource: str, value: float) -> str:
 
 
 def _of(resource: str, layout: str) -> Column:
-    """Return a resource's load in words: how much, and the share of the capacity if that is known."""
+    """Return a resource's load in words: how much, and the share of the capacity if it has one."""
 
     def cell(item: Item) -> Cell:
         used = (item.get("load") or {}).get(resource)

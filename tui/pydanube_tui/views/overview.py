@@ -137,7 +137,7 @@ def _needs(situation: Situation) -> Iterator[Row]:
     yield headings("findings")
     said = {
         finding["rule"] for finding, _ in findings
-    }  # of each rule the diagnosis tells the worst, and how many
+    }  # of each rule the diagnosis has the worst finding, and their number
     findings += [
         each
         for each in together(alert["finding"] for alert in opened.values())

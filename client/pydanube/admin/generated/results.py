@@ -191,7 +191,7 @@ class ReasonItem(Result):
 
 
 class BrokerStatus(Result):
-    """The broker as it is now; the same object as `GET /status`."""
+    """The broker as it is now: the same object as `GET /status`."""
 
     version: str
     broker_id: str
@@ -241,7 +241,7 @@ class BrokerLogs(Result):
 
 
 class MayStop(Result):
-    """What a stop of the broker would do now."""
+    """The effect of a stop of the broker now."""
 
     broker_id: str
     may_stop: bool
@@ -978,7 +978,7 @@ class ChangedQuota(Result):
 
 
 class ReportResult(Result):
-    """A report over the telemetry in the object store; docs/spark.md has the fields of its rows."""
+    """A report over the telemetry in the object store. docs/spark.md has the fields of its rows."""
 
     report: str
     cluster: str
@@ -1046,7 +1046,7 @@ class RoleItem(Result):
 
 
 class Difference(Result):
-    """`before` and `after` are what the old and the new schema hold at `path`; null for nothing."""
+    """`before` and `after` are the values of the old and the new schema at `path`, or null without one."""
 
     path: str
     rule: str
@@ -1055,7 +1055,7 @@ class Difference(Result):
 
 
 class ProfileVerdict(Result):
-    """A comparison by one profile; another profile may judge otherwise."""
+    """A comparison by one profile. Another profile may judge otherwise."""
 
     json_profile: str
     decides: bool
@@ -1180,7 +1180,7 @@ class CreatedSubscription(Result):
 
 
 class DeletedSubscription(Result):
-    """The result of a deletion: what went with the subscription."""
+    """The result of a deletion, with its losses."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -1414,7 +1414,7 @@ class AddedPartitions(Result):
 
 
 class ChartedSubscription(Result):
-    """A subscription over time; one value for each point of `age_s`."""
+    """A subscription over time, with one value for each point of `age_s`."""
 
     subscription: str
     lag_messages: list[int | None]
@@ -1456,7 +1456,7 @@ class CreatedTopic(Result):
 
 
 class DeletedTopic(Result):
-    """The result of a deletion: what went with the topic."""
+    """The result of a deletion, with its losses."""
 
     call_id: str = ""
     plan_id: str = ""
@@ -1485,7 +1485,7 @@ class TopicPart(Result):
 
 
 class TopicDescription(Result):
-    """Everything known of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
+    """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
 
     topic: str
     topic_id: str
@@ -1543,7 +1543,7 @@ class TopicSchemaResult(Result):
 
 
 class TopicItem(Result):
-    """A topic; a partitioned one is one item with its partitions' figures summed."""
+    """A topic. A partitioned one is one item with its partitions' figures summed."""
 
     topic: str
     partitions: int
