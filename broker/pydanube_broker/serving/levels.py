@@ -96,6 +96,18 @@ class Levels:
                 self._due |= failed
                 self._more.set()
 
+    async def look_whether_needed(self) -> None:
+        """Let starts do without the object store once no topic is stored there, and have it recorded if one is.
+
+        Deleted topics that can be restored count as stored.
+        """
+        hub = self._hub
+        if any(topic.in_store for topic in hub.topics.values()):
+            self._storing.want()
+        elif self._storing.is_needed and hub.states.keys() <= hub.topics.keys():
+            await hub.journal.until_durable()  # the store may have had more than the disk
+            await self._storing.not_needed(lambda: any(topic.in_store for topic in hub.topics.values()))
+
     async def _raise(self, topic: Topic) -> None:
         await self._storing.until_stored()  # most of the journal, before anything waits for the store
         self._hub.set_stored(topic, in_store=True)

@@ -259,6 +259,13 @@ class JournalChain:
                 self._head(found[0], found[1], [found[2]])
             self._wanted.set()
 
+    async def not_needed(self) -> None:
+        """Record, durable on return, that no topic is stored by the chain. The disk has everything. Raises `OSError`."""
+        if self.file is not None and self.file.needed:
+            self.file = replace(self.file, needed=False)
+            await anyio.to_thread.run_sync(self.file.write, self._folder)
+            log.info("chain_not_needed")
+
     async def _opened(self, file: ChainFile) -> None:
         """Open the chain unless it is."""
         async with self._opening:

@@ -79,6 +79,18 @@ class Storing:
                 self.on_recorded(registration)
             await self._chain.want(await self._cluster(), needed=needed)
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether topics are stored by the chain, as the journal's folder has it."""
+        return self._chain.is_needed
+
+    async def not_needed(self, is_needed: Callable[[], bool]) -> None:
+        """Record that no topic is stored by the chain, unless `is_needed` by then. Copying continues until a restart."""
+        async with self._beginning:
+            if not is_needed():
+                await self._chain.not_needed()
+                self._needed = False
+
     async def until_stored(self) -> None:
         """Wait until everything appended to the journal so far is in the object store. Raises `Fenced`, and as `begin`."""
         await self.begin()
