@@ -307,6 +307,8 @@ def _wanted(schema: Mapping[str, Any]) -> str:
             return f"a string of {shortest} to {longest} characters"
         case "string":
             return "a string"
+        case ["integer", "string"]:
+            return "an integer or a string"
         case other:
             return f"of type {other}" if other else "of another type"
 

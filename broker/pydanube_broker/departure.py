@@ -21,6 +21,7 @@ from pydanube_broker.cluster.membership import BrokerState
 log = logging.getLogger("pydanube.cluster")
 
 _LOOK_S = 0.1
+_ALONE_S = 3.0  # no other broker takes topics: all are being stopped, or the last of them is away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,23 @@ class Patience:
         return self.topics + self.health_checks + self.look_ups
 
 
+async def _until_drained(broker: Broker) -> bool:
+    """Wait until all topics have left, and return whether they have: not if no other broker takes topics any more."""
+    office = broker.registry.ownership.office
+    me = int(broker.registry.ownership.me.broker_id)
+    seen_s = anyio.current_time()
+    while True:
+        member = next((each for number, each in office.members.items() if number == me), None)
+        if member is not None and member.state is BrokerState.DRAINED:
+            return True
+        now_s = anyio.current_time()
+        if broker.moves.targets():
+            seen_s = now_s
+        elif now_s >= seen_s + _ALONE_S:
+            return False
+        await anyio.sleep(_LOOK_S)
+
+
 async def depart(broker: Broker, patience: Patience) -> None:
     """Hand all topics over and send the clients after them. Stop the broker afterwards."""
     try:
@@ -50,18 +68,19 @@ async def depart(broker: Broker, patience: Patience) -> None:
     except ClusterError as error:
         log.warning("not_drained", extra={"code": error.code, "error": error.message})
         return
-    office = broker.registry.ownership.office
-    me = int(broker.registry.ownership.me.broker_id)
-    with anyio.move_on_after(patience.topics) as waiting:
-        while True:
-            member = next((each for number, each in office.members.items() if number == me), None)
-            if member is not None and member.state is BrokerState.DRAINED:
-                break
-            await anyio.sleep(_LOOK_S)
-    left = sum(topic.stores and not topic.options.topic.is_audit for topic in broker.registry.topics)
-    log.info("broker_drained", extra={"topics_left": left})
-    if waiting.cancelled_caught:
-        log.warning("drain_given_up", extra={"topics_left": left})
+    is_drained = False
+    with anyio.move_on_after(patience.topics):
+        is_drained = await _until_drained(broker)
+    facts = await broker.port.at_stop()
+    left = [each for each in facts.topics if each.waits]
+    if is_drained:
+        log.info("broker_drained", extra={"topics_left": len(left)})
+    else:
+        messages = sum(each.messages for each in left)
+        told = {"would_wait": len(left), "messages_on_this_disk": messages, "other_brokers": facts.others}
+        log.warning("drain_given_up", extra=told)
+        if not facts.others:
+            return
     relay = broker.relay
     if relay is None or broker.access.connect_url is not None:
         return  # clients come back by the one address, to another broker

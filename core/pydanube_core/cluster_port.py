@@ -119,10 +119,10 @@ class MetadataPort(Protocol):
         *,
         partitions: int,
         dispatch_strategy: str,
-        durability: str,
+        durability: str | None,
         options: Mapping[str, Any],
     ) -> CreatedTopicFacts:
-        """Create a topic. Its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
+        """Create a topic, with its namespace's durability if None. Its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
 
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Add partitions up to a number. Clients see the new ones when all exist.

@@ -279,8 +279,9 @@ class PolicyFacts:
     """Policies of a topic or namespace."""
 
     own: Mapping[str, Any]  # set here
-    # Values in effect: from here, the namespace or the broker's settings. 0 is no limit
-    effective: Mapping[str, int]
+    # Values in effect: from here, the namespace or the broker's settings. 0 is no limit. Of a namespace also the
+    # durability of topics that are created without one
+    effective: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

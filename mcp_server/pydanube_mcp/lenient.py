@@ -69,7 +69,7 @@ def _read(wanted: Mapping[str, Any], value: Any) -> Any:
     match wanted.get("type"), value:
         case "integer", float() if value.is_integer():
             return int(value)
-        case "integer", str() if _INTEGER.fullmatch(value):
+        case "integer" | ["integer", "string"], str() if _INTEGER.fullmatch(value):
             return int(value)
         case "boolean", "true" | "false":
             return value == "true"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.topics.topic import Topic
 
 from tests.admin.real_broker import Administered, administered
@@ -68,3 +70,71 @@ async def test_partitions_follow_their_topic(lone: Administered) -> None:
     await lone("topics.create", topic="live", dispatch_strategy="non_reliable")
     refused = await lone.refused("topics.set_durability", topic="live", durability="stored")
     assert refused.code == "INVALID_ARGUMENT"
+
+
+async def test_namespace_decides_the_durability_of_topics_created_without_one(lone: Administered) -> None:
+    await lone("topics.create", topic="before")
+    given = {"namespace": "default", "policies": {"durability": "stored"}}
+    planned = await lone("plans.create", operation="namespaces.set_policies", arguments=given)
+    assert [(each["before"], each["after"]) for each in planned["diff"]] == [(None, "stored")]
+    assert planned["blast_radius"]["topics"] == 0, "topics that exist keep their durability"
+    changed = await lone.apply("namespaces.set_policies", **given)
+    assert (changed["policies"], changed["effective"]["durability"]) == ({"durability": "stored"}, "stored")
+    assert (await lone("topics.create", topic="orders"))["durability"] == "stored"
+    assert (await lone("topics.create", topic="named", durability="fsynced"))["durability"] == "fsynced"
+    live = await lone("topics.create", topic="live", dispatch_strategy="non_reliable")
+    assert live["durability"] == "memory"
+    assert (await lone("topics.describe", topic="before"))["durability"] == "fsynced"
+    async with connect(lone.broker.broker_url) as client, client.producer("made-by-a-producer") as producer:
+        assert (await producer.send(b"1")).durability == "stored"
+    await lone(
+        "namespaces.create", namespace="shop", policies={"durability": "fsynced", "max_publish_rate": 9}
+    )
+    assert (await lone("topics.create", topic="/shop/a"))["durability"] == "fsynced"
+    await lone("changes.undo", call_id=changed["call_id"])
+    assert (await lone("namespaces.get_policies", namespace="default"))["policies"] == {}
+    assert (await lone("topics.create", topic="after"))["durability"] == "fsynced"
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "field"),
+    [
+        ("topics.set_policies", {"topic": "orders"}, "policies.durability"),
+        ("namespaces.set_policies", {"namespace": "default"}, "policies.durability"),
+        (
+            "namespaces.set_policies",
+            {"namespace": "default", "policies": {"durability": 1}},
+            "policies.durability",
+        ),
+        (
+            "namespaces.set_policies",
+            {"namespace": "default", "policies": {"max_publish_rate": "stored"}},
+            "policies.max_publish_rate",
+        ),
+    ],
+)
+async def test_policy_durability_names_a_level_and_belongs_to_namespaces(
+    lone: Administered, operation: str, arguments: dict[str, Any], field: str
+) -> None:
+    await lone("topics.create", topic="orders")
+    given = {"policies": {"durability": "memory"}, **arguments}
+    refused = await lone.refused(operation, **given)
+    assert (refused.code, refused.details["field"]) == ("INVALID_ARGUMENT", field)
+
+
+async def test_start_needs_no_store_once_no_topic_is_stored(lone: Administered) -> None:
+    chain, levels = lone.broker.chain, lone.broker.levels
+    await lone("topics.create", topic="orders", durability="stored")
+    await levels.look_whether_needed()
+    assert chain.is_needed
+    await lone.apply("topics.set_durability", topic="orders", durability="fsynced")
+    await levels.look_whether_needed()
+    found = ChainFile.read(lone.broker.journal.folder)
+    assert (chain.is_needed, found is not None and found.needed) == (False, False)
+    await lone("topics.set_durability", topic="orders", durability="stored")
+    assert chain.is_needed
+    async with connect(lone.broker.broker_url) as client, client.producer("orders") as producer:
+        assert (await producer.send(b"1")).durability == "stored"
+    await lone.apply("topics.delete", topic="orders")
+    await levels.look_whether_needed()
+    assert chain.is_needed, "the topic can be restored"

@@ -309,8 +309,10 @@ def truth_of(text: str) -> bool:
         raise ValueError("write true or false") from None
 
 
-def count_of(name: str, text: str) -> int | None:
+def count_of(name: str, text: str) -> int | str | None:
     """Return an integer, or None from `none`. Names of sizes and of seconds take the units of settings.
+
+    `durability`, the one policy that is no count, stays a text.
 
     Raises:
         ValueError: it is none of them.
@@ -318,6 +320,8 @@ def count_of(name: str, text: str) -> int | None:
     plain = text.strip()
     if plain in ("none", "null"):
         return None
+    if name == "durability":
+        return plain
     if plain.removeprefix("-").isdecimal():
         return int(plain)
     try:

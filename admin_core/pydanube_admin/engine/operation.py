@@ -260,7 +260,7 @@ def _values(schema: Mapping[str, Any]) -> ValueType | None:
     values = schema["additionalProperties"]
     if values is True:
         return ValueType.ARGUMENT
-    return {"integer": ValueType.COUNT, "string": ValueType.TEXT}[values["type"]]
+    return ValueType.COUNT if "integer" in values["type"] else ValueType.TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, WithJsonSchema
 from pydanube_core.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -53,6 +53,23 @@ POLICIES: tuple[str, ...] = get_args(PolicyName)
 Policies = dict[PolicyName, Annotated[int, Field(ge=0)] | None]
 
 
+def _policy_value(value: Any) -> int | str | None:
+    """Check the type of a policy. The broker checks its value."""
+    if isinstance(value, bool) or not isinstance(value, int | str | None):
+        raise ValueError("neither an integer nor a string")
+    return value
+
+
+# Not a union of validators, whose faults would name its alternatives
+PolicyValue = Annotated[
+    int | str, PlainValidator(_policy_value), WithJsonSchema({"type": ["integer", "string"]})
+]
+
+
+# Policies of topics, and the default durability of new topics.
+NamespacePolicies = dict[PolicyName | Literal["durability"], PolicyValue | None]
+
+
 PoliciesArgument = Annotated[
     Policies,
     Field(
@@ -65,11 +82,11 @@ PoliciesArgument = Annotated[
 _KEPT: Final = ("retention_bytes", "retention_age_s")  # 0: everything
 
 
-def plain(policies: Policies | None) -> dict[str, int | None]:
+def plain(policies: Mapping[Any, Any] | None) -> dict[str, Any]:
     return {str(name): value for name, value in (policies or {}).items()}
 
 
-def check_some(policies: Policies) -> None:
+def check_some(policies: Mapping[Any, Any]) -> None:
     if not policies:
         raise InvalidArgument(
             f"policies is empty; name at least one of {', '.join(POLICIES)}", field="policies", value={}
@@ -77,8 +94,8 @@ def check_some(policies: Policies) -> None:
 
 
 def with_changes(
-    effective: Mapping[str, int], given: Mapping[str, int | None], above: Mapping[str, int]
-) -> dict[str, int]:
+    effective: Mapping[str, Any], given: Mapping[str, Any], above: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the policies after a change: None removes one, and then the one `above` is in effect."""
     return {
         **effective,
@@ -134,13 +151,16 @@ class NamespaceItem(Result):
     topics: (
         int | None
     )  # a partitioned topic counts once. None: the caller has no topics:read on the namespace
-    policies: dict[str, int]
+    policies: dict[str, PolicyValue]
     created_at: str
 
 
 class CreateNamespaceRequest(Request):
     namespace: NamespaceArgument
-    policies: Annotated[Policies | None, Field(description="As set_topic_policies")] = None
+    policies: Annotated[
+        NamespacePolicies | None,
+        Field(description="As set_topic_policies; durability: of topics created without, fsynced or stored"),
+    ] = None
 
 
 class NamespaceRequest(Request):
@@ -149,13 +169,19 @@ class NamespaceRequest(Request):
 
 class SetNamespacePoliciesRequest(Request):
     namespace: NamespaceArgument
-    policies: Annotated[Policies, Field(description="As set_topic_policies, for topics without their own")]
+    policies: Annotated[
+        NamespacePolicies,
+        Field(
+            description="As set_topic_policies, for topics without their own; durability: of topics created later "
+            "without, fsynced or stored"
+        ),
+    ]
 
 
 class NamespacePoliciesResult(Result):
     namespace: str
-    policies: dict[str, int]  # set on the namespace
-    effective: dict[str, int]  # what holds for a topic that sets nothing
+    policies: dict[str, PolicyValue]  # set on the namespace
+    effective: dict[str, PolicyValue]  # what holds for a topic that sets nothing
 
 
 class ChangedNamespace(NamespacePoliciesResult, Change):
@@ -343,7 +369,8 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     given = plain(request.policies)
     after = with_changes(before.effective, given, {})
     index = await context.port.topic_index()
-    topics = [key.topic for key in index if TopicName.parse(key.topic).namespace == name]
+    is_live = set(given) != {"durability"}  # which topics that exist keep
+    topics = [key.topic for key in index if is_live and TopicName.parse(key.topic).namespace == name]
     inside = [facts for facts, *_ in await context.port.topic_facts(topics)]
     if (away := unseen_whys()) and shortens_retention(before.effective, after):
         whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
@@ -394,6 +421,9 @@ async def undo_set_namespace_policies(
     required_flags=("policies",),
     examples=(
         Example({"namespace": "shop", "policies": {"max_message_size": 65536}}, "messages of 64 KiB at most"),
+        Example(
+            {"namespace": "shop", "policies": {"durability": "stored"}}, "new topics are in the object store"
+        ),
     ),
 )
 async def set_namespace_policies(context: Context, request: SetNamespacePoliciesRequest) -> ChangedNamespace:

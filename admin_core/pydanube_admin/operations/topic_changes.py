@@ -49,11 +49,12 @@ class CreateTopicRequest(Request):
         Field(description="reliable keeps messages; non_reliable only passes them on"),
     ] = "reliable"
     durability: Annotated[
-        Literal["fsynced", "stored", "memory"],
+        Literal["fsynced", "stored", "memory"] | None,
         Field(
-            description="What a publish waits for: the broker's disk, the object store, or (non_reliable only) nothing"
+            description="What a publish waits for: the broker's disk, the object store, or (non_reliable only) "
+            "nothing; default: its namespace's policy, fsynced where none is set"
         ),
-    ] = "fsynced"
+    ] = None
     policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
     schema_subject: Annotated[
         str | None, Field(min_length=1, max_length=256, description="Subject of its messages' schema")
@@ -81,8 +82,11 @@ class DeletedTopic(Change):
     consumers: int
 
 
-def _creation(request: CreateTopicRequest) -> tuple[str, str]:
-    """Return name and durability of the topic to create. Refuses contradicting arguments."""
+def _creation(request: CreateTopicRequest) -> tuple[str, str | None]:
+    """Return name and durability of the topic to create. Refuses contradicting arguments.
+
+    The durability is None if the namespace decides it.
+    """
     name = TopicName.parse(request.topic)
     if name.is_system:
         raise system_is_closed(str(name))
@@ -93,9 +97,9 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str]:
             field="topic",
             value=str(name),
         )
-    durability: str = request.durability
+    durability: str | None = request.durability
     if request.dispatch_strategy == "non_reliable":
-        if request.durability != "memory" and "durability" in request.model_fields_set:
+        if durability not in ("memory", None):
             raise InvalidArgument(
                 f"durability: a non_reliable topic stores nothing, so it cannot be {request.durability}; leave durability "
                 "out, or make the topic reliable",
@@ -136,6 +140,9 @@ async def forecast_create(context: Context, request: CreateTopicRequest) -> Fore
     name, durability = _creation(request)
     if await context.port.topic_facts([name]):
         raise _taken(name)
+    if durability is None:
+        above = await context.port.namespace_policies(TopicName.parse(name).namespace)
+        durability = above.effective.get("durability", "fsynced")
     after: dict[str, Any] = {
         "partitions": request.partitions,
         "dispatch_strategy": request.dispatch_strategy,

@@ -98,7 +98,7 @@ class TopicsPart(Administration):
         *,
         partitions: int,
         dispatch_strategy: str,
-        durability: str,
+        durability: str | None,
         options: Mapping[str, Any],
     ) -> CreatedTopicFacts:
         self._broker.health.check_publish()

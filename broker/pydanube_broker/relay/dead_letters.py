@@ -89,7 +89,7 @@ class RelayedDeadLetters:
             name,
             partitions=0,
             dispatch_strategy="reliable",
-            durability=(Durability.STORED if stored else Durability.FSYNCED).value,
+            durability=Durability.STORED.value if stored else None,
             here=True,
         )
         return [LocalTarget(topic) for topic in found] or [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -32,6 +32,7 @@ from pydanube_core.refusals import (
     subscription_taken,
 )
 
+from pydanube_broker.cluster.records import Durability
 from pydanube_broker.cluster.subscription_operations import KEPT_OPTIONS
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
@@ -41,7 +42,13 @@ from pydanube_broker.serving.unused_holds import check_never_written
 from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
 from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
-from pydanube_broker.topics.limits import check_policies, effective_policies
+from pydanube_broker.topics.limits import (
+    DURABILITY_KEY,
+    check_namespace_policies,
+    check_policies,
+    default_durability,
+    effective_policies,
+)
 from pydanube_broker.topics.topic import Topic, now_ms
 
 MOST_KEPT: Final = 64  # failure policies of subscriptions that the topic does not have yet
@@ -88,7 +95,7 @@ class Administration(ABC):
         if parts[0].options.parent is not None and name == parts[0].options.topic:
             raise policies_of_a_partition(str(name))
         self._registry.check_no_mirror(name)
-        policies = _changed((await self.topic_policies(topic)).own, changes)
+        policies = _changed((await self.topic_policies(topic)).own, changes, check_policies)
         await self._registry.catalog.update_topic(name, policies=policies)
         for part in parts:
             self._registry.policies.apply(part)
@@ -113,22 +120,30 @@ class Administration(ABC):
         self, namespace: str, policies: Mapping[str, Any], *, created_at_ms: int | None = None
     ) -> None:
         """Create a namespace with these policies. Raises `AlreadyExists`, `InvalidName`, `InvalidArgument`."""
+        checked = await self._checked({}, policies)
         await self._registry.catalog.namespaces.create(
-            namespace, policies=_changed({}, policies), created_at_ms=created_at_ms
+            namespace, policies=checked, created_at_ms=created_at_ms
         )
 
     async def namespace_policies(self, namespace: str) -> PolicyFacts:
         """Return the policies set on the namespace, and those in effect for a topic in it that sets none."""
         name = check_namespace(namespace)
         own = self._registry.catalog.index.namespace(name).spec.policies
-        return PolicyFacts(
-            own=dict(own), effective=effective_policies(*self._registry.policies.layers(None, name))
-        )
+        layers = self._registry.policies.layers(None, name)
+        effective = {**effective_policies(*layers), DURABILITY_KEY: default_durability(*layers)}
+        return PolicyFacts(own=dict(own), effective=effective)
+
+    async def _checked(self, own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int | str]:
+        """Return a namespace's policies after a change. A store that topics are to be in by default is checked first."""
+        policies = _changed(own, changes, check_namespace_policies)
+        if changes.get(DURABILITY_KEY) == Durability.STORED:
+            await self._registry.check_stored(begin=False)
+        return policies
 
     async def set_namespace_policies(self, namespace: str, changes: Mapping[str, Any]) -> None:
         """As `set_topic_policies`, for every topic in the namespace that does not set its own."""
         name = check_namespace(namespace)
-        policies = _changed((await self.namespace_policies(name)).own, changes)
+        policies = await self._checked((await self.namespace_policies(name)).own, changes)
         await self._registry.catalog.namespaces.set_policies(name, policies)
         for topic in self._registry.topics:
             if topic.options.topic.namespace == name:
@@ -433,10 +448,14 @@ class Administration(ABC):
             self._registry.policies.apply(part)
 
 
-def _changed(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, int]:
-    """Return the policies after a change. None removes one."""
+def _changed(
+    own: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the policies after a change whose values are checked. None removes one."""
     kept = {key: value for key, value in own.items() if key not in changes}
-    return {**kept, **check_policies({key: value for key, value in changes.items() if value is not None})}
+    return {**kept, **check({key: value for key, value in changes.items() if value is not None})}
 
 
 async def _durable(pumps: Sequence[AnyPump]) -> None:

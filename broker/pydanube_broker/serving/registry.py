@@ -62,6 +62,7 @@ from pydanube_broker.topics.agreement import (
     check_prefixes_there,
 )
 from pydanube_broker.topics.hub import Hub
+from pydanube_broker.topics.limits import default_durability
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import starts_in
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -305,7 +306,8 @@ class Registry:
     ) -> Sequence[Topic]:
         """Create a topic. An existing one is returned, unless `must_be_new`.
 
-        Returns the parts that this broker serves. `here`: this broker is to own it.
+        Returns the parts that this broker serves. `here`: this broker is to own it. `durability`: None for the policy of
+        the namespace.
 
         Raises:
             PermissionDenied: it would be a system topic.
@@ -315,7 +317,12 @@ class Registry:
         strategy = _choice(DispatchStrategy, dispatch_strategy, "dispatch_strategy")
         level = _choice(
             Durability,
-            durability or ("memory" if strategy is DispatchStrategy.NON_RELIABLE else "fsynced"),
+            durability
+            or (
+                "memory"
+                if strategy is DispatchStrategy.NON_RELIABLE
+                else default_durability(*self.policies.layers(None, name.namespace))
+            ),
             "durability",
         )
         if level is Durability.REPLICATED:
@@ -335,8 +342,11 @@ class Registry:
         ):
             return await self._make(name, settings, partitions=partitions, must_be_new=must_be_new, here=here)
 
-    async def check_stored(self) -> None:
-        """Check that topics may be stored in the object store, before one is to be. A lone broker begins its chain.
+    async def check_stored(self, *, begin: bool = True) -> None:
+        """Check that topics may be stored in the object store, before one is to be.
+
+        Args:
+            begin: a lone broker begins its chain.
 
         Raises:
             Conflict: a broker of an older build may have to serve the topic, and would not read its record.
@@ -355,7 +365,7 @@ class Registry:
                 value=Durability.STORED.value,
                 retryable=self.ownership.several,
             )
-        await (self.storing.check() if self.ownership.several else self.storing.begin())
+        await (self.storing.begin() if begin and not self.ownership.several else self.storing.check())
 
     def _exists(self, name: TopicName) -> bool:
         index = self.catalog.index

@@ -48,6 +48,7 @@ from pydanube_broker.settings.values import (
 )
 
 PoisonPolicy = Annotated[str, *choice("dead_letter", "block", "drop")]
+DefaultDurability = Annotated[str, *choice("fsynced", "stored")]
 Profile = Annotated[str, *choice("default", "full")]
 Confirm = Annotated[str, *choice("auto", "human")]
 AuditReads = Annotated[str, *choice("sampled", "all", "none")]
@@ -180,6 +181,10 @@ class Quota(Section):
 class Policies(Section):
     """Limits of topics for which neither the topic nor its namespace sets one; 0 means no limit."""
 
+    durability: DefaultDurability = Field(
+        default="fsynced",
+        description="of reliable topics that are created without one; stored needs tier.url",
+    )
     max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
     max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
     max_consumers_per_topic: Limit = Field(default=0, description="consumers connected to a topic")
@@ -495,6 +500,12 @@ class Settings(BaseModel):
                 "broker can take its topics over",
                 field="cluster.on_loss",
                 value=self.cluster.on_loss,
+            )
+        if self.policies.durability == "stored" and self.tier.url is None:
+            raise InvalidArgument(
+                "policies.durability = stored needs an object store: set tier.url",
+                field="policies.durability",
+                value=self.policies.durability,
             )
         if self.server.advertised_url is not None:
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)

@@ -23,6 +23,9 @@ RETENTION_KEYS: Final = ("retention_bytes", "retention_age_s", "retention_offset
 #: Thresholds of alerts for each subscription (`pydanube_core.diagnosis.causes.pace`).
 ALERT_KEYS: Final = ("alert_unread_messages", "alert_unread_age_s")
 POLICY_KEYS: Final = (*LIMIT_KEYS, *RETENTION_KEYS, *ALERT_KEYS)
+#: Of namespaces and settings: the durability of reliable topics that are created without one.
+DURABILITY_KEY: Final = "durability"
+DURABILITIES: Final = ("fsynced", "stored")
 MAX_VALUE: Final = (1 << 53) - 1  # the largest integer that JSON keeps exactly
 
 
@@ -30,6 +33,13 @@ def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> d
     """Check policies and return them. Raises `InvalidArgument`: an unknown key, or no count."""
     checked: dict[str, int] = {}
     for key, value in policies.items():
+        if key == DURABILITY_KEY:
+            raise InvalidArgument(
+                "durability is a policy of namespaces, for topics that are created later; change that of a topic with "
+                "topics.set_durability",
+                field=f"{field}.{key}",
+                value=value,
+            )
         if key not in POLICY_KEYS:
             raise InvalidArgument(
                 f"there is no policy {key!r}; use {', '.join(POLICY_KEYS)}",
@@ -50,6 +60,27 @@ def check_policies(policies: Mapping[str, Any], *, field: str = "policies") -> d
             )
         checked[key] = value
     return checked
+
+
+def check_namespace_policies(policies: Mapping[str, Any]) -> dict[str, int | str]:
+    """Check policies of a namespace, which may have a durability. Raises as `check_policies`."""
+    counts = dict(policies)
+    durability = counts.pop(DURABILITY_KEY, None)
+    checked: dict[str, int | str] = {**check_policies(counts)}
+    if durability is not None:
+        if durability not in DURABILITIES:
+            raise InvalidArgument(
+                f"durability: {durability!r} is no durability of reliable topics; use {' or '.join(DURABILITIES)}",
+                field=f"policies.{DURABILITY_KEY}",
+                value=durability,
+            )
+        checked[DURABILITY_KEY] = durability
+    return checked
+
+
+def default_durability(*layers: Mapping[str, Any]) -> str:
+    """Return the durability of a reliable topic that is created without one, from the first layer that sets it."""
+    return next((str(layer[DURABILITY_KEY]) for layer in layers if DURABILITY_KEY in layer), DURABILITIES[0])
 
 
 def effective_policies(*layers: Mapping[str, Any]) -> dict[str, int]:

@@ -48,3 +48,21 @@ async def test_official_clients_of_a_broker_that_leaves_are_sent_after_their_top
         assert stored is not None
         await until(lambda: stored.subscriptions["s"].floor == 1)
         group.cancel_scope.cancel()
+
+
+async def test_brokers_that_are_all_stopped_at_once_do_not_wait_for_one_another(
+    cluster: SeveralBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = list(cluster.brokers.values())
+    for number, broker in enumerate(brokers):
+        await broker.registry.create(
+            TopicName.parse(f"of-{number}"), partitions=0, dispatch_strategy="reliable", here=True
+        )
+    patience = Patience(topics=200, health_checks=0.1, look_ups=0.1)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for broker in brokers:
+                group.start_soon(depart, broker, patience)
+    told = [record for record in caplog.records if record.message == "drain_given_up"]
+    assert told  # the last one is refused to drain, and says so instead
+    assert all(record.__dict__["would_wait"] and not record.__dict__["other_brokers"] for record in told)

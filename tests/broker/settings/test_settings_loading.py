@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_interface() -> None:
     assert shown["admin.compat_destructive"] is True
     assert shown["diagnosis.stuck_after"] == "5m"
     assert shown["metrics.topic_series_limit"] == 1000
-    assert sum(name.startswith("policies.") for name in shown) == 9
+    assert sum(name.startswith("policies.") for name in shown) == 10
     assert all(entry.source.kind is SourceKind.DEFAULT for entry in Settings().entries())
 
 
@@ -255,3 +255,10 @@ def test_topics_are_taken_over_only_with_a_copy_of_the_journal() -> None:
     with pytest.raises(InvalidArgument, match="needs journal"):
         load_settings(None, {}, given).check_startable()
     load_settings(None, {}, {**given, "journal.copy": True}).check_startable()
+
+
+def test_topics_are_stored_by_default_only_with_an_object_store() -> None:
+    given = {"policies.durability": "stored"}
+    with pytest.raises(InvalidArgument, match="object store"):
+        load_settings(None, {}, given).check_startable()
+    load_settings(None, {}, {**given, "tier.url": "file:///objects"}).check_startable()

@@ -878,8 +878,9 @@ class NamespacesOperations(KeywordsNamed):
                 "drop_unread",
                 "alert_unread_messages",
                 "alert_unread_age_s",
-            ],
-            int | None,
+            ]
+            | Literal["durability"],
+            int | str | None,
         ]
         | None = None,
         plan_token: str | None = None,
@@ -906,8 +907,9 @@ class NamespacesOperations(KeywordsNamed):
                 "drop_unread",
                 "alert_unread_messages",
                 "alert_unread_age_s",
-            ],
-            int | None,
+            ]
+            | Literal["durability"],
+            int | str | None,
         ]
         | None = None,
     ) -> Plan[ChangedNamespace]:
@@ -958,8 +960,9 @@ class NamespacesOperations(KeywordsNamed):
                 "drop_unread",
                 "alert_unread_messages",
                 "alert_unread_age_s",
-            ],
-            int | None,
+            ]
+            | Literal["durability"],
+            int | str | None,
         ],
         plan_token: str | None = None,
     ) -> ChangedNamespace:
@@ -985,8 +988,9 @@ class NamespacesOperations(KeywordsNamed):
                 "drop_unread",
                 "alert_unread_messages",
                 "alert_unread_age_s",
-            ],
-            int | None,
+            ]
+            | Literal["durability"],
+            int | str | None,
         ],
     ) -> Plan[ChangedNamespace]:
         """What `set_policies` would change; nothing changes until it is applied."""

@@ -754,8 +754,8 @@ class ChangedNamespace(Result):
     plan_id: str = ""
     undo_until: str | None = None
     namespace: str
-    policies: dict[str, int]
-    effective: dict[str, int]
+    policies: dict[str, int | str]
+    effective: dict[str, int | str]
 
 
 class DeletedNamespace(Result):
@@ -767,14 +767,14 @@ class DeletedNamespace(Result):
 
 class NamespacePoliciesResult(Result):
     namespace: str
-    policies: dict[str, int]
-    effective: dict[str, int]
+    policies: dict[str, int | str]
+    effective: dict[str, int | str]
 
 
 class NamespaceItem(Result):
     namespace: str
     topics: int | None
-    policies: dict[str, int]
+    policies: dict[str, int | str]
     created_at: str
 
 
