@@ -6,9 +6,10 @@
 | boolean | `"true"`, `"false"` |
 | object | its JSON as a string |
 | an optional argument | `null`: left out |
+| all arguments of a call | their JSON as a string |
 
 A string stays as it is, so that no name, position or token becomes another one. Everything else that does not
-fit is left for the admin core to refuse.
+fit is left for the admin core to refuse. Parameters of a method that do not fit are refused here, by their names.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
+from pydantic import ValidationError
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import OPERATIONS
 
@@ -25,6 +31,14 @@ META: Final = "pydanube/coerced"  # key in a result's `_meta`: the arguments tha
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}")
 _MOST_CHARS: Final = 65_536  # of an object in a string
 _ABSENT: Final = object()
+_TYPES: Final = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "an array",
+    dict: "an object",
+}
 
 
 def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -36,6 +50,40 @@ def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[st
         taken["arguments"], names = lenient(inner, taken["arguments"])
         coerced += [f"arguments.{name}" for name in names]
     return taken, coerced
+
+
+async def readable_parameters(context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Middleware: read the arguments of a call from a string, and name the parameter that a method does not take."""
+    given = context.params or {}
+    arguments = (
+        _read({"type": "object"}, given.get("arguments")) if context.method == "tools/call" else _ABSENT
+    )
+    if arguments is not _ABSENT:
+        context = replace(context, params={**given, "arguments": arguments})
+    try:
+        result = await call_next(context)
+    except ValidationError as error:
+        raise MCPError(code=INVALID_PARAMS, message=_fault(given, error)) from None
+    if arguments is not _ABSENT and isinstance(result, dict):
+        meta = result.setdefault("_meta", {})
+        meta[META] = ["arguments", *meta.get(META, ())]
+    return result
+
+
+def _fault(given: Any, error: ValidationError) -> str:
+    """Return which parameter has the wrong type, without its value."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    names = first["loc"] if first["loc"][:1] == ("params",) else ("params", *first["loc"])
+    path: list[str] = []
+    found: Any = {"params": given}
+    for name in names:
+        if not isinstance(found, Mapping) or name not in found:
+            break
+        path.append(str(name))
+        found = found[name]
+    if first["type"] == "missing":
+        return f"{'.'.join(map(str, names))} is missing"
+    return f"{'.'.join(path)} is {_TYPES.get(type(found), 'null')}, which the method does not take"
 
 
 def _object(

@@ -69,7 +69,7 @@ from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.consent import Confirm, SealedClient
 from pydanube_mcp.envelopes import refusal, refused
-from pydanube_mcp.lenient import lenient
+from pydanube_mcp.lenient import lenient, readable_parameters
 from pydanube_mcp.presenting import Asked, error_result, ok_result, saying, take_part
 from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
@@ -216,6 +216,7 @@ class DanubeServer(MCPServer[Any]):
                 log_level="WARNING",
                 subscriptions=self.alerts.bus,
                 extensions=[Tasks(ClusterTasks(clusters, profile=profile), others), Skills(), chart_apps()],
+                middleware=[readable_parameters],
             )
         # The SDK serves the 2026 protocol's subscriptions itself, but without a limit that leaves connections
         # for others over HTTP. Those of 2025 have to be added.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from pydanube_admin.registry import TOOLS
 from pydanube_mcp import build_server
 from pydanube_mcp.lenient import META, lenient
@@ -58,3 +58,36 @@ async def test_what_was_read_as_another_type_is_said_beside_the_result(admin_url
         assert (answer.meta or {})[META] == ["limit", "namespace"]
         plain = await client.call_tool("list_topics", {"limit": 1})
         assert META not in (plain.meta or {})
+
+
+async def call(client: Client, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Send a request as it is, past the client's own check of its parameters."""
+    return await client.session._dispatcher.send_raw_request(method, params)
+
+
+async def test_all_arguments_as_one_string_are_read(admin_url: str) -> None:
+    async with build_server(admin_url) as server, Client(server, mode="legacy") as client:
+        answer = await call(client, "tools/call", {"name": "list_topics", "arguments": '{"limit": "1"}'})
+        assert len(answer["structuredContent"]["items"]) == 1
+        assert answer["_meta"][META] == ["arguments", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "fault"),
+    [
+        ("tools/call", {"name": "list_topics", "arguments": "limit 1"}, "params.arguments is a string"),
+        ("tools/call", {"name": "list_topics", "arguments": [1]}, "params.arguments is an array"),
+        ("tools/call", {"arguments": {}}, "params.name is missing"),
+        ("tools/call", {"name": 5}, "params.name is a number"),
+        ("resources/read", {"url": "x"}, "params.uri is missing"),
+        ("prompts/get", {"name": "x", "arguments": {"topic": 5}}, "params.arguments.topic is a number"),
+    ],
+)
+async def test_a_parameter_that_does_not_fit_is_named(
+    admin_url: str, method: str, params: dict[str, Any], fault: str
+) -> None:
+    async with build_server(admin_url) as server, Client(server, mode="legacy") as client:
+        with pytest.raises(MCPError) as caught:
+            await call(client, method, params)
+        assert caught.value.error.code == -32602
+        assert caught.value.error.message.startswith(fault)
