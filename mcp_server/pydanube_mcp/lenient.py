@@ -52,16 +52,14 @@ def lenient(operation: Operation, arguments: Mapping[str, Any]) -> tuple[dict[st
     return taken, coerced
 
 
-async def readable_parameters(context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+async def readable_parameters(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """Middleware: read the arguments of a call from a string, and name the parameter that a method does not take."""
-    given = context.params or {}
-    arguments = (
-        _read({"type": "object"}, given.get("arguments")) if context.method == "tools/call" else _ABSENT
-    )
+    given = ctx.params or {}
+    arguments = _read({"type": "object"}, given.get("arguments")) if ctx.method == "tools/call" else _ABSENT
     if arguments is not _ABSENT:
-        context = replace(context, params={**given, "arguments": arguments})
+        ctx = replace(ctx, params={**given, "arguments": arguments})
     try:
-        result = await call_next(context)
+        result = await call_next(ctx)
     except ValidationError as error:
         raise MCPError(code=INVALID_PARAMS, message=_fault(given, error)) from None
     if arguments is not _ABSENT and isinstance(result, dict):
