@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from pydanube import Client, Producer
+from pydanube_core.batch import timing
 
 from pydanube_connect.records import Record
 
@@ -45,15 +46,17 @@ class DeadLetters:
             self._producers[name].send_nowait(
                 record.payload,
                 key=record.key,
-                attributes={**record.attributes, **self._origin(topic, record, reason)},
+                attributes=self._attributes(topic, record, reason),
             )
             for record, reason in records
         ]
         for handle in waiting:
             await handle
 
-    def _origin(self, topic: str, record: Record, reason: str) -> dict[str, str]:
-        found = {
+    def _attributes(self, topic: str, record: Record, reason: str) -> dict[str, str]:
+        # A dead letter neither waits nor expires
+        found = {name: value for name, value in record.attributes.items() if name not in timing.NAMES}
+        found |= {
             "x-original-topic": topic,
             "x-original-subscription": self._subscription,
             "x-poison-policy": "dead_letter",

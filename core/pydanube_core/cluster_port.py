@@ -422,9 +422,12 @@ class TopicPort(Protocol):
         """
 
     async def replay_topic(
-        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str, without: Sequence[str] = ()
     ) -> Sequence[Mapping[str, Any]]:
-        """Copy ranges of a topic, also a partitioned one, into another: {topic, messages, first_offset, last_offset} each."""
+        """Copy ranges of a topic, also a partitioned one, into another: {topic, messages, first_offset, last_offset} each.
+
+        Copies do not keep the attributes named in `without`.
+        """
 
     async def read_messages(
         self, topic: str, *, start: int, end: int, max_messages: int, max_bytes: int

@@ -189,6 +189,41 @@ async def test_letters_that_are_forged_or_whose_originals_are_gone_deliver_nothi
     assert refused.code == "PERMISSION_DENIED"
 
 
+async def test_copies_are_the_messages_without_what_the_broker_added(
+    cluster: Administered, client: Client
+) -> None:
+    """A copy keeps the schema and the producer's own attributes, also those that begin with x-."""
+    own = {"own": "1", "x-shop": "7", "x-original": "mine", "x-replayed": "no"}
+    await client.schemas.register("orders", "json_schema", '{"type": "object"}')
+    async with client.producer("orders", name="shop", schema="orders") as producer:
+        await producer.send(b'{"id": 3}', key="k", attributes=own, delay_ms=1)
+    await work(client, [b'{"id": 3}'], 1)
+    await letters(cluster, 1)
+    copied = await cluster("dead_letters.replay", **LETTERS, to="repaired")
+    assert copied["messages"] == 1
+    async with client.reader("orders") as reader:
+        message = await anext(aiter(reader))
+    async with client.reader("repaired") as reader:
+        copy = await anext(aiter(reader))
+    assert copy.attributes == {**own, "x-replayed-from": "/default/orders-dlq-billing@0"}
+    assert (copy.key, copy.payload, await copy.value()) == ("k", b'{"id": 3}', {"id": 3})
+    assert (copy.schema, copy.publish_time) == (message.schema, message.publish_time)
+    assert copy.schema is not None
+    again = await cluster("dead_letters.replay", **LETTERS)
+    assert (again["messages"], again["not_there"]) == (1, {})
+
+
+async def test_replay_of_a_topic_keeps_what_its_producers_named_like_a_dead_letter(
+    cluster: Administered, client: Client
+) -> None:
+    async with client.producer("orders") as producer:
+        await producer.send(b"1", attributes={"x-original-topic": "mine", "x-failure-reason": "mine"})
+    await cluster("topics.replay", topic="orders", **{"from": "earliest"}, to="again")
+    async with client.reader("again") as reader:
+        copy = await anext(aiter(reader))
+    assert copy.attributes["x-original-topic"] == copy.attributes["x-failure-reason"] == "mine"
+
+
 async def test_a_plan_stands_for_its_letters_whatever_fails_meanwhile(
     cluster: Administered, client: Client
 ) -> None:

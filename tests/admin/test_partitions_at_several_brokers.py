@@ -147,6 +147,28 @@ async def test_messages_are_looked_at_wherever_they_are(cluster: SeveralBrokers)
         assert [each["offset"] for each in peeked["items"]] == [0, 1, 2]
 
 
+async def test_dead_letters_in_partitions_of_all_brokers_are_copied(cluster: SeveralBrokers) -> None:
+    first, *_ = cluster.brokers.values()
+    failed = {"topic": "failing", "subscription": "s"}
+    await ask(first, "topics.create", topic="failing")
+    await ask(first, "subscriptions.create", **failed, type="shared", start="earliest")
+    policy = {"poison_policy": "dead_letter", "dead_letter_topic": "wide"}
+    await ask(first, "subscriptions.set_failure_policy", **failed, **policy)
+    letter = {"x-original-topic": "/default/failing", "x-original-subscription": "s", "x-shop": "7"}
+    async with connect(first.broker_url) as client:
+        for n, part in enumerate(PARTS):
+            async with client.producer(str(part)) as producer:
+                await producer.send(b"%d" % n, attributes={**letter, "x-original-topic-offset": str(n)})
+        for broker in cluster.brokers.values():
+            to = f"repaired-{id_of(broker)}"
+            assert (await ask(broker, "dead_letters.replay", **failed, to=to))["messages"] == len(PARTS)
+            async with client.reader(to, stop="head") as reader:
+                copies = [copy async for copy in reader]
+            assert sorted(copy.payload for copy in copies) == [b"%d" % n for n in range(len(PARTS))]
+            assert [{*copy.attributes} for copy in copies] == [{"x-shop", "x-replayed-from"}] * len(PARTS)
+    await planned(first, "topics.delete", topic="failing")
+
+
 async def test_change_that_an_owner_cannot_make_names_it_and_changes_nothing(mortal: SeveralBrokers) -> None:
     first, gone = mortal.brokers[1], mortal.brokers[3]
     await ask(first, "subscriptions.create", topic="wide", subscription="s", start="earliest")

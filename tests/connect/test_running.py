@@ -13,6 +13,7 @@ from pydanube_connect import Place
 from pydanube_connect.file import declared
 from pydanube_connect.running import check, dry_run, run_all, runner_of
 from pydanube_connect.statistics import exposition
+from pydanube_core.batch import timing
 
 from tests.connect.own import LinesSource, Table, TableSink
 from tests.connect.targets import Answer, HttpTarget
@@ -101,6 +102,19 @@ async def test_refused_payloads_are_dead_letters_that_administration_shows(
         assert "no JSON" in letters[0].attributes["x-failure-reason"]
         shown = await client.admin.dead_letters.list("t", "connect-s")
         assert len(shown.items) == 2
+
+
+async def test_a_dead_letter_neither_waits_nor_expires(memory: InMemoryCluster, table: Table) -> None:
+    async with memory.connect() as client:
+        async with client.producer("t") as producer:
+            await producer.send(b'"bad"', delay_ms=1, ttl_ms=60_000, attributes={"x-shop": "7"})
+        await once(client, SINK | {"delivery": {"on_error": "dead_letter"}})
+        async with client.reader("t-dlq-connect-s", stop="head") as reader:
+            (letter,) = [message async for message in reader]
+        assert not {*timing.NAMES} & {*letter.attributes}
+        assert letter.attributes["x-shop"] == "7"
+        again = await client.admin.dead_letters.replay("t", "connect-s")
+        assert (again.messages, again.not_there) == (1, {})
 
 
 async def test_a_refused_record_stops_the_sink_and_comes_again(memory: InMemoryCluster, table: Table) -> None:

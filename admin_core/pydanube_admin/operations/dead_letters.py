@@ -2,7 +2,8 @@
 
 A letter is a copy that names its original by topic and offset. A replay delivers the original once more, at its own place
 and to the one subscription where it failed, after comparing it with the letter. Nothing of the letter itself is delivered,
-so a forged letter has no effect. Originals that are gone are counted by reason. With `to` the letters are copied instead.
+so a forged letter has no effect. Originals that are gone are counted by reason. With `to` the letters are copied instead,
+without the attributes that the broker added.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
+from pydanube_core.batch import timing
 from pydanube_core.errors import Conflict, InvalidArgument, TopicNotFound
 from pydanube_core.facts import MessageFacts, Redelivery, TopicFacts
 from pydanube_core.names import TopicName
@@ -89,8 +91,9 @@ class Letters:
 
 
 def digest_of(message: MessageFacts, *, timed: bool) -> bytes:
-    """Return a digest of a message without the attributes that the broker adds to a copy."""
-    attributes = sorted((name, value) for name, value in message.attributes.items() if name not in ADDED)
+    """Return a digest of a message without the attributes that the broker adds to a copy, or leaves out there."""
+    changed = ADDED.union(timing.NAMES)
+    attributes = sorted((name, value) for name, value in message.attributes.items() if name not in changed)
     head = json.dumps([message.key, attributes, message.publish_time_ms if timed else None])
     found = hashlib.blake2b(head.encode("utf-8", "surrogatepass"), digest_size=16)
     found.update(message.payload)
@@ -341,7 +344,10 @@ class ReplayDeadLettersRequest(Request):
     again: Annotated[bool, Field(description="Also those that were replayed before")] = False
     to: Annotated[
         str | None,
-        Field(max_length=512, description="Copy the letters to this topic, in place of a redelivery"),
+        Field(
+            max_length=512,
+            description="Copy the letters to this topic, as their originals were, in place of a redelivery",
+        ),
     ] = None
 
 
@@ -634,10 +640,10 @@ async def replay_dead_letters(context: Context, request: ReplayDeadLettersReques
     letters = choice.letters
     done = len(choice.chosen)
     if request.to is not None:
-        base = str(TopicName.parse(letters.target))
+        added = sorted(ADDED)
         for log, ranges in choice.pinned["letters"].items():
             for start, end in ranges:
-                await context.port.replay_topic(base, ranges={log: (start, end)}, to=request.to)
+                await context.port.replay_topic(log, ranges={log: (start, end)}, to=request.to, without=added)
     else:
         done = 0
         for log, rows in (await _redeliveries(context, choice)).items():

@@ -165,9 +165,12 @@ class ObjectsPart:
     # -- replay ----------------------------------------------------------------------------------------------
 
     async def replay_topic(
-        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str
+        self, topic: str, *, ranges: Mapping[str, tuple[int, int]], to: str, without: Sequence[str] = ()
     ) -> Sequence[Mapping[str, Any]]:
         """Copy ranges of a topic's parts into another topic, created if it does not exist.
+
+        Args:
+            without: names of attributes that copies do not keep.
 
         Returns:
             {topic, messages, first_offset, last_offset} of each concrete topic that got some.
@@ -196,6 +199,7 @@ class ObjectsPart:
                     placed[number % len(placed)].topic,
                     broker.engine.worker_threads,
                     broker.letters.begin_copies,
+                    frozenset(without),
                 )
                 await replay.run(*ranges[log.name], work)
                 copied.append(replay.copied)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,10 @@ _ATTRIBUTE_BYTES: Final = 8  # offsets of name and value
 
 
 def copied(
-    batch: CachedBatch, indices: Sequence[int], added: Callable[[int], Mapping[str, str]]
+    batch: CachedBatch,
+    indices: Sequence[int],
+    added: Callable[[int], Mapping[str, str]],
+    without: Collection[str] = (),
 ) -> Iterator[tuple[list[int], bytes]]:
     """Copy some messages of a batch. Payload, key, attributes, publish time, producer and schema stay.
 
@@ -29,6 +32,7 @@ def copied(
     Args:
         added: returns the attributes to add to the copy of the message at an index. They replace its own of
             the same names.
+        without: names of attributes that copies do not keep.
 
     Yields:
         (indices, producer part and body of their copies)
@@ -39,9 +43,10 @@ def copied(
     attributes: list[dict[str, str]] = []
     size = 0
     for i in indices:
-        given = {**(own[i] if own is not None else {}), **added(i)}
-        for name in NAMES:
+        given = dict(own[i]) if own is not None else {}
+        for name in (*without, *NAMES):
             given.pop(name, None)  # a copy neither waits nor expires
+        given |= added(i)
         needed = _MESSAGE_BYTES + len(payloads[i]) + (0 if keys is None else len(keys[i] or b""))
         needed += sum(
             len(name.encode()) + len(value.encode()) + _ATTRIBUTE_BYTES for name, value in given.items()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,11 +42,18 @@ class Copied:
     last_offset: int | None = None
 
 
-def copies_of(batch: CachedBatch, start: int, end: int, source: str) -> list[bytes]:
-    """Return producer part and body with copies of the messages in `[start, end)`. Pure."""
+def copies_of(
+    batch: CachedBatch, start: int, end: int, source: str, without: Collection[str] = ()
+) -> list[bytes]:
+    """Return producer part and body with copies of the messages in `[start, end)`. Pure.
+
+    Args:
+        without: names of attributes that copies do not keep.
+    """
     offsets = list(view_of(batch).offsets())
     chosen = [i for i, offset in enumerate(offsets) if start <= offset < end]
-    return [data for _, data in copied(batch, chosen, lambda i: {ATTRIBUTE: f"{source}@{offsets[i]}"})]
+    added = {i: {ATTRIBUTE: f"{source}@{offsets[i]}"} for i in chosen}
+    return [data for _, data in copied(batch, chosen, added.__getitem__, without)]
 
 
 async def append_copies(topic: Topic, data: bytes) -> asyncio.Future[int]:
@@ -83,12 +90,14 @@ class Replay:
     """One copy under way. Single user: the loop.
 
     `begin`: appends a batch to the concrete topic of that name on any broker, as `append_copies`.
+    `without`: names of attributes that copies do not keep.
     """
 
     source: Topic
     target: TopicName
     worker_threads: WorkerThreads
     begin: Callable[[TopicName, bytes], Awaitable[asyncio.Future[int]]]
+    without: Collection[str] = ()
     copied: Copied = field(init=False)
     # Offset of the source below which everything is committed in the target
     next_offset: int = field(init=False, default=0)
@@ -106,7 +115,9 @@ class Replay:
         try:
             async for batch in batches_between(self.source, start, end, self.worker_threads):
                 with self.worker_threads.pending():
-                    copies = await anyio.to_thread.run_sync(copies_of, batch, start, end, self.source.name)
+                    copies = await anyio.to_thread.run_sync(
+                        copies_of, batch, start, end, self.source.name, self.without
+                    )
                 for data in copies[:-1]:
                     await self.append(data, max(start, batch.base), work)
                 for data in copies[-1:]:
