@@ -200,8 +200,9 @@ def _decode_state(data: memoryview, topic_id: int) -> LogState:
 
 
 def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
-    pieces = [_LENGTH.pack(len(holdings))]
-    for each in holdings:
+    parts = [part for each in holdings for part in _parts(each)]
+    pieces = [_LENGTH.pack(len(parts))]
+    for each in parts:
         numbers = len(each.consumers), len(each.waiting), len(each.slots)
         pieces.append(_SUBSCRIPTION.pack(each.subscription_id, *numbers))
         for consumer in each.consumers:
@@ -211,6 +212,18 @@ def _encode_holdings(holdings: Sequence[Holdings]) -> bytes:
         pieces += _encode_ranges(each.waiting)
         pieces.append(each.slots)
     return b"".join(pieces)
+
+
+def _parts(holdings: Holdings) -> Iterator[Holdings]:
+    """Yield the consumers that hold nothing as a part of their own, in front of the others.
+
+    Builds without them use the last part of a subscription, and one without ranges has no effect there.
+    """
+    if holdings.idle:
+        names = tuple(HeldBy(consumer=name, session=session, ranges=()) for name, session in holdings.idle)
+        yield Holdings(subscription_id=holdings.subscription_id, consumers=names)
+    if holdings.consumers or holdings.waiting or holdings.slots or not holdings.idle:
+        yield holdings
 
 
 def _encode_ranges(ranges: Iterable[Held]) -> Iterator[bytes]:
@@ -223,6 +236,7 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
         return
     (count,) = _LENGTH.unpack_from(data)
     at = _LENGTH.size
+    found: dict[int, Holdings] = {}
     for _ in range(count):
         subscription_id, consumers, waiting, slots = _SUBSCRIPTION.unpack_from(data, at)
         at += _SUBSCRIPTION.size
@@ -238,14 +252,20 @@ def _decode_holdings(data: memoryview) -> Iterator[Holdings]:
         still = _decode_ranges(data, at, waiting)
         at += waiting * _HELD.size
         _require(slots % 2 == 0 and at + slots <= len(data), "the slots of keys are cut off")
-        yield Holdings(
+        before = found.get(subscription_id)
+        found[subscription_id] = Holdings(
             subscription_id=subscription_id,
-            consumers=tuple(held_by),
+            consumers=tuple(each for each in held_by if each.ranges),
             waiting=still,
             slots=bytes(data[at : at + slots]),
+            idle=(
+                *(() if before is None else before.idle),
+                *((each.consumer, each.session) for each in held_by if not each.ranges),
+            ),
         )
         at += slots
     _require(at == len(data), "what consumers hold is longer than it says")
+    yield from found.values()
 
 
 def _decode_ranges(data: memoryview, at: int, count: int) -> tuple[Held, ...]:

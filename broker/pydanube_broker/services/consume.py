@@ -424,7 +424,7 @@ class ConsumeStream:
             )
 
     def end(self, error: ClusterError) -> None:
-        self._fail(error, carried_out=self._carried_out if isinstance(error, (NoOwner, NotOwner)) else None)
+        self._fail(error)
 
     def _count_unread(self) -> None:
         """Count an answer if the client has not read the earlier ones yet."""
@@ -452,9 +452,12 @@ class ConsumeStream:
     def _ended(self, offset: int) -> None:
         self._reply.send(pb.ConsumeResponse(end=pb.End(next_offset=offset)).SerializeToString())
 
-    def _fail(self, error: ClusterError, *, carried_out: int | None = None) -> None:
+    def _fail(self, error: ClusterError) -> None:
         self.said_goodbye = True  # the broker ends it, so the client did not leave abruptly
         if not self.closed:
+            # The topic's next owner continues the session, so the client sends it the other answers.
+            elsewhere = self._opened and isinstance(error, (NoOwner, NotOwner))
+            carried_out = self._carried_out if elsewhere else None
             self._reply.send(
                 pb.ConsumeResponse(
                     failure=pb.Failure(error=error.to_json().encode(), carried_out=carried_out)

@@ -7,6 +7,9 @@ them: nothing is sent again, and its answers count. If another consumer takes th
 the result is as if the consumer had left: its messages are delivered again, and count as delivered once more,
 not as failed.
 
+A consumer that holds nothing has no place, so nothing waits for it. Its name and session are handed over (`idle`), so
+that its session continues as well: its answers were all carried out, and none of them is lost.
+
 Messages that wait for a time (delays, retries) wait at the new owner too. The others are unseen there, or
 ready again.
 """
@@ -15,8 +18,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pydanube_broker.subscription.chunk import Chunk
@@ -51,13 +54,14 @@ class Holdings:
     """Messages of a subscription that consumers hold, and those that wait (delays, retries).
 
     `slots` is for key-shared: the slot of each unacknowledged message from the floor to the end of the
-    holdings, ascending, two bytes each, little-endian.
+    holdings, ascending, two bytes each, little-endian. `idle` has names and sessions of consumers that hold nothing.
     """
 
     subscription_id: int
     consumers: tuple[HeldBy, ...] = ()
     waiting: tuple[Held, ...] = ()
     slots: bytes = b""
+    idle: tuple[tuple[str, int], ...] = ()
 
     @property
     def end(self) -> int:
@@ -73,12 +77,19 @@ class Holdings:
 
 
 def holdings_of(
-    subscription_id: int, window: Window, consumers: Sequence[Consumer], now_ms: int, *, keyed: bool
+    subscription_id: int,
+    window: Window,
+    consumers: Sequence[Consumer],
+    idle: Mapping[str, int],
+    now_ms: int,
+    *,
+    keyed: bool,
 ) -> Holdings | None:
     """Return the state that the next owner needs. None if there is nothing, or too much. O(in flight).
 
     Args:
         consumers: those whose clients can continue a session.
+        idle: sessions by name of consumers that held nothing at the former owner and have not reconnected.
         keyed: the subscription is key-shared.
     """
     by_consumer: dict[Consumer, list[Held]] = {consumer: [] for consumer in consumers}
@@ -98,17 +109,17 @@ def holdings_of(
             if held
         ),
         waiting=tuple(sorted(waiting)),
+        idle=(
+            *((consumer.name, consumer.session) for consumer, held in by_consumer.items() if not held),
+            *idle.items(),
+        ),
     )
-    if not 0 < sum(map(len, by_consumer.values())) + len(waiting) <= MOST_RANGES:
+    ranges = sum(map(len, by_consumer.values())) + len(waiting)
+    if ranges > MOST_RANGES or not (ranges or found.idle):
         return None
     if not keyed:
         return found
-    return Holdings(
-        subscription_id=subscription_id,
-        consumers=found.consumers,
-        waiting=found.waiting,
-        slots=_slots_below(window, found.end),
-    )
+    return replace(found, slots=_slots_below(window, found.end))
 
 
 def take_in(

@@ -26,6 +26,9 @@ class KeptPlaces:
     def take_in(self, holdings: Holdings, now_ms: int, until_ms: int) -> None:
         """Take in the former owner's holdings, before anything else. Places are kept until `until_ms`."""
         slots = self._members.slots
+        self._members.idle = dict(holdings.idle)
+        if self._members.idle:
+            self.until_ms = until_ms
         if take_in(self._window, holdings, self._members.keep_places, now_ms, keyed=slots is not None):
             self.until_ms = until_ms
             if slots is not None:
@@ -41,14 +44,17 @@ class KeptPlaces:
             if not (consumer.reports or consumer.single or consumer.absent or keyed):
                 # Its client cannot continue a session, and its stream is not carried on.
                 self._members.leave(consumer.consumer_id)
-        holdings = holdings_of(subscription_id, self._window, self._members.consumers, now_ms, keyed=keyed)
+        members = self._members
+        holdings = holdings_of(
+            subscription_id, self._window, members.consumers, members.idle, now_ms, keyed=keyed
+        )
         if holdings is None:
             for consumer in tuple(self._members.consumers):
                 self._members.leave(consumer.consumer_id)
         return holdings
 
     def resumed(self, consumer_id: int) -> bool:
-        """Return whether the consumer continued with the messages kept for it."""
+        """Return whether the consumer continued the session that it had at the former owner."""
         consumer = self._members.find(consumer_id)
         return consumer is not None and consumer.resumed
 
@@ -57,6 +63,7 @@ class KeptPlaces:
         if self.until_ms is None or now_ms < self.until_ms:
             return []
         self.until_ms = None
+        self._members.idle.clear()
         active = self._members.active
         for consumer in [one for one in self._members.consumers if one.absent]:
             self._members.leave(consumer.consumer_id)

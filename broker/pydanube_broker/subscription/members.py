@@ -32,7 +32,7 @@ class SubscriptionType(StrEnum):
 class Members:
     """The consumers of one subscription, by arrival. Exclusive and failover send to the first."""
 
-    __slots__ = ("_by_id", "_sessions", "_type", "_window", "consumers", "slots")
+    __slots__ = ("_by_id", "_sessions", "_type", "_window", "consumers", "idle", "slots")
 
     def __init__(
         self, type: SubscriptionType, window: Window, slots: KeySlots | None, sessions: Iterator[int]
@@ -43,6 +43,8 @@ class Members:
         self.consumers: list[Consumer] = []
         self._by_id: dict[int, Consumer] = {}
         self._sessions = sessions
+        # Sessions by name of consumers that held nothing at the former owner and have not reconnected yet.
+        self.idle: dict[str, int] = {}
 
     def find(self, consumer_id: int) -> Consumer | None:
         return self._by_id.get(consumer_id)
@@ -75,6 +77,7 @@ class Members:
         if self.slots is not None and place is None:
             self.slots.check_room()
         effects: list[Effect] = []
+        idle = self.idle.pop(name, None)
         old: Consumer | None = None
         if place is not None:
             old = self.consumers.pop(place)
@@ -108,6 +111,8 @@ class Members:
             consumer.resumed = True
         elif old is not None:
             self._release(old)
+        elif idle is not None and terms.resumes in (idle, ANY_SESSION):
+            consumer.resumed = True
         self._window.version += 1
         effects.append(self._session_started(consumer, SessionReason.JOINED))
         if self._type is SubscriptionType.FAILOVER and self.active is consumer:

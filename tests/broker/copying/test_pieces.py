@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -31,14 +33,16 @@ held = st.builds(
     lambda start, count, left: Held(start, start + count, left), st.integers(0, 99), st.integers(1, 9), times
 )
 ranges = st.lists(held, max_size=3).map(tuple)
+some_ranges = st.lists(held, min_size=1, max_size=3).map(tuple)
 holdings = st.builds(
     Holdings,
     slots=st.binary(max_size=3).map(lambda half: 2 * half),
     subscription_id=numbers,
     consumers=st.lists(
-        st.builds(HeldBy, consumer=st.text(max_size=5), session=numbers, ranges=ranges), max_size=2
+        st.builds(HeldBy, consumer=st.text(max_size=5), session=numbers, ranges=some_ranges), max_size=2
     ).map(tuple),
     waiting=ranges,
+    idle=st.lists(st.tuples(st.text(max_size=5), numbers), max_size=2).map(tuple),
 )
 
 
@@ -75,7 +79,9 @@ def pieces(draw: st.DrawFn) -> Piece:
         end_offset=at,
         batches=tuple(batches),
         state=state_of(topic_id, at, draw(st.integers(0, 3)), draw(st.integers(0, 3))) if final else None,
-        holdings=tuple(draw(st.lists(holdings, max_size=2))) if final else (),
+        holdings=tuple(draw(st.lists(holdings, max_size=2, unique_by=lambda each: each.subscription_id)))
+        if final
+        else (),
     )
 
 
@@ -98,6 +104,7 @@ SMALL = Piece(
             subscription_id=500,
             consumers=(HeldBy(consumer="c", session=9, ranges=(Held(11, 12, 30_000),)),),
             waiting=(Held(12, 13, None),),
+            idle=(("idle", 8),),
         ),
     ),
 )
@@ -171,3 +178,45 @@ def test_a_newer_format_says_so() -> None:
     data[28:32] = crc32(data[:28]).to_bytes(4, "little")
     with pytest.raises(FormatTooNew):
         list(read_fragment(bytes(data)))
+
+
+def held_by_an_older_build(piece: Piece) -> dict[int, Holdings]:
+    """What a build that does not know idle consumers reads: every entry in order, the last of a subscription counts."""
+    data = b"".join(encode_piece(piece))
+    state_bytes, held_bytes = PIECE_HEADER.unpack_from(data)[6:8]
+    held = data[PIECE_HEADER.size + state_bytes :][:held_bytes]
+    at = 4
+    found: dict[int, Holdings] = {}
+
+    def ranges(count: int) -> tuple[Held, ...]:
+        nonlocal at
+        at += 20 * count
+        return tuple(
+            Held(start, end, None if left == 2**32 - 1 else left)
+            for start, end, left in struct.iter_unpack("<QQI", held[at - 20 * count : at])
+        )
+
+    for _ in range(int.from_bytes(held[:4], "little")):
+        number, consumers, waiting, slots = struct.unpack_from("<QIII", held, at)
+        at += 20
+        by = []
+        for _ in range(consumers):
+            session, name_bytes, count = struct.unpack_from("<QII", held, at)
+            at += 16 + name_bytes
+            by.append(
+                HeldBy(consumer=held[at - name_bytes : at].decode(), session=session, ranges=ranges(count))
+            )
+        wait = ranges(waiting)
+        found[number] = Holdings(
+            subscription_id=number, consumers=tuple(by), waiting=wait, slots=held[at : at + slots]
+        )
+        at += slots
+    assert at == len(held)
+    return found
+
+
+def test_an_older_build_takes_what_consumers_hold_and_no_place_for_those_that_hold_nothing() -> None:
+    assert held_by_an_older_build(SMALL) == {500: replace(SMALL.holdings[0], idle=())}
+    only_idle = replace(SMALL, holdings=(Holdings(subscription_id=500, idle=(("idle", 8),)),))
+    (found,) = held_by_an_older_build(only_idle).values()
+    assert found.end == 0, "it has no effect: `take_in` needs an offset"

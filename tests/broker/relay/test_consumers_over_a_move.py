@@ -89,7 +89,26 @@ async def test_nack_that_was_given_during_the_move_counts(cluster: SeveralBroker
     assert _lag(cluster) == 0
 
 
-@pytest.mark.long  # fails beside busy processes: the session of one consumer is not resumed (issue 28, 8)
+@TYPES
+async def test_acks_that_the_former_owner_carried_out_are_not_called_lost(
+    cluster: SeveralBrokers, type: str
+) -> None:
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves(TopicName.parse("t")))
+    await _publish(cluster, 30)
+    async with (
+        connect(cluster.brokers[1].broker_url) as client,
+        client.consumer("t", "s", type=type) as consumer,  # type: ignore[arg-type]
+    ):
+        for message in await take(consumer, 30):
+            await message.ack()
+        await until(lambda: _lag(cluster) == 0)  # carried out, and not confirmed
+        await move(cluster, "t", cluster.others("t")[0])
+        await until(lambda: consumer.statistics().reconnects == 1)
+        await consumer.flush_acks()
+    assert _lag(cluster) == 0
+
+
 async def test_consumer_that_works_through_moves_gets_everything_once(
     cluster: SeveralBrokers,
 ) -> None:

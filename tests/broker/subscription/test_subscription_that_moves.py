@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,68 @@ def test_after_ten_seconds_others_get_it_and_it_counts_as_delivered(type: Subscr
     assert clients.core.statistics(clients.now_ms).consumers[0].consumer_id == 2
     if type is not SubscriptionType.EXCLUSIVE:
         assert not clients.join(1, resumes=True)
+
+
+@ALL
+@pytest.mark.parametrize("moves", [1, 2])
+def test_session_of_a_consumer_that_holds_nothing_goes_on(type: SubscriptionType, moves: int) -> None:
+    clients = Consumers(type, end=10)
+    clients.join(1)
+    clients.ack(1, *[offset for _, offset, _ in clients.pull()])
+    for _ in range(moves):
+        clients.move()
+    assert clients.join(1, resumes=True)
+    clients.core.grew(12)
+    assert [offset for _, offset, _ in clients.pull()] == [10, 11]
+
+
+def test_session_that_held_nothing_goes_on_beside_one_that_holds_everything() -> None:
+    clients = Consumers(SubscriptionType.SHARED, end=10)
+    clients.join(1)
+    clients.join(2, credit=0)
+    assert len(clients.pull()) == 10
+    clients.move()
+    clients.join(3)
+    clients.move()
+    assert clients.join(2, resumes=True)
+    assert clients.join(1, resumes=True)
+    assert not clients.join(3), "without the session"
+    assert clients.pull() == []
+
+
+@ALL
+def test_consumer_that_holds_nothing_keeps_no_place_from_others(type: SubscriptionType) -> None:
+    clients = Consumers(type, end=5)
+    clients.join(1, credit=0)
+    clients.move()
+    clients.join(2)
+    assert sorted(clients.pull()) == [(2, offset, 1) for offset in range(5)]
+
+
+@ALL
+def test_session_that_held_nothing_ends_after_ten_seconds(type: SubscriptionType) -> None:
+    clients = Consumers(type, end=5)
+    clients.join(1, credit=0)
+    clients.move()
+    assert clients.core.next_deadline_ms() == REJOIN_MS
+    clients.wait(REJOIN_MS)
+    assert not clients.join(1, resumes=True)
+
+
+@ALL
+def test_holdings_of_an_older_build_name_only_consumers_that_hold_messages(type: SubscriptionType) -> None:
+    clients = Consumers(type, end=5)
+    clients.join(1, credit=0)
+    held = clients.core.places.hand_over(1, clients.now_ms)
+    assert held is not None
+    assert held.consumers == ()
+    assert held.idle == (("c1", clients.sessions[1]),)
+    for older in (None, replace(held, idle=())):
+        clients._open(clients.core.snapshot())
+        if older is not None:
+            clients.core.places.take_in(older, clients.now_ms, clients.now_ms + REJOIN_MS)
+        assert not clients.join(1, resumes=True)
+        assert len(clients.pull()) == 5
 
 
 def test_the_first_consumer_that_attaches_takes_an_exclusive_place() -> None:
