@@ -69,6 +69,19 @@ class SessionFacts:
     in_flight: int | None = None
     connected_at_ms: int | None = None
     standing: str = "answering"  # of a consumer
+    # Of the client. Each is None if it is not known, and from an older broker.
+    principal: str | None = None
+    host: str | None = None  # its own text, as the program
+    program: str | None = None
+    # Of the last one to two minutes. None: not counted.
+    msgs_per_s: float | None = None  # published, or acknowledged
+    bytes_per_s: float | None = None  # of a producer
+    # Of a consumer, from sending to acknowledgement, or from the report that the application took the message
+    handling_p50_ms: int | None = None
+    handling_p99_ms: int | None = None
+    handling_from_taken: bool | None = None
+    late_acks: int | None = None  # since it attached
+    expired: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

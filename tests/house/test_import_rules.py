@@ -126,6 +126,7 @@ THIRD_PARTY_OF_MODULE: dict[str, set[str]] = {
 PURE = (
     "pydanube_core",
     "pydanube_core.*",
+    "pydanube_broker.recent",
     "pydanube_broker.subscription",
     "pydanube_broker.subscription.*",
     "pydanube_broker.chain.piece",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, Self
@@ -47,7 +47,7 @@ from pydanube_admin.engine.models import (
     Request,
     Result,
 )
-from pydanube_admin.engine.operation import every, next_call, operation
+from pydanube_admin.engine.operation import every, is_known, known, next_call, operation
 from pydanube_admin.engine.page_tokens import begin_of, invalid_page, next_token, opened, scope_of, seal
 from pydanube_admin.engine.paging import glob, none_because
 from pydanube_admin.engine.permission import sits_at_the_broker
@@ -58,12 +58,18 @@ from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 MAX_LOOKED_AT: Final = 20_000
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
+GLOB: Final = frozenset("*?[")  # an operation with one of these is a pattern
 DAMAGE: Final = ("CORRUPT_JOURNAL", "CORRUPT_OBJECT", "OBJECT_MISSING", "CHECKSUM_MISMATCH")
 
 
 class QueryAuditRequest(ListRequest):
     principal: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
-    operation: Annotated[str | None, Field(max_length=100, description="Only of this operation")] = None
+    operation: Annotated[
+        str | None, Field(max_length=100, description="Only of this operation, or of a glob: topics.*")
+    ] = None
+    effect: Annotated[
+        Literal["any", "read", "change"], Field(description="Only calls that read, or change")
+    ] = "any"
     topic: OptionalTopic = None
     since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
     call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
@@ -73,6 +79,7 @@ class QueryAuditRequest(ListRequest):
     by: Annotated[Literal["person", "agent"] | None, Field(description="Only of persons, or of agents")] = (
         None
     )
+    hashes: Annotated[bool, Field(description="Also the hashes and MACs of the chain")] = False
 
 
 class AuditRecord(Result):
@@ -98,14 +105,20 @@ class AuditRecord(Result):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     untrusted: dict[str, Any] | None = None  # why: in the caller's words
-    prev_hash: str
-    hash: str
+    # Of the chain, with `hashes`
+    prev_hash: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    hash: str | None = Field(default=None, exclude_if=lambda value: value is None)
     # Of the hash, by the key of `key_id`. None for a record from before there were MACs
-    mac: str | None = None
-    key_id: str | None = None
+    mac: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    key_id: str | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
-_REQUIRED: Final = {name for name, field in AuditRecord.model_fields.items() if field.is_required()}
+_OF_THE_CHAIN: Final = ("prev_hash", "hash", "mac", "key_id")
+_REQUIRED: Final = {
+    "prev_hash",
+    "hash",
+    *(name for name, field in AuditRecord.model_fields.items() if field.is_required()),
+}
 
 
 class ExportAuditRequest(Request):
@@ -192,7 +205,8 @@ async def query_audit(context: Context, request: QueryAuditRequest) -> Page[Audi
         for broker, place in ((each.broker_id, places.get(each.broker_id)) for each in await port.members())
         if place != DONE and broker != own
     }
-    given = request.model_dump(mode="json", exclude={"page"}, exclude_none=True)
+    # Without defaults: a broker of an earlier version takes no argument that it does not know.
+    given = request.model_dump(mode="json", exclude={"page"}, exclude_defaults=True)
     answers = await port.call_others(
         "audit.query",
         {broker: {**given, **page} for broker, page in asked.items()},
@@ -312,6 +326,9 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
                 break
             end = offset
             if wanted.holds(record):
+                if not request.hashes:
+                    for name in _OF_THE_CHAIN:
+                        record.pop(name, None)
                 items.append(AuditRecord(**{**record, "broker_id": own}))
                 if len(items) == request.limit:
                     break
@@ -365,8 +382,15 @@ class _Filter:
 
     def __init__(self, context: Context, request: QueryAuditRequest) -> None:
         self._request = request
-        self._matches = glob(request.filter)
-        self._operation = None if request.operation is None else _operation_named(request.operation)
+        named = request.operation
+        patterns: list[Callable[[str], bool]] = [glob(request.filter)]
+        if named is not None and GLOB.intersection(named):
+            patterns.append(glob(named))
+            named = None
+        if request.effect != "any":
+            patterns.append(_reads if request.effect == "read" else _changes)
+        self._matches: Callable[[str], bool] = lambda name: all(matches(name) for matches in patterns)
+        self._operation = None if named is None else _operation_named(named)
         self._topic = None if request.topic is None else str(TopicName.parse(request.topic))
         asked = (self._operation, request.principal, request.call_id, request.client, request.by)
         self.asked = AuditQuestion(
@@ -374,7 +398,7 @@ class _Filter:
             principal=request.principal,
             topic=self._topic,
             call_id=request.call_id,
-            matches=self._matches if request.filter else None,
+            matches=self._matches if len(patterns) > 1 or request.filter else None,
         )
         # With a time in the request, each record shows whether older ones follow.
         words = [json.dumps(one).encode() for one in asked if one is not None]
@@ -403,6 +427,15 @@ class _Filter:
             and self._matches(record["operation"])
             and (self._topic is None or self._topic in topics_of(record["arguments"]))
         )
+
+
+def _reads(name: str) -> bool:
+    """Return whether an operation reads. One that this version does not have may have changed something."""
+    return is_known(name) and known(name).effect is Effect.READ
+
+
+def _changes(name: str) -> bool:
+    return not _reads(name)
 
 
 async def forecast_export_audit(context: Context, request: ExportAuditRequest) -> Forecast:

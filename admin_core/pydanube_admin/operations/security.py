@@ -16,6 +16,10 @@ from pydanube_admin.engine.models import Effect, Request, Result
 from pydanube_admin.engine.operation import DECLARED, operation
 from pydanube_admin.engine.stored_grants import PrincipalName, PrincipalType, calling_identity, stored_grants
 
+_NOT_ENFORCED: Final = {
+    "off": "authentication is off, so every caller may do this",
+    "optional": "authentication is optional, so every caller may do this, and calls that would fail are counted",
+}
 DATA: Final = {"look_up": LOOK_UP, "produce": PRODUCE, "consume": CONSUME}
 
 
@@ -43,7 +47,10 @@ class ExplainRequest(Request):
 
 
 class Explanation(Result):
-    allowed: bool
+    mode: str  # off, optional, required
+    enforced: bool  # false: refusals are not made, with optional only counted
+    allowed: bool  # what happens now
+    by_bindings: bool  # what the bindings say, and so what happens once they are enforced
     principal: str
     permission: str
     resource: str
@@ -60,10 +67,10 @@ class Explanation(Result):
     examples=(Example({}, "what the broker takes you for"),),
 )
 async def whoami(context: Context, request: Request) -> Whoami:
-    caller, locks = calling_identity(), context.port.locks
+    caller = calling_identity()
     stored = await stored_grants(context)
     mine = [each.id for each in stored.bindings.values() if each.principal == caller.principal]
-    mode = "off" if locks is None else "required" if locks.required else "optional"
+    mode = _mode(context)
     claimed = mode == "off"
     everything = mode != "required" or caller.everything
     return Whoami(
@@ -106,8 +113,14 @@ async def explain_permission(context: Context, request: ExplainRequest) -> Expla
         why = f"no binding of {principal} covers {resource}: there are {', '.join(each.id for each in bound[:10])}"
     else:
         why = f"no role that {principal} has on {resource} holds {permission}"
+    mode = _mode(context)
+    if mode != "required":
+        why = f"{_NOT_ENFORCED[mode]}. By the bindings: {why}"
     return Explanation(
-        allowed=decision.allowed,
+        mode=mode,
+        enforced=mode == "required",
+        allowed=decision.allowed or mode != "required",
+        by_bindings=decision.allowed,
         principal=str(principal),
         permission=permission,
         resource=str(resource) if resource.namespace else "cluster",
@@ -115,6 +128,11 @@ async def explain_permission(context: Context, request: ExplainRequest) -> Expla
         role=decision.role or None,
         why=why,
     )
+
+
+def _mode(context: Context) -> str:
+    locks = context.port.locks
+    return "off" if locks is None else "required" if locks.required else "optional"
 
 
 def _permission(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
@@ -26,9 +26,19 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.topics import find_topic
 
+_FROM: Final[dict[bool, Literal["taken", "sent"]]] = {True: "taken", False: "sent"}
+
+
+MOST_TOTALS: Final = 5  # groups of each kind: an answer is read by models, too
+MOST_DISCONNECTED: Final = 100  # in one plan, which lists each
+
 
 class ListSessionsRequest(SortedListRequest):
     topic: OptionalTopic = None
+
+
+class ListConsumersRequest(ListSessionsRequest):
+    subscription: Annotated[str | None, Field(max_length=256)] = None
 
 
 class ProducerItem(Result):
@@ -38,6 +48,12 @@ class ProducerItem(Result):
     topic: str
     producer: str
     exclusive: bool
+    connected_at: str | None
+    connected_at_reason: str | None = None
+    principal: str | None  # None without authentication
+    msgs_per_s: float | None  # of the last one to two minutes
+    bytes_per_s: float | None
+    untrusted: dict[str, Any]  # host, client: its address and program
 
 
 class ConsumerItem(Result):
@@ -52,16 +68,44 @@ class ConsumerItem(Result):
     standing: str  # answering, set_aside (all its messages expire), on_trial (it was set aside)
     connected_at: str | None
     connected_at_reason: str | None = None
+    principal: str | None  # None without authentication
+    acks_per_s: float | None  # of the last one to two minutes
+    # From sending to acknowledgement, over the same time, by a histogram of powers of two
+    handling_p50_ms: int | None
+    handling_p99_ms: int | None
+    handling_from: Literal["taken", "sent"] | None  # taken: from the report that the application took it
+    handling_reason: str | None = None
+    late_acks: int | None  # since it connected: acknowledged after the delivery had expired
+    expired: int | None
+    untrusted: dict[str, Any]  # host, client: its address and program
+
+
+class ProducersOf(Result):
+    """Connected producers that have a principal, an address or a program in common, and what they publish."""
+
+    by: Literal["principal", "host", "client"]
+    producers: int
+    msgs_per_s: float
+    bytes_per_s: float
+    untrusted: dict[str, Any]  # value: the principal, host or program
+
+
+class ProducersPage(Page[ProducerItem]):
+    totals: list[ProducersOf]  # of all that match, those with the most connections of each kind
 
 
 class DisconnectRequest(Request):
-    id: Annotated[str, Field(min_length=1, max_length=32, description="id of the list")]
+    id: Annotated[str, Field(min_length=1, max_length=4096, description="id of the list, or several: 41,42")]
 
 
-class Disconnected(Change):
+class Session(Result):
     id: str
     topic: str
     name: str
+
+
+class Disconnected(Change, Session):
+    more: list[Session] | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 async def _of_topic(
@@ -80,18 +124,28 @@ async def _of_topic(
     summary="List connected producers.",
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )
-async def list_producers(context: Context, request: ListSessionsRequest) -> Page[ProducerItem]:
+async def list_producers(context: Context, request: ListSessionsRequest) -> ProducersPage:
     found = await _of_topic(context, request, await context.port.producers())
-    return await page_of(
+    page = await page_of(
         context,
         ProducerItem,
         found,
         lambda each: ProducerItem(
-            id=each.session_id, topic=each.topic, producer=each.name, exclusive=each.exclusive
+            id=each.session_id,
+            topic=each.topic,
+            producer=each.name,
+            exclusive=each.exclusive,
+            connected_at=known_time(each.connected_at_ms),
+            connected_at_reason="not_known" if each.connected_at_ms is None else None,
+            principal=each.principal,
+            msgs_per_s=each.msgs_per_s,
+            bytes_per_s=each.bytes_per_s,
+            untrusted={"host": each.host, "client": each.program},
         ),
         key=lambda each: (each.topic, int(each.session_id)),
         request=request,
     )
+    return ProducersPage(**dict(page), totals=_totals(found))
 
 
 @operation(
@@ -100,8 +154,11 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Page
     summary="List connected consumers of subscriptions with what they hold.",
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )
-async def list_consumers(context: Context, request: ListSessionsRequest) -> Page[ConsumerItem]:
-    found = await _of_topic(context, request, await context.port.consumers())
+async def list_consumers(context: Context, request: ListConsumersRequest) -> Page[ConsumerItem]:
+    everywhere = [
+        each for each in await context.port.consumers() if request.subscription in (None, each.subscription)
+    ]
+    found = await _of_topic(context, request, everywhere)
     return await page_of(
         context,
         ConsumerItem,
@@ -116,29 +173,84 @@ async def list_consumers(context: Context, request: ListSessionsRequest) -> Page
             standing=each.standing,
             connected_at=known_time(each.connected_at_ms),
             connected_at_reason="not_known" if each.connected_at_ms is None else None,
+            principal=each.principal,
+            acks_per_s=each.msgs_per_s,
+            handling_p50_ms=each.handling_p50_ms,
+            handling_p99_ms=each.handling_p99_ms,
+            handling_from=None if each.handling_from_taken is None else _FROM[each.handling_from_taken],
+            handling_reason=_why_no_handling(each),
+            late_acks=each.late_acks,
+            expired=each.expired,
+            untrusted={"host": each.host, "client": each.program},
         ),
         key=lambda each: (each.topic, each.subscription or "", int(each.session_id)),
         request=request,
     )
 
 
+def _why_no_handling(each: SessionFacts) -> str | None:
+    if each.handling_from_taken is None:
+        return "not_counted"  # of a non-reliable topic, or by an older broker
+    return None if each.handling_p50_ms is not None else "nothing_acknowledged"
+
+
+def _totals(found: Sequence[SessionFacts]) -> list[ProducersOf]:
+    """Return the largest groups of producers by principal, host and program. One pass for each."""
+    totals: list[ProducersOf] = []
+    kinds: tuple[tuple[Literal["principal", "host", "client"], Callable[[SessionFacts], str | None]], ...] = (
+        ("principal", lambda each: each.principal),
+        ("host", lambda each: each.host),
+        ("client", lambda each: each.program),
+    )
+    for kind, value_of in kinds:
+        groups: dict[str, list[SessionFacts]] = {}
+        for each in found:
+            if (value := value_of(each)) is not None:
+                groups.setdefault(value, []).append(each)
+        largest = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+        totals += [
+            ProducersOf(
+                by=kind,
+                producers=len(group),
+                msgs_per_s=round(sum(each.msgs_per_s or 0 for each in group), 3),
+                bytes_per_s=round(sum(each.bytes_per_s or 0 for each in group), 1),
+                untrusted={"value": value},
+            )
+            for value, group in largest[:MOST_TOTALS]
+        ]
+    return totals
+
+
 async def _find(
     port: Callable[[], Awaitable[Sequence[SessionFacts]]], request: DisconnectRequest, kind: str
-) -> SessionFacts:
-    for each in await port():
-        if each.session_id == request.id:
-            return each
-    raise InvalidArgument(
-        f"no {kind} with the id {request.id!r} is connected: it may have gone, or have come back under another id",
-        field="id",
-        value=request.id,
-    ).followed_by(next_call(f"{kind}s.list", {}, "shows who is connected"))
+) -> list[SessionFacts]:
+    """Return the sessions with these ids, in their order. All of them have to be connected."""
+    wanted = list(dict.fromkeys(part.strip() for part in request.id.split(",")))
+    if len(wanted) > MOST_DISCONNECTED:
+        raise InvalidArgument(
+            f"id: {len(wanted)} {kind}s at once, at most {MOST_DISCONNECTED}: give the rest in another call",
+            field="id",
+            value=len(wanted),
+            limit=MOST_DISCONNECTED,
+        )
+    connected = {each.session_id: each for each in await port()}
+    missing = [one for one in wanted if one not in connected]
+    if missing:
+        raise InvalidArgument(
+            f"no {kind} with the id {missing[0]!r} is connected: it may have gone, or have come back under another id",
+            field="id",
+            value=missing[0],
+        ).followed_by(next_call(f"{kind}s.list", {}, "shows who is connected"))
+    return [connected[one] for one in wanted]
 
 
-def _forecast(found: SessionFacts, kind: str) -> Forecast:
+def _forecast(found: Sequence[SessionFacts], kind: str) -> Forecast:
     return Forecast(
-        diff=[entry(f"topics{found.topic}/{kind}s/{found.session_id}", {"name": found.name}, None)],
-        blast_radius=blast_radius(consumers=int(kind == "consumer")),
+        diff=[
+            entry(f"topics{each.topic}/{kind}s/{each.session_id}", {"name": each.name}, None)
+            for each in found
+        ],
+        blast_radius=blast_radius(consumers=len(found) if kind == "consumer" else 0),
     )
 
 
@@ -174,6 +286,8 @@ async def disconnect_consumer(context: Context, request: DisconnectRequest) -> D
     return await _disconnect(context, await _find(context.port.consumers, request, "consumer"))
 
 
-async def _disconnect(context: Context, found: SessionFacts) -> Disconnected:
-    await context.port.disconnect(found.session_id)
-    return Disconnected(id=found.session_id, topic=found.topic, name=found.name)
+async def _disconnect(context: Context, found: Sequence[SessionFacts]) -> Disconnected:
+    for each in found:
+        await context.port.disconnect(each.session_id)
+    first, *more = [Session(id=each.session_id, topic=each.topic, name=each.name) for each in found]
+    return Disconnected(id=first.id, topic=first.topic, name=first.name, more=more or None)

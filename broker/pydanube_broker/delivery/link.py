@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from pydanube_core.errors import ClusterError
 
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.subscription.ranges import Range
 
 
@@ -18,6 +19,9 @@ class ConsumerLink(Protocol):
     heard_at_ms: int | None  # time its client last sent anything, None if not kept for this kind of client
     answered_at_ms: int | None  # time it last acknowledged or gave back a message
     said_goodbye: bool  # it left in good order, rather than by a broken connection
+
+    def client(self) -> ClientSeen | None:
+        """Return the client at the other end, None if only its place is kept."""
 
     @property
     def writable(self) -> bool: ...

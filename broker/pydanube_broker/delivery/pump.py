@@ -279,7 +279,8 @@ class SubscriptionPump:
     def ack(
         self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
     ) -> None:
-        if self.core().answers.ack(consumer_id, session, ranges, masks):
+        now = self.engine.deadlines.now_ms()
+        if self.core().answers.ack(consumer_id, session, ranges, masks, now_ms=now):
             self._acknowledged(well_supplied=False)
         else:
             self.wake()  # a late ack shows that its consumer answers again

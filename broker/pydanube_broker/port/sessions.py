@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydanube_core.errors import Unavailable
 from pydanube_core.facts import LogLine, SessionFacts, SettingFacts, TrafficFacts
@@ -10,7 +11,10 @@ from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 from pydanube_broker.parts import BrokerParts
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.slices import Slices
+from pydanube_broker.subscription.handling import HandlingStatistics
+from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.topic import now_ms
 
 
@@ -20,11 +24,23 @@ class SessionsPart:
     _broker: BrokerParts
 
     async def producers(self) -> Sequence[SessionFacts]:
-        return [
-            SessionFacts(session_id=str(number), topic=topic.name, name=name, exclusive=exclusive)
-            for topic in self._broker.registry.topics
-            for number, name, exclusive, _ in topic.gate.attached()
-        ]
+        now, found = monotonic_ms(), []
+        for topic in self._broker.registry.topics:
+            for number, name, exclusive, producer in topic.gate.attached():
+                (messages, size), covered_s = producer.published.read(now)
+                found.append(
+                    SessionFacts(
+                        session_id=str(number),
+                        topic=topic.name,
+                        name=name,
+                        exclusive=exclusive,
+                        connected_at_ms=producer.connected_at_ms,
+                        msgs_per_s=round(messages / max(covered_s, 1.0), 3),
+                        bytes_per_s=round(size / max(covered_s, 1.0), 1),
+                        **_client(producer.client()),
+                    )
+                )
+        return found
 
     async def consumers(self) -> Sequence[SessionFacts]:
         found = []
@@ -43,6 +59,8 @@ class SessionsPart:
                             in_flight=consumer.in_flight,
                             connected_at_ms=None if link is None else link.connected_at_ms,
                             standing=consumer.standing.value,
+                            **_handling(consumer.handling),
+                            **_client(None if link is None else link.client()),
                         )
                     )
         return found
@@ -114,3 +132,20 @@ class SessionsPart:
 
     async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
         return self._broker.log_ring.last(lines=lines, level=level, since_ms=since_ms)
+
+
+def _client(seen: ClientSeen | None) -> dict[str, Any]:
+    return {} if seen is None else {"principal": seen.principal, "host": seen.host, "program": seen.program}
+
+
+def _handling(found: HandlingStatistics | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {
+        "msgs_per_s": found.acks_per_s,
+        "handling_p50_ms": found.p50_ms,
+        "handling_p99_ms": found.p99_ms,
+        "handling_from_taken": found.from_taken,
+        "late_acks": found.late_acks,
+        "expired": found.expired,
+    }

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.security.identity import Identity, current_identity
 
+MOST_PROGRAM_CHARS: Final = 120  # of a user agent: more is not a name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
@@ -114,6 +116,26 @@ class Called(Protocol):
     @property
     def identity(self) -> Identity | None:
         """The caller's identity. None if authorization is off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSeen:
+    """A connected client, for lists of connections. Host and program are text that the client chose or could choose."""
+
+    host: str | None  # without the port. None: a Unix socket
+    program: str | None  # its user agent
+    principal: str | None  # None: authentication is off
+
+    @classmethod
+    def of(cls, called: Called) -> ClientSeen:
+        caller, identity = called.caller, called.identity
+        kind, _, address = caller.peer.address.partition(":")
+        agent = next((value for name, value in caller.metadata if name == "user-agent"), None)
+        return cls(
+            host=address.rpartition(":")[0] or None if kind in ("ipv4", "ipv6") else None,
+            program=agent[:MOST_PROGRAM_CHARS] if isinstance(agent, str) else None,
+            principal=None if identity is None else str(identity.principal),
+        )
 
 
 #: Caller of the running cold handler. Hot handlers get theirs from the reply.

@@ -18,6 +18,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.frame_builder import FrameBuilder
 from pydanube_broker.delivery.live_reader import LiveReader
 from pydanube_broker.delivery.reader_pump import ReaderPump
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.services.answer_ranges import check_number, masks_of, pairs_of
 from pydanube_broker.services.left_out import check_left_out
@@ -386,6 +387,9 @@ class ConsumeStream:
         self._reader.grant(request.credit_messages, request.credit_bytes)
 
     # -- to the client (ConsumerLink) ------------------------------------------------------------------------
+
+    def client(self) -> ClientSeen:
+        return ClientSeen.of(self._reply)
 
     @property
     def writable(self) -> bool:

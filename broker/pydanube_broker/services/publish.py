@@ -25,13 +25,15 @@ from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.names import TopicName, check_client_name
 
 from pydanube_broker.outcome import OutcomeCallback
+from pydanube_broker.recent import Recent
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.pace import Pace
-from pydanube_broker.topics.gate import AccessMode
+from pydanube_broker.topics.gate import AccessMode, monotonic_ms
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
@@ -49,7 +51,8 @@ class PublishStream:
 
     __slots__ = (
         "_answers_unread", "_checking", "_delayed", "_gone", "_goodbye", "_half_closed", "_held", "_open", "_pace",
-        "_patient", "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed",
+        "_patient", "_plane", "_reply", "_session", "_topic", "_waiting", "_waiting_bytes", "closed", "connected_at_ms",
+        "published",
     )  # fmt: skip
 
     def __init__(self, reply: StreamReply, plane: DataPlane, gone: Callable[[PublishStream], None]) -> None:
@@ -71,11 +74,16 @@ class PublishStream:
         self._goodbye = False  # the stream was ended, rather than its connection broken
         self._answers_unread = False  # reading is paused until the client reads its answers
         self.closed = False
+        self.connected_at_ms = now_ms()
+        self.published = Recent(2, monotonic_ms())
 
     @property
     def right(self) -> Right | None:
         """Return the permission under which the stream was opened. None before that."""
         return None if self._topic is None or self.closed else Right(self._reply, Action.PRODUCE, self._topic)
+
+    def client(self) -> ClientSeen:
+        return ClientSeen.of(self._reply)
 
     # -- from the client -------------------------------------------------------------------------------------
 
@@ -272,6 +280,9 @@ class PublishStream:
             self._reply.pause_reading()
         if not duplicate:
             self._pace.count_published(part.count, size)
+            now = monotonic_ms()
+            self.published.add(0, part.count, now)
+            self.published.add(1, size, now)
             if self._pace.slowed:
                 self._reply.pause_reading()
         # A duplicate without a known offset was appended earlier, and may not be durable yet.

@@ -55,9 +55,17 @@ class Answers:
         self.stale = 0  # answers of another session, or of an unknown consumer
 
     def ack(
-        self, consumer_id: int, session: int, ranges: Sequence[Range], masks: Sequence[tuple[int, int]] = ()
+        self,
+        consumer_id: int,
+        session: int,
+        ranges: Sequence[Range],
+        masks: Sequence[tuple[int, int]] = (),
+        *,
+        now_ms: int | None = None,
     ) -> int:
         """Acknowledge messages in any order. Return how many were open. A mask is (its lowest offset, bits).
+
+        Without a time, the handling of the messages is not measured.
 
         Raises:
             NotDelivered: names the first offset that the consumer was never sent.
@@ -77,7 +85,9 @@ class Answers:
         for chunk, mask in found.items():
             closed += mask.bit_count()
             if chunk.reasons:
-                self.after_expiry += (mask & chunk.reasons.get(ACK_TIMEOUT, 0)).bit_count()
+                self._count_late(chunk, mask)
+            if now_ms is not None:
+                _measure(chunk, mask, now_ms)
             window.close(chunk, mask)
         window.raise_floor()
         self.acknowledged += closed
@@ -105,12 +115,24 @@ class Answers:
             if hit := mask & sent:
                 closed += hit.bit_count()
                 if chunk.reasons:
-                    self.after_expiry += (hit & chunk.reasons.get(ACK_TIMEOUT, 0)).bit_count()
+                    self._count_late(chunk, hit)
+                _measure(chunk, hit, now_ms)
                 window.close(chunk, hit)
         window.raise_floor()
         self.acknowledged += closed
         self._refresh(answered, now_ms)
         return closed
+
+    def _count_late(self, chunk: Chunk, mask: int) -> None:
+        """Count acknowledgements after a delivery had expired, also for the consumer whose delivery it was."""
+        late = mask & chunk.reasons.get(ACK_TIMEOUT, 0)
+        if not late:
+            return
+        self.after_expiry += late.bit_count()
+        for consumer_id, came_back in chunk.not_first.items():
+            consumer = self._members.find(consumer_id) if came_back & late else None
+            if consumer is not None:
+                consumer.handling.late_acks += (came_back & late).bit_count()
 
     def _refresh(self, answered: Iterable[tuple[Flight, int]], now_ms: int) -> None:
         """Restart the ack timeout of messages that consumers hold behind the answered ones.
@@ -304,3 +326,10 @@ class Answers:
             self.stale += 1
             return None
         return consumer
+
+
+def _measure(chunk: Chunk, mask: int, now_ms: int) -> None:
+    """Count the handling times of acknowledged messages for the consumers that hold them."""
+    for flight in chunk.flights:
+        if own := flight.mask & mask:
+            flight.consumer.handling.acknowledged(own.bit_count(), now_ms - flight.sent_at_ms, now_ms)

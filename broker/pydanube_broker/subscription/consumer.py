@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from pydanube_broker.subscription.handling import Handling, HandlingStatistics
 from pydanube_broker.subscription.ranges import head_of_mask
 from pydanube_broker.subscription.terms import ConsumerTerms
 
@@ -104,14 +105,21 @@ class Consumer:
 
     __slots__ = (
         "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages",
-        "credit_returns", "delivered", "expired", "flights", "has_answered", "in_flight", "keeps", "key_filters",
+        "credit_returns", "delivered", "expired", "flights", "handling", "has_answered", "in_flight", "keeps", "key_filters",
         "max_extend_ms", "name", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "session",
         "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
         "unhandled",
     )  # fmt: skip
 
     def __init__(
-        self, *, consumer_id: int, name: str, session: int, ack_timeout_ms: int, terms: ConsumerTerms
+        self,
+        *,
+        consumer_id: int,
+        name: str,
+        session: int,
+        ack_timeout_ms: int,
+        terms: ConsumerTerms,
+        now_ms: int = 0,
     ) -> None:
         window = terms.window_messages
         self.consumer_id = consumer_id
@@ -142,6 +150,7 @@ class Consumer:
         self.trial_at_ms: int | None = None  # set aside: time of its next trial
         self.trials = 0  # since its last answer
         self.expired = 0  # messages that expired since its last answer
+        self.handling = Handling(now_ms)
         # Answers come without a time. This notes that there was one, and the next call with a time sets it.
         self.has_answered = False
         self.answered_at_ms = -1
@@ -218,6 +227,7 @@ class Consumer:
             standing_ms=None if self.standing_since_ms is None else now_ms - self.standing_since_ms,
             oldest_in_flight_age_ms=oldest_age_ms,
             slots=slots,
+            handling=self.handling.statistics(now_ms, from_taken=self.reports),
         )
 
 
@@ -238,4 +248,5 @@ class ConsumerStatistics:
     standing_ms: int | None  # how long it has had this standing, None while it answers
     oldest_in_flight_age_ms: int | None  # None: nothing is in flight
     slots: int | None  # None: not key-shared
+    handling: HandlingStatistics | None = None  # None: of a non-reliable topic
     dropped: int = 0  # of a non-reliable topic: messages it was too slow for

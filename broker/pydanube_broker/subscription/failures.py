@@ -199,6 +199,7 @@ class Failures:
                 timer.consumer.expired += mask.bit_count()
             match timer:
                 case Flight() if not timer.taken:
+                    timer.consumer.handling.expired += mask.bit_count()
                     # The consumer was silent for the whole timeout, so others get the messages that its
                     # application has not taken. They have not failed, but count as delivered, so that a late
                     # ack of this consumer is accepted.
@@ -217,6 +218,7 @@ class Failures:
                     found = expired.setdefault(timer.consumer.consumer_id, [])
                     found += ranges_of(mask, timer.chunk.start)
                     self.expired += mask.bit_count()
+                    timer.consumer.handling.expired += mask.bit_count()
                     self._window.end_flight(timer, mask)
                     timer.chunk.came_back(timer.consumer, mask)
                     at_once = silent.get(timer.consumer, False)

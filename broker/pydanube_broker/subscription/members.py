@@ -93,6 +93,7 @@ class Members:
             session=next(self._sessions),
             ack_timeout_ms=ack_timeout_ms,
             terms=terms,
+            now_ms=now_ms,
         )
         # A take-over keeps the place: a standby that reconnects does not go to the end of the line.
         # But in failover, a consumer that was set aside goes behind the one that took over.

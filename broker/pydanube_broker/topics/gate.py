@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, RateLimited
 
+from pydanube_broker.recent import Recent
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
 
@@ -41,6 +43,12 @@ class AccessMode(StrEnum):
 
 class AttachedProducer(Protocol):
     """A connection through which a producer writes."""
+
+    connected_at_ms: int
+    published: Recent  # messages, bytes
+
+    def client(self) -> ClientSeen | None:
+        """Return the client at the other end, None if it is not known."""
 
     def end(self, error: ClusterError) -> None:
         """End the connection, which may no longer write."""

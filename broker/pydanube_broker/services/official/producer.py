@@ -15,7 +15,7 @@ from typing import Final
 from pydanube_core.errors import AlreadyExists, ClusterError, Internal, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_pb2 as pb
 
-from pydanube_broker.rpc.caller import COLD_CALL, Called
+from pydanube_broker.rpc.caller import COLD_CALL, Called, ClientSeen
 from pydanube_broker.rpc.hot import UnaryReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message, check_size
@@ -79,6 +79,7 @@ class ProducerService:
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
         share = self._plane.access.share(COLD_CALL, topic)
         known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode), share)
+        known.seen = ClientSeen.of(COLD_CALL)
         return pb.ProducerResponse(
             request_id=request.request_id, producer_id=known.producer_id, producer_name=request.producer_name
         ).SerializeToString()
@@ -103,6 +104,7 @@ class ProducerService:
             check_message(message, topic)
             checking = self._schemas.check(topic, message)
             known.touch()
+            known.count_published(len(data))
             pending = Pending(message, len(data), reply, self._not_before(topic, reply, len(data)))
             if checking is None:
                 self._grouping.add(topic, pending)
@@ -154,4 +156,6 @@ class ProducerService:
             )
         check_name(message.producer_name, field="producer_name")
         share = self._plane.access.share(called, topic)
-        return self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED, share)
+        known = self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED, share)
+        known.seen = ClientSeen.of(called)
+        return known

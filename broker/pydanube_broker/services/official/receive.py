@@ -38,6 +38,7 @@ from pydanube_core.errors import (
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import ServerStreamReply
 from pydanube_broker.services.official.client_book import ClientBook
 from pydanube_broker.services.official.known_clients import KnownConsumer
@@ -202,6 +203,9 @@ class ReceiveStream:
         )
 
     # -- to the client (ConsumerLink, Pump) ------------------------------------------------------------------
+
+    def client(self) -> ClientSeen:
+        return ClientSeen.of(self._reply)
 
     @property
     def writable(self) -> bool:

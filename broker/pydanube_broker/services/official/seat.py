@@ -63,6 +63,9 @@ class Seat:
         pump.join(self, known.name, ConsumerTerms(key_filters=known.filters_for(pump), single=True))
         known.seat = self
 
+    def client(self) -> None:
+        """Return None, because a seat has no client."""
+
     @property
     def writable(self) -> bool:
         return False

@@ -85,7 +85,7 @@ from pydanube.admin.generated.results import (
     PeekedMessages,
     PlanDocument,
     PlanItem,
-    ProducerItem,
+    ProducersPage,
     PublishedMessage,
     QuotaListItem,
     ReadResult,
@@ -122,6 +122,8 @@ from pydanube.admin.generated.results import (
     VerifiedAudit,
     VerifiedObjects,
     VersionItem,
+    WhatChanged,
+    WhatIf,
     Whoami,
 )
 from pydanube.admin.plans import Plan, planned
@@ -186,11 +188,13 @@ class AuditOperations(KeywordsNamed):
         *,
         principal: str | None = None,
         operation: str | None = None,
+        effect: Literal["any", "read", "change"] | None = None,
         topic: str | None = None,
         since: str | None = None,
         call_id: str | None = None,
         client: str | None = None,
         by: Literal["person", "agent"] | None = None,
+        hashes: bool | None = None,
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
@@ -352,6 +356,19 @@ class ChangesOperations(KeywordsNamed):
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
+    async def list(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        topic: str | None = None,
+        broker_id: str | None = None,
+        by: str | None = None,
+        limit: int | None = None,
+    ) -> WhatChanged:
+        """List changes since a moment, each with its undo and the findings that began after it."""
+        return await self._caller.call("changes.list", locals(), WhatChanged)
+
     async def undo(self, call_id: str, *, plan_token: str | None = None) -> UndoneChange:
         """Take a change back, until its undo_until: a deleted topic comes back with messages and cursors."""
         return await self._caller.call("changes.undo", locals(), UndoneChange)
@@ -390,6 +407,19 @@ class ClusterOperations(KeywordsNamed):
     ) -> Plan[Rebalanced]:
         """What `rebalance` would change; nothing changes until it is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
+
+    async def what_if(
+        self,
+        scenario: Literal["broker_lost", "consumers", "load", "retention", "topic_deleted"],
+        *,
+        broker_id: str | None = None,
+        topic: str | None = None,
+        subscription: str | None = None,
+        factor: int | None = None,
+        policies: Mapping[str, int | None] | None = None,
+    ) -> WhatIf:
+        """Compute what a lost broker, more consumers, more load, retention, or a deletion would come to."""
+        return await self._caller.call("cluster.what_if", locals(), WhatIf)
 
 
 class ConnectorsOperations(KeywordsNamed):
@@ -524,6 +554,7 @@ class ConsumersOperations(KeywordsNamed):
         self,
         *,
         topic: str | None = None,
+        subscription: str | None = None,
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
@@ -1152,9 +1183,9 @@ class ProducersOperations(KeywordsNamed):
         sort: str | None = None,
         top: int | None = None,
         changed_since: str | None = None,
-    ) -> Page[ProducerItem]:
+    ) -> ProducersPage:
         """List connected producers."""
-        return await self._caller.call("producers.list", locals(), Page[ProducerItem])
+        return await self._caller.call("producers.list", locals(), ProducersPage)
 
 
 class QuotasOperations(KeywordsNamed):

@@ -100,8 +100,8 @@ class AuditRecord(Result):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     untrusted: dict[str, Any] | None = None
-    prev_hash: str
-    hash: str
+    prev_hash: str | None = None
+    hash: str | None = None
     mac: str | None = None
     key_id: str | None = None
 
@@ -290,6 +290,37 @@ class UnloadedBroker(Result):
     task_id: str | None = None
 
 
+class FindingAfter(Result):
+    rule: str
+    subject: dict[str, Any]
+    opened_at: str
+
+
+class ChangedItem(Result):
+    """One change. `findings_after` began after it and before the next one of the same subject."""
+
+    at: str
+    kind: Literal["operator", "client", "cluster"]
+    operation: str | None
+    subject: str
+    broker_id: str | None
+    by: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    call_id: str | None
+    undo: dict[str, Any] | None
+    findings_after: list[FindingAfter]
+
+
+class WhatChanged(Result):
+    """Changes, the newest first. That a finding began after a change does not say that the change caused it."""
+
+    items: list[ChangedItem]
+    more: bool
+    as_of: str
+    unknown: list[str]
+
+
 class UndoneChange(Result):
     call_id: str = ""
     plan_id: str = ""
@@ -380,6 +411,22 @@ class Rebalanced(Result):
     undo_until: str | None = None
     moves: dict[str, str]
     not_begun: dict[str, str]
+
+
+class Unknown(Result):
+    what: str
+    why: str
+
+
+class WhatIf(Result):
+    """The outcome of a scenario, computed from `as_of`. Rates are a second."""
+
+    scenario: str
+    as_of: str
+    outcome: dict[str, Any]
+    assumptions: list[str]
+    unknown: list[Unknown]
+    next: list[dict[str, Any]]
 
 
 class ChangedConnector(Result):
@@ -493,13 +540,20 @@ class ChangedOffsets(Result):
     items: list[ConnectorOffset]
 
 
-class Disconnected(Result):
-    call_id: str = ""
-    plan_id: str = ""
-    undo_until: str | None = None
+class Session(Result):
     id: str
     topic: str
     name: str
+
+
+class Disconnected(Result):
+    id: str
+    topic: str
+    name: str
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    more: list[Session] | None = None
 
 
 class ConsumerItem(Result):
@@ -512,6 +566,15 @@ class ConsumerItem(Result):
     standing: str
     connected_at: str | None
     connected_at_reason: str | None = None
+    principal: str | None
+    acks_per_s: float | None
+    handling_p50_ms: int | None
+    handling_p99_ms: int | None
+    handling_from: Literal["taken", "sent"] | None
+    handling_reason: str | None = None
+    late_acks: int | None
+    expired: int | None
+    untrusted: dict[str, Any]
 
 
 class DeadLetterItem(Result):
@@ -946,6 +1009,35 @@ class ProducerItem(Result):
     topic: str
     producer: str
     exclusive: bool
+    connected_at: str | None
+    connected_at_reason: str | None = None
+    principal: str | None
+    msgs_per_s: float | None
+    bytes_per_s: float | None
+    untrusted: dict[str, Any]
+
+
+class ProducersOf(Result):
+    """Connected producers that have a principal, an address or a program in common, and what they publish."""
+
+    by: Literal["principal", "host", "client"]
+    producers: int
+    msgs_per_s: float
+    bytes_per_s: float
+    untrusted: dict[str, Any]
+
+
+class ProducersPage(Result):
+    items: list[ProducerItem]
+    items_reason: str | None = None
+    next_page: str | None
+    total: int | None
+    as_of: str
+    mark: str | None = None
+    gone: list[dict[str, Any]] | None = None
+    whole_because: str | None = None
+    not_seen: list[NotSeen] | None = None
+    totals: list[ProducersOf]
 
 
 class Felt(Result):
@@ -1147,7 +1239,10 @@ class VersionItem(Result):
 
 
 class Explanation(Result):
+    mode: str
+    enforced: bool
     allowed: bool
+    by_bindings: bool
     principal: str
     permission: str
     resource: str

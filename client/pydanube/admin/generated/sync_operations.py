@@ -89,6 +89,7 @@ class SyncBrokersOperations(InLoop[BrokersOperations]):
 class SyncChangesOperations(InLoop[ChangesOperations]):
     """`admin.changes`"""
 
+    list = Blocking(ChangesOperations.list)
     undo = Blocking(ChangesOperations.undo)
     plan_undo = Wrapped(Blocking(ChangesOperations.plan_undo), SyncPlan)
 
@@ -100,6 +101,7 @@ class SyncClusterOperations(InLoop[ClusterOperations]):
     metrics = Blocking(ClusterOperations.metrics)
     rebalance = Blocking(ClusterOperations.rebalance)
     plan_rebalance = Wrapped(Blocking(ClusterOperations.plan_rebalance), SyncPlan)
+    what_if = Blocking(ClusterOperations.what_if)
 
 
 class SyncConnectorsOperations(InLoop[ConnectorsOperations]):

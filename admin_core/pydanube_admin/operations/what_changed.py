@@ -1,0 +1,239 @@
+"""List what changed since a moment: changes by operators and clients, starts and losses of brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.errors import InvalidName
+from pydanube_core.names import TopicName
+from pydanube_core.units import format_time, parse_moment_ms, parse_time_ms
+
+from pydanube_admin.engine.audit.audit_records import DATA
+from pydanube_admin.engine.change_records import APPLIED
+from pydanube_admin.engine.context import Context
+from pydanube_admin.engine.declaration import Example
+from pydanube_admin.engine.models import SINCE_DESCRIPTION, Effect, OptionalTopic, Place, Request, Result
+from pydanube_admin.engine.operation import next_call, operation
+from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
+
+MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
+MOST_FINDINGS: Final = 5  # after one change
+MOST_STATE_CHARS: Final = 400  # of a state before or after. A larger one is in the audit
+#: Arguments that say what a call was about, in the order in which they are read.
+SUBJECTS: Final = ("topic", "namespace", "subscription", "broker_id", "subject", "role", "name", "principal")
+
+
+class WhatChangedRequest(Request):
+    since: Annotated[str, Field(max_length=64, description=SINCE_DESCRIPTION)] = "1h"
+    until: Annotated[str | None, Field(max_length=64, description="The same; without it, now")] = None
+    topic: OptionalTopic = None
+    broker_id: Annotated[str | None, Field(max_length=32, description="Only at this broker")] = None
+    by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
+    limit: Annotated[int, Field(ge=1, le=200, description="The newest so many")] = 50
+
+
+class FindingAfter(Result):
+    rule: str
+    subject: dict[str, Any]
+    opened_at: str
+
+
+class ChangedItem(Result):
+    """One change. `findings_after` began after it and before the next one of the same subject."""
+
+    at: str
+    kind: Literal["operator", "client", "cluster"]
+    operation: str | None
+    subject: str
+    broker_id: str | None
+    by: str | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    call_id: str | None
+    undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
+    findings_after: list[FindingAfter]
+
+
+class WhatChanged(Result):
+    """Changes, the newest first. That a finding began after a change does not say that the change caused it."""
+
+    items: list[ChangedItem]
+    more: bool  # older ones of that time are left out
+    as_of: str
+    unknown: list[str]  # what nothing keeps, so that it may be missing
+
+
+@operation(
+    "changes.list",
+    effect=Effect.READ,
+    at=Place.ANYWHERE,
+    permission="audit:read",
+    tool="what_changed",
+    title="What changed",
+    summary="List changes since a moment, each with its undo and the findings that began after it.",
+    default_profile=True,
+    examples=(
+        Example({"since": "24h"}, "of a day"),
+        Example({"since": "2h", "topic": "orders"}, "to one topic"),
+    ),
+)
+async def list_changes(context: Context, request: WhatChangedRequest) -> WhatChanged:
+    now_ms = context.now_ms()
+    since_ms = parse_moment_ms(request.since, now_ms=now_ms, field="since")
+    until_ms = now_ms
+    if request.until is not None:
+        until_ms = parse_moment_ms(request.until, now_ms=now_ms, field="until")
+    records, more = await _records(context, request, until_ms)
+    items = [await _of_record(context, each, now_ms) for each in records]
+    if request.topic is None and request.by is None:
+        items += [
+            each
+            for each in await _of_brokers(context, now_ms)
+            if since_ms <= _ms(each.at) < until_ms and request.broker_id in (None, each.broker_id)
+        ]
+    items.sort(key=lambda each: each.at, reverse=True)
+    shown = items[: request.limit]
+    opened, closed = await context.port.alerts()
+    return WhatChanged(
+        items=_with_findings(shown, [*opened, *closed], until_ms),
+        more=more or len(items) > len(shown),
+        as_of=format_time(now_ms),
+        unknown=[
+            "starts of a broker before its last one, and who led before",
+            "alerts from before a broker's last start",
+        ],
+    )
+
+
+async def _records(
+    context: Context, request: WhatChangedRequest, until_ms: int
+) -> tuple[list[AuditRecord], bool]:
+    """Return the outcomes of changes that took effect, newest first, and whether there are older ones."""
+    asked = QueryAuditRequest(
+        since=request.since, topic=request.topic, principal=request.by, effect="change", limit=1000
+    )
+    found: list[AuditRecord] = []
+    looked_at = 0
+    while True:
+        page = await query_audit(context, asked)
+        looked_at += len(page.items)
+        found += [
+            each
+            for each in page.items
+            if each.phase == "outcome"
+            and each.decision == "allowed"
+            and _ms(each.time) < until_ms
+            and request.broker_id in (None, each.broker_id)
+        ]
+        if page.next_page is None:
+            return found[: request.limit], len(found) > request.limit
+        if len(found) >= request.limit or looked_at >= MOST_LOOKED_AT:
+            return found[: request.limit], True
+        asked = asked.model_copy(update={"page": page.next_page})
+
+
+async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> ChangedItem:
+    kept = await context.desk.changes.get(record.call_id)
+    undo = None
+    if kept is not None and kept[0].state == APPLIED and kept[0].undo_until_ms > now_ms:
+        undo = {
+            "until": format_time(kept[0].undo_until_ms),
+            "call": next_call("changes.undo", {"call_id": record.call_id}, "takes it back"),
+        }
+    return ChangedItem(
+        at=record.time,
+        kind="client" if record.face == DATA else "operator",
+        operation=record.operation,
+        subject=_subject(record.arguments),
+        broker_id=record.broker_id,
+        by=record.principal,
+        before=_short(record.before),
+        after=_short(record.after),
+        call_id=record.call_id,
+        undo=undo,
+        findings_after=[],
+    )
+
+
+def _subject(arguments: Mapping[str, Any]) -> str:
+    """Return what a call was about, from its arguments."""
+    words = [str(arguments[name]) for name in SUBJECTS if isinstance(arguments.get(name), str)]
+    if isinstance(arguments.get("topic"), str):
+        with suppress(InvalidName):  # of a refused call that named none; the audit has it as it came
+            words[0] = str(TopicName.parse(words[0]))
+    return " ".join(words) or "the cluster"
+
+
+def _ms(time: str) -> int:
+    return parse_time_ms(time, field="time")
+
+
+def _short(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    size = len(json.dumps(state))
+    return dict(state) if size <= MOST_STATE_CHARS else {"omitted_chars": size}
+
+
+async def _of_brokers(context: Context, now_ms: int) -> list[ChangedItem]:
+    """Return the last start of each broker that answers, and the losses that this broker saw."""
+    items = [
+        _of_broker(each.broker_id, now_ms - round(each.uptime_s * 1000), {"state": "started", "version": each.version})
+        for each in await context.port.statuses()
+    ]  # fmt: skip
+    for broker_id in await context.port.missed():
+        gone_ms = context.port.gone_since_ms(broker_id)
+        if gone_ms is not None:
+            items.append(_of_broker(broker_id, gone_ms, {"state": "gone"}))
+    return items
+
+
+def _of_broker(broker_id: str, at_ms: int, after: dict[str, Any]) -> ChangedItem:
+    return ChangedItem(
+        at=format_time(at_ms),
+        kind="cluster",
+        operation=None,
+        subject=f"broker {broker_id}",
+        broker_id=broker_id,
+        by=None,
+        before=None,
+        after=after,
+        call_id=None,
+        undo=None,
+        findings_after=[],
+    )
+
+
+def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
+    """Add to each change the alerts that it may have to do with: of its topic, or any if it names no topic."""
+    ends: dict[str, int] = {}  # by subject: when its next change came
+    found = []
+    for item in items:
+        at_ms, end_ms = _ms(item.at), ends.get(item.subject, until_ms)
+        ends[item.subject] = at_ms
+        after = sorted(
+            (
+                each
+                for each in alerts
+                if at_ms <= each.opened_at_ms < end_ms and _may_belong(item.subject, each.subject)
+            ),
+            key=lambda each: (-each.severity, each.opened_at_ms),
+        )
+        shown = [
+            FindingAfter(rule=each.rule, subject=dict(each.subject), opened_at=format_time(each.opened_at_ms))
+            for each in after[:MOST_FINDINGS]
+        ]
+        found.append(item.model_copy(update={"findings_after": shown}))
+    return found
+
+
+def _may_belong(subject: str, alert: Mapping[str, Any]) -> bool:
+    first = subject.split(" ", 1)[0]
+    if not first.startswith("/") or "topic" not in alert:
+        return True
+    return TopicName.parse(str(alert["topic"])).base == TopicName.parse(first).base

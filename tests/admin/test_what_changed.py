@@ -1,0 +1,103 @@
+"""`changes.list`: who changed what since when, how it is taken back, and which findings began after it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from pydanube import connect
+from pydanube_admin.engine.context import system_now_ms as now_ms
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Finding, Severity
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        yield cluster
+
+
+async def test_changes_are_listed_with_their_undo(cluster: Administered) -> None:
+    await cluster("topics.create", topic="orders")
+    await cluster("topics.create", topic="clicks")
+    await cluster("topics.list")  # a read is no change
+    await cluster.refused("topics.create", topic="orders")  # what was refused changed nothing
+    await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 10})
+    found = await cluster("changes.list", since="5m")
+    assert [(each["operation"] or each["after"]["state"], each["subject"]) for each in found["items"]] == [
+        ("topics.set_policies", "/default/orders"),
+        ("topics.create", "/default/clicks"),
+        ("topics.create", "/default/orders"),
+        ("started", f"broker {found['items'][-1]['broker_id']}"),
+    ]
+    newest, *_, started = found["items"]
+    assert (newest["kind"], started["kind"], started["by"]) == ("operator", "cluster", None)
+    call = newest["undo"]["call"]
+    await cluster(call["operation"], **call["arguments"])
+    assert (await cluster("topics.get_policies", topic="orders"))["policies"] == {}
+    again = await cluster("changes.list", since="5m", topic="orders", limit=2)
+    assert [each["operation"] for each in again["items"]] == ["changes.undo", "topics.set_policies"]
+    assert again["items"][1]["undo"] is None  # it was taken back
+    assert again["more"] is True
+
+
+async def test_a_cursor_that_a_client_moved_is_listed(cluster: Administered) -> None:
+    with anyio.fail_after(60):
+        async with connect(cluster.broker.broker_url) as client:
+            async with client.producer("orders") as producer:
+                await producer.send_many([b"x"] * 5)
+            async with client.consumer("orders", "billing", name="worker-7") as consumer:
+                await consumer.seek("latest")
+
+        async def listed() -> list[dict[str, Any]]:
+            found = await cluster("changes.list", topic="orders")
+            return [each for each in found["items"] if each["operation"] == "subscriptions.seek"]
+
+        await until(listed)
+        (moved,) = await listed()
+    assert (moved["kind"], moved["by"], moved["subject"]) == ("client", "worker-7", "/default/orders billing")
+    assert (moved["before"], moved["after"]) == ({"next_unacked": 0}, {"next_unacked": 5})
+
+
+@pytest.fixture
+def alerts(cluster: Administered, monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
+    """Alerts that the broker shows as open."""
+    found: list[Alert] = []
+
+    async def shown(self: object) -> tuple[list[Alert], list[Alert]]:
+        return found, []
+
+    monkeypatch.setattr(type(cluster.broker.port), "alerts", shown)
+    return found
+
+
+async def test_findings_follow_the_last_change_of_their_topic(
+    cluster: Administered, alerts: list[Alert]
+) -> None:
+    await cluster("topics.create", topic="orders")
+    await cluster("topics.create", topic="clicks")
+    later_ms = now_ms() + 1
+    finding = Finding(summary="", evidence={}, rule="no_consumers")
+    alert = Alert(
+        alert_id="a",
+        rule="no_consumers",
+        subject={"topic": "/default/orders"},
+        severity=Severity.WARNING,
+        opened_at_ms=later_ms,
+        closed_at_ms=None,
+        finding=finding,
+    )
+    alerts += [alert, replace(alert, subject={"topic": "/default/clicks"}, opened_at_ms=1)]
+    await until(lambda: now_ms() > later_ms)
+    found = await cluster("changes.list")
+    by_subject = {each["subject"]: each["findings_after"] for each in found["items"]}
+    assert [each["rule"] for each in by_subject["/default/orders"]] == ["no_consumers"]
+    assert by_subject["/default/clicks"] == []  # that one began before

@@ -1,0 +1,106 @@
+"""`cluster.what_if`: what it computes, recomputed here from plans, states and what was really published."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from pydanube import connect
+
+from tests.admin.real_broker import Administered, administered
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+        async with connect(cluster.broker.broker_url) as client:
+            async with client.producer("orders") as producer:
+                await producer.send_many([b"x" * 100] * 50)
+            async with client.consumer("orders", "billing", start="earliest") as consumer:
+                async for message in consumer:
+                    await message.ack()
+                    if message.offset == 9:
+                        break
+                await consumer.flush_acks()
+        yield cluster
+
+
+async def test_a_deletion_comes_to_what_its_plan_says(cluster: Administered) -> None:
+    await cluster("topics.create", topic="dead")
+    await cluster("subscriptions.set_failure_policy", topic="orders", subscription="billing",
+                  policy={"poison_policy": "dead_letter", "dead_letter_topic": "/default/dead"})  # fmt: skip
+    found = await cluster("cluster.what_if", scenario="topic_deleted", topic="orders")
+    plan = await cluster("topics.delete", topic="orders", plan_only=True)
+    radius = plan["blast_radius"]
+    outcome = found["outcome"]
+    assert (outcome["messages"], outcome["bytes"], outcome["subscriptions"]) == (
+        radius["messages"],
+        radius["bytes"],
+        radius["subscriptions"],
+    )
+    assert outcome["unread_messages"] == {"billing": 40}
+    assert found["next"][0]["operation"] == "topics.delete"
+    named = (await cluster("cluster.what_if", scenario="topic_deleted", topic="dead"))["outcome"]["named_by"]
+    assert named == [{"kind": "dead_letters", "name": "/default/orders billing"}]
+    assert min(len(found["assumptions"]), len(found["unknown"])) > 0
+
+
+async def test_a_retention_comes_to_what_its_plan_says(cluster: Administered) -> None:
+    policies = {"retention_offset": 20, "drop_unread": 1}
+    found = await cluster("cluster.what_if", scenario="retention", topic="orders", policies=policies)
+    plan = await cluster("topics.set_policies", topic="orders", policies=policies, plan_only=True)
+    assert found["outcome"]["deleted_messages"] == plan["blast_radius"]["messages"]
+    assert found["outcome"]["deleted_bytes"] == plan["blast_radius"]["bytes"]
+    assert (await cluster("topics.describe", topic="orders"))["messages"] == 50  # nothing was done
+    error = await cluster.refused(
+        "cluster.what_if", scenario="retention", topic="orders", policies={"retention_days": 3}
+    )
+    assert (error.code, error.details["field"]) == ("INVALID_ARGUMENT", "policies")
+
+
+async def test_consumers_of_an_exclusive_subscription_do_not_add_up(cluster: Administered) -> None:
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "billing", type="exclusive"),
+    ):
+        found = await cluster(
+            "cluster.what_if", scenario="consumers", topic="orders", subscription="billing", factor=4
+        )
+    outcome = found["outcome"]
+    assert (outcome["consumers"], outcome["consumers_then"], outcome["working_then"]) == (1, 4, 1)
+    error = await cluster.refused("cluster.what_if", scenario="consumers", topic="orders", subscription="no")
+    assert error.code == "SUBSCRIPTION_NOT_FOUND"
+    error = await cluster.refused("cluster.what_if", scenario="consumers", topic="orders")
+    assert error.details["field"] == "subscription"
+
+
+async def test_load_names_the_paces_that_it_has_measured(cluster: Administered) -> None:
+    async with connect(cluster.broker.broker_url) as client, client.producer("orders") as producer:
+        with anyio.fail_after(60):
+
+            async def observed() -> bool:
+                await producer.send(b"x" * 100)
+                found = await cluster("cluster.what_if", scenario="load", topic="orders", factor=3)
+                return "billing" in found["outcome"]["subscriptions"]
+
+            await until(observed)
+    found = await cluster("cluster.what_if", scenario="load", topic="orders", factor=3)
+    billing = found["outcome"]["subscriptions"]["billing"]
+    now, then = billing["now"], billing["then"]
+    assert then["produced_per_s"] == pytest.approx(3 * now["produced_per_s"], abs=0.01)
+    assert now["lag_grows_per_s"] == pytest.approx(
+        now["produced_per_s"] - now["acknowledged_per_s"], abs=0.01
+    )
+    assert now["drains_in_s"] is None  # nobody acknowledges
+
+
+async def test_a_lost_broker_comes_to_what_may_stop_says(cluster: Administered) -> None:
+    found = await cluster("cluster.what_if", scenario="broker_lost")
+    stop = await cluster("brokers.may_stop")
+    for field in ("would_wait", "would_be_taken_over", "would_lose"):
+        if field != "would_lose" or stop[field] is None:
+            assert found["outcome"][field] == stop[field]
