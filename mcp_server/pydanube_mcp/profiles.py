@@ -212,14 +212,6 @@ def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
     return small
 
 
-def small_output(operation: Operation) -> dict[str, Any]:
-    """Return the names of the result's fields only, without computing its schema, which takes time."""
-    fields = operation.result.model_fields.items()
-    names = [field.serialization_alias or name for name, field in fields if name not in FOR_PROGRAMS]
-    reasons = {f"{name}_reason" for name in names}  # explained in the instructions
-    return {"type": "object", "properties": {name: {} for name in names if name not in reasons}}
-
-
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:
     """Return why a server lists a tool or not, with a remedy."""
     by_tool = TOOLS.get(name) or next((each for each in TOOLS.values() if each.name == name), None)

@@ -7,6 +7,7 @@
     danube://alerts                                             alerts.list, and can be subscribed to
     danube://metrics                                            cluster.metrics
     danube://docs/{page}                                        a page of the documentation, Markdown
+    danube://operation/{name}                                   an operation, with the schemas of arguments and answer
 
 With several clusters each takes `?cluster=NAME`. Completion reads the lists of operations and omits clusters
 that it cannot reach, because a client's drop-down has no place for an error.
@@ -32,11 +33,13 @@ from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced, is_plain
 from pydanube_mcp.presenting import Asked, body_of
 from pydanube_mcp.profiles import CLUSTER, Profile
+from pydanube_mcp.tools import answer_schema
 
 MAX_COMPLETIONS: Final = 100  # the protocol's limit
 JSON_TYPE: Final = "application/json"
 MARKDOWN_TYPE: Final = "text/markdown"
 PAGE: Final = "danube://docs/"
+OPERATION: Final = "danube://operation/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,14 @@ def template_list(clusters: Clusters) -> list[ResourceTemplate]:
             title="Documentation",
             description="A page of the documentation of this version",
             mime_type=MARKDOWN_TYPE,
-        )
+        ),
+        ResourceTemplate(
+            uri_template=OPERATION + "{operation}",
+            name="operation",
+            title="Operation",
+            description="An operation, with the schemas of its arguments and its answer",
+            mime_type=JSON_TYPE,
+        ),
     ]
 
 
@@ -160,6 +170,25 @@ def read_page(uri: str) -> str:
         data = fenced({"uri": uri[:200], "did_you_mean": [PAGE + each for each in close]})
         raise MCPError(code=INVALID_PARAMS, message=message, data=data)
     return page_text(page)
+
+
+def read_operation(uri: str) -> str:
+    """Return an operation with its schemas. Raises MCPError -32602 if there is none of that name."""
+    name = uri.removeprefix(OPERATION)
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        close = close_names(name[:64], OPERATIONS)
+        data = fenced({"uri": uri[:200], "did_you_mean": [OPERATION + each for each in close]})
+        raise MCPError(code=INVALID_PARAMS, message="there is no such operation", data=data)
+    shown = {
+        "operation": operation.name,
+        "tool": operation.tool,
+        "effect": operation.effect.value,
+        "summary": operation.summary,
+        "arguments": operation.input_schema,
+        "answer": answer_schema(operation),
+    }
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
 async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> str:
@@ -244,6 +273,8 @@ async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str,
         return list(clusters.names)
     if name == "page":
         return list(SHIPPED)
+    if name == "operation":
+        return list(OPERATIONS)
     client, _, _ = clusters.pick({CLUSTER: given.get(CLUSTER)})
     page: dict[str, Any] = {"limit": 1000}
     match name:

@@ -76,10 +76,12 @@ from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
     JSON_TYPE,
     MARKDOWN_TYPE,
+    OPERATION,
     PAGE,
     complete,
     complete_topic,
     completion,
+    read_operation,
     read_page,
     read_resource,
     resource_list,
@@ -344,6 +346,8 @@ class DanubeServer(MCPServer[Any]):
             return await super().read_resource(uri, context)
         if str(uri).startswith(PAGE):
             return [ReadResourceContents(content=read_page(str(uri)), mime_type=MARKDOWN_TYPE)]
+        if str(uri).startswith(OPERATION):
+            return [ReadResourceContents(content=read_operation(str(uri)), mime_type=JSON_TYPE)]
         text = await read_resource(self.clusters, str(uri), principal=_principal(context))
         return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
 

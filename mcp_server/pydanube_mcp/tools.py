@@ -25,7 +25,7 @@ from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import Clusters
-from pydanube_mcp.profiles import CLUSTER, Profile, explain, is_listed, small_input, small_output
+from pydanube_mcp.profiles import CLUSTER, Profile, explain, is_listed, small_input
 
 _FIND: Final = "find_operations"
 _WORDS: Final = re.compile(r"[A-Za-z][A-Za-z_]{1,40}\Z")
@@ -38,19 +38,18 @@ def tool_list(
 ) -> list[Tool]:
     """Return the tools to list, by name: always the same bytes, so that prompt caches work."""
     return [
-        _tool(operation, profile, clusters)
+        _tool(operation, clusters)
         for operation in TOOLS.values()
         if is_listed(operation, profile, read_only=read_only, groups=groups)
     ]
 
 
-def _tool(operation: Operation, profile: Profile, clusters: Clusters) -> Tool:
+def _tool(operation: Operation, clusters: Clusters) -> Tool:
     return Tool(
         name=operation.tool,
         title=operation.title,
         description=operation.summary,
         input_schema=_input_schema(operation, clusters),
-        output_schema=_output_schema(operation, profile),
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
             destructive_hint=operation.can_destroy,
@@ -72,14 +71,11 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
     }
 
 
-def _output_schema(operation: Operation, profile: Profile) -> dict[str, Any]:
-    """The schema of the result, in the profile `default` only the names of its fields.
+def answer_schema(operation: Operation) -> dict[str, Any]:
+    """Return the schema of a tool's structured content: the result, its plan or task, or `error`.
 
-    It also allows `error`: clients validate the structured content of a refused call against this schema as
-    well, and the TypeScript SDK hides an answer that does not match.
+    The list of tools leaves it out, because most models read it with every turn. It is given on demand.
     """
-    if profile is Profile.DEFAULT:
-        return small_output(operation)
     schema = operation.output_schema
     # get_task reports an error of its own
     kinds = ["object", "null"] if "error" in schema["properties"] else "object"

@@ -119,3 +119,12 @@ async def test_without_words_operations_are_listed(cluster: Administered) -> Non
 async def test_any_text_is_answered(cluster: Administered, said: str) -> None:
     answer = await cluster("operations.find", query=said)
     assert bool(answer["items"]) != bool(answer["none_because"])
+
+
+async def test_the_schema_of_a_result_is_given_on_demand(cluster: Administered) -> None:
+    asked = {"query": "list topics", "limit": 1}
+    (brief,) = (await cluster("operations.find", **asked))["items"]
+    assert "result" not in brief
+    (whole,) = (await cluster("operations.find", **asked, schema=True))["items"]
+    assert whole["operation"] == "topics.list"
+    assert whole["result"]["properties"].keys() >= {"items", "next_page", "total"}

@@ -38,6 +38,9 @@ _LOOKS_AT: Final = {
 class FindRequest(Request):
     query: Annotated[str, Field(max_length=200, description="English words, such as: delete topic")]
     limit: Annotated[int, Field(ge=1, le=50, description="Operations")] = 5
+    schema_of_result: Annotated[
+        bool, Field(alias="schema", description="Also the schemas of their results")
+    ] = False
 
 
 class FoundOperation(Result):
@@ -48,6 +51,7 @@ class FoundOperation(Result):
     summary: str
     arguments: dict[str, Any]  # JSON Schema
     example: dict[str, Any]
+    result: dict[str, Any] | None = Field(default=None, exclude_if=lambda value: value is None)  # with schema
 
 
 class NearOperation(Result):
@@ -80,7 +84,7 @@ class ReadResult(Result):
 )
 async def find_operations(context: Context, request: FindRequest) -> FoundOperations:
     if not request.query.strip():
-        return _found(every()[: request.limit])
+        return _found(every()[: request.limit], schema=request.schema_of_result)
     # Made once, which takes tenths of a second
     meant = (await anyio.to_thread.run_sync(ranking)).rank(request.query)
     nearest = meant.absent.nearest if meant.absent is not None else meant.operations
@@ -90,10 +94,11 @@ async def find_operations(context: Context, request: FindRequest) -> FoundOperat
         return _none(f"There is no such operation. {meant.absent.because}", nearest)
     if not meant.known:
         return _none("There is no such operation.", nearest or ("diagnose.cluster",))
-    return _found([known(name) for name in meant.operations[: request.limit]])
+    found = [known(name) for name in meant.operations[: request.limit]]
+    return _found(found, schema=request.schema_of_result)
 
 
-def _found(operations: Sequence[Operation]) -> FoundOperations:
+def _found(operations: Sequence[Operation], *, schema: bool) -> FoundOperations:
     return FoundOperations(
         items=[
             FoundOperation(
@@ -104,6 +109,7 @@ def _found(operations: Sequence[Operation]) -> FoundOperations:
                 summary=operation.summary,
                 arguments=operation.input_schema,
                 example=dict(operation.examples[0].arguments),
+                result=operation.output_schema if schema else None,
             )
             for operation in operations
         ],

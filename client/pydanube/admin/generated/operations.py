@@ -1112,7 +1112,9 @@ class OperationsOperations(KeywordsNamed):
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    async def find(self, query: str, *, limit: int | None = None) -> FoundOperations:
+    async def find(
+        self, query: str, *, schema: bool | None = None, limit: int | None = None
+    ) -> FoundOperations:
         """Find operations by words, with their effects and argument schemas."""
         return await self._caller.call("operations.find", locals(), FoundOperations)
 

@@ -918,6 +918,7 @@ class FoundOperation(Result):
     summary: str
     arguments: dict[str, Any]
     example: dict[str, Any]
+    result: dict[str, Any] | None = None
 
 
 class NearOperation(Result):
