@@ -34,11 +34,12 @@ OF_A_BROKER: Final = {
         for verb in ("status", "describe", "config", "logs", "metrics", "may_stop", "unload", "activate")
     ),
     "audit.export",
+    "cluster.what_if",
     "journal.describe",
 }
 OF_THE_LEADER: Final = {"cluster.balance", "cluster.rebalance"}
 AT_ANY: Final = {
-    "audit.query", "audit.verify", "brokers.remove", "subscriptions.lag", "topics.create", "topics.describe", "topics.list", "topics.move", "topics.take_over", "topics.unload",
+    "audit.query", "audit.verify", "brokers.remove", "changes.list", "subscriptions.lag", "topics.create", "topics.describe", "topics.list", "topics.move", "topics.take_over", "topics.unload",
 }  # fmt: skip
 UNDONE_AT_THE_LEADER: Final = {"cluster.rebalance", "topics.move", "topics.unload"}
 ABOUT_CALLS: Final = {"operations.read", "plans.create", "plans.apply", "changes.undo", "tasks.get", "tasks.cancel"}  # fmt: skip

@@ -144,7 +144,7 @@ def real(sample: str, broker: BrokerProcess, shell: Callable[[str], Ran]) -> str
     if "10203040506070809" in sample:
         return sample.replace("10203040506070809", first(broker, "brokers.list", "broker_id"))
     match group:
-        case "changes":
+        case "changes" if words[2] == "undo":
             return sample.replace(words[3], shell("topics delete orders --yes --json").result["call_id"])
         case "plans" if words[2] != "create" and len(words) > 3:
             plan = shell("plans create topics.delete --arguments topic=orders --json").result

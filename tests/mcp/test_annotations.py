@@ -67,7 +67,7 @@ READS: Final[dict[str, Any]] = {
     "topic": "orders", "subscription": "billing", "subject": "orders-value", "schema_id": "1", "namespace": "default",
     "operation": "topics.list", "query": "delete topic", "plan_id": "p1", "task_id": "t1", "id": "1",
     "schema_type": "json_schema", "schema_definition": SCHEMA, "key": "k", "connector": "runs",
-    "link": "runs",
+    "link": "runs", "scenario": "topic_deleted",
 }  # fmt: skip
 # Reports read telemetry in a process of their own, for a minute: what they do is tested with them.
 READ_TOOLS: Final = [t for t, o in TOOLS.items() if o.effect.value == "read" and o.group != "reports"]

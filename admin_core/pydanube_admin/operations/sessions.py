@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import SessionFacts
+from pydanube_core.names import TopicName
 from pydanube_core.units import known_time
 
 from pydanube_admin.engine.context import Context
@@ -24,6 +25,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import find_topic
 
 _FROM: Final[dict[bool, Literal["taken", "sent"]]] = {True: "taken", False: "sent"}
@@ -155,10 +157,12 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Prod
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )
 async def list_consumers(context: Context, request: ListConsumersRequest) -> Page[ConsumerItem]:
-    everywhere = [
-        each for each in await context.port.consumers() if request.subscription in (None, each.subscription)
-    ]
-    found = await _of_topic(context, request, everywhere)
+    found = await _of_topic(context, request, await context.port.consumers())
+    if request.subscription is not None:
+        found = [each for each in found if each.subscription == request.subscription]
+        topic = None if request.topic is None else str(TopicName.parse(request.topic))
+        if not found and not await context.port.lag_index(topic, request.subscription):
+            raise await no_such_subscription(context, topic, request.subscription)
     return await page_of(
         context,
         ConsumerItem,

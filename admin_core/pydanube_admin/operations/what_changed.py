@@ -210,7 +210,7 @@ def _of_broker(broker_id: str, at_ms: int, after: dict[str, Any]) -> ChangedItem
 
 
 def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
-    """Add to each change the alerts that it may have to do with: of its topic, or any if it names no topic."""
+    """Add to each change the alerts of its topic, or any if it names no topic."""
     ends: dict[str, int] = {}  # by subject: when its next change came
     found = []
     for item in items:
@@ -234,6 +234,8 @@ def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_
 
 def _may_belong(subject: str, alert: Mapping[str, Any]) -> bool:
     first = subject.split(" ", 1)[0]
-    if not first.startswith("/") or "topic" not in alert:
+    if not first.startswith("/"):
         return True
+    if "topic" not in alert:
+        return False  # of the broker or the cluster
     return TopicName.parse(str(alert["topic"])).base == TopicName.parse(first).base

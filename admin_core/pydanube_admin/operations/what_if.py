@@ -16,6 +16,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, OptionalTopic, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
+from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.broker_stops import may_stop_broker
 from pydanube_admin.operations.brokers import BrokerRequest
 from pydanube_admin.operations.namespaces import POLICIES, with_changes
@@ -107,6 +108,10 @@ async def what_if(context: Context, request: WhatIfRequest) -> WhatIf:
 
 
 async def _broker_lost(context: Context, request: WhatIfRequest, found: _Found) -> None:
+    if request.topic is not None:  # the permission was checked where the topic is
+        raise InvalidArgument(
+            "broker_lost is about a whole broker: leave topic out", field="topic", value=request.topic
+        )
     stop = await may_stop_broker(context, BrokerRequest(broker_id=request.broker_id))
     found.outcome = stop.model_dump(
         include={"broker_id", "would_wait", "would_be_taken_over", "not_named", "would_lose"}
@@ -184,7 +189,10 @@ async def _load(context: Context, request: WhatIfRequest, found: _Found) -> None
             logs = len(topic.logs)
             found.outcome["publish_limit"] = rate * logs
             found.outcome["refused_per_s"] = max(0.0, round(produced * request.factor - rate * logs, 3))
-    found.outcome["disks"] = await _disks(context, request, found)
+    if Sight(context.port, "cluster:read").everything:
+        found.outcome["disks"] = await _disks(context, request, found)
+    else:
+        found.not_known("disks", "cluster:read is needed on the cluster")
     found.next.append(next_call("cluster.balance", {}, "shows processors and network of each broker"))
 
 
@@ -321,12 +329,14 @@ async def _topic_deleted(context: Context, request: WhatIfRequest, found: _Found
 
 async def _named_by(context: Context, name: str, found: _Found) -> list[dict[str, str]]:
     """Return what declares the topic by name: dead letters of other subscriptions, and links."""
+    sight = Sight(context.port, "topics:read")
     named = [
         {"kind": "link", "name": link.link}
-        for link in await context.port.links()
+        for link in (await context.port.links() if sight.everything else ())
         if any(str(TopicName.parse(mirror.topic).base) == name for mirror in link.mirrors)
     ]
-    keys = [key for key in await context.port.lag_index(None, None) if key.topic != name]
+    index = await context.port.lag_index(None, None)
+    keys = [key for key in index if key.topic != name and sight.topic(key.topic)]
     pairs = list(dict.fromkeys((key.topic, key.subscription) for key in keys))
     for topic, subscription in pairs[:MOST_POLICIES]:
         policy = await context.port.failure_policy(topic, subscription)
