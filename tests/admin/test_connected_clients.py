@@ -51,5 +51,5 @@ async def clients_are_shown(cluster: Administered) -> None:
             assert len(plan["diff"]) == 2
             ended = await cluster("producers.disconnect", id=both, plan_token=plan["plan_token"])
             assert {ended["name"], ended["more"][0]["name"]} == {"web", "app"}
-            error = await cluster.refused("producers.disconnect", id=f"{both},7")
+            error = await cluster.refused("producers.disconnect", id=f"7,{both}")
             assert (error.code, error.details["value"]) == ("INVALID_ARGUMENT", "7")

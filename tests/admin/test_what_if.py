@@ -31,8 +31,13 @@ async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
 
 async def test_a_deletion_comes_to_what_its_plan_says(cluster: Administered) -> None:
     await cluster("topics.create", topic="dead")
-    await cluster("subscriptions.set_failure_policy", topic="orders", subscription="billing",
-                  policy={"poison_policy": "dead_letter", "dead_letter_topic": "/default/dead"})  # fmt: skip
+    await cluster(
+        "subscriptions.set_failure_policy",
+        topic="orders",
+        subscription="billing",
+        poison_policy="dead_letter",
+        dead_letter_topic="/default/dead",
+    )
     found = await cluster("cluster.what_if", scenario="topic_deleted", topic="orders")
     plan = await cluster("topics.delete", topic="orders", plan_only=True)
     radius = plan["blast_radius"]
