@@ -91,7 +91,8 @@ OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
-_LEAVE_S: Final = 3.0  # maximum that a stop waits for the store, and for the metadata
+_LEAVE_S: Final = 3.0  # maximum that a stop waits for the store
+_RECORD_S: Final = 3.0  # and for the metadata
 
 
 class Broker(BrokerParts):
@@ -545,12 +546,15 @@ class Broker(BrokerParts):
         """Before this broker deregisters, let its chain have all that it acknowledged, else its topics wait for it."""
         if self.taken_over_by is None:
             return
+        self.hub.holds = lambda: True  # a client that is still connected is not answered from the disk alone
+        is_whole = False
         with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
             await self.chain.until_stored(self.journal.durable_lsn)
-            return
-        log.warning("topics_wait", extra={"why": "the copy of the journal is not complete"})
-        with contextlib.suppress(ClusterError), anyio.move_on_after(_LEAVE_S):
-            await self.taken_over_by.waits()
+            is_whole = True
+        if not is_whole:
+            log.warning("topics_wait", extra={"why": "the copy of the journal is not complete"})
+        with contextlib.suppress(ClusterError), anyio.move_on_after(_RECORD_S):
+            await (self.taken_over_by.leaves() if is_whole else self.taken_over_by.waits())
 
     async def _stop_tasks(self) -> None:
         for task in self.tasks:

@@ -406,6 +406,7 @@ class TakeOverFacts:
     reported_at_ms: int | None
     missing_messages: int  # known to be neither in the store nor in the chain
     subscriptions: int
+    is_whole: bool = False  # the copy has all that was acknowledged, so the topic continues without a gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pydanube_admin.engine.models import Change, Effect, Place, TopicRequest
 from pydanube_admin.engine.operation import operation
 
 _JUMP: Final = 1 << 32  # offsets between the last message of the copy and the next one
+_WHOLE: Final = "The copy has all that was acknowledged, and the topic continues without a gap"
 
 
 class TakenOverTopic(Change):
@@ -39,6 +40,13 @@ def _found(each: TakeOverFacts) -> dict[str, Any]:
     }
 
 
+def _continued(each: TakeOverFacts) -> dict[str, int]:
+    """Return the offset at which the next owner continues, or the one above which it does if messages may be missing."""
+    if each.is_whole:
+        return {"goes_on_at": each.copied_to}
+    return {"goes_on_above": max(each.copied_to, each.reported_to or 0) + _JUMP}
+
+
 def _all_missing(facts: list[TakeOverFacts]) -> dict[str, int | None]:
     times = [ms for each in facts if (ms := _missing(each)["ms"]) is not None]
     return {
@@ -56,10 +64,7 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             entry(
                 f"topics{each.topic}",
                 _found(each),
-                {
-                    "owner": "another broker",
-                    "goes_on_above": max(each.copied_to, each.reported_to or 0) + _JUMP,
-                },
+                {"owner": "another broker", **_continued(each)},
             )
             for each in sorted(facts, key=lambda each: each.topic)
         ],
@@ -68,7 +73,9 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
             subscriptions=sum(each.subscriptions for each in facts),
             messages=sum(each.missing_messages for each in facts),
         ),
-        later=f"The lost broker reported {since} how far its topics went. What it acknowledged behind the end of the copy is "
+        later=_WHOLE
+        if all(each.is_whole for each in facts)
+        else f"The lost broker reported {since} how far its topics went. What it acknowledged behind the end of the copy is "
         "missing, and not all of it may be counted. If it still runs without etcd it goes on acknowledging until it reaches "
         "etcd: end it first. When it comes back it writes what only it has to lost+found/ in the store, and keeps its other "
         "topics",

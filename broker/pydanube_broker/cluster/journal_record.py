@@ -47,6 +47,7 @@ class JournalRecord(JsonRecord):
     copies: whether the broker copies its journal into a chain.
     on_loss: "take_over" if the broker's fsynced topics are taken over without a plan when its lease ends. Without its
         lease such a broker acknowledges only records that its chain has. "" for a broker whose topics wait for it.
+    is_whole: the broker has stopped, and its chain has all that it acknowledged, so that heirs continue without a gap.
     """
 
     journal: Journal
@@ -58,6 +59,7 @@ class JournalRecord(JsonRecord):
     topics: tuple[str, ...] = ()
     copies: bool = False
     on_loss: Annotated[str, UNLESS_DEFAULT] = ""
+    is_whole: Annotated[bool, UNLESS_DEFAULT] = False
 
     def __post_init__(self) -> None:
         assert self.term >= 1
@@ -99,6 +101,7 @@ def registered(found: JournalRecord | None, own: OwnJournal, *, is_start: bool) 
         heirs=(),
         copies=copies,
         on_loss="" if is_start else found.on_loss,
+        is_whole=False,
     )
 
 
@@ -142,6 +145,7 @@ def settled(
             topics=(),
             copies=copies,
             on_loss=found.on_loss if copies else "",
+            is_whole=False,
         )
     waiting = tuple(each for each in found.topics if TopicId(int(each)) in left)
     if not waiting and all(left.values()):

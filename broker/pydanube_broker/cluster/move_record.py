@@ -55,12 +55,14 @@ class ChainRange(JsonRecord):
     """The pieces `[from_piece, until)` of the chain of a lost broker's journal, from which its topic is rebuilt.
 
     above_epoch: the chain's records of the topic in this epoch or an earlier one are from a former stay there.
+    is_whole: the pieces have all that the owner acknowledged.
     """
 
     journal: Journal
     from_piece: int
     until: int
     above_epoch: int = 0
+    is_whole: Annotated[bool, UNLESS_DEFAULT] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,6 +273,7 @@ class RemovedBrokers:
                     reported_to=None if report is None else report.next_offset,
                     reported_at_ms=None if report is None else reported_ms,
                     missing_messages=hole + beyond,
+                    is_whole=_is_whole(now, chain),
                     subscriptions=len(self._starts(topic_id)),
                 )
             )
@@ -334,7 +335,7 @@ class RemovedBrokers:
         state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
         end = end_of_rebuilt(state.next_offset, begin, 0 if found is None else found.resumes_at)
         chain = None if journal is None else journal.chain
-        if now.stored and chain is not None:
+        if _is_whole(now, chain):
             end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
         taken = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
         epoch = Epoch(max(counter.epoch, now.epoch) + 1)
@@ -408,7 +409,7 @@ class RemovedBrokers:
         head = await self.head(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
-        is_whole = now.stored and now.move.chain is not None
+        is_whole = _is_whole(now, now.move.chain)
         if is_whole:
             end = max(begin, end, 0 if inherited is None else inherited.next_offset)
         if begin > end or (is_whole and inherited is not None and begin < inherited.next_offset):
@@ -429,6 +430,11 @@ class RemovedBrokers:
             },
             **{number: one.spec.start_offset for number, one in restorable if one.topic_id == topic_id},
         }
+
+
+def _is_whole(now: Assignment, chain: ChainRange | None) -> bool:
+    """Return whether the chain has all that the owner of the topic acknowledged."""
+    return chain is not None and (now.stored or chain.is_whole)
 
 
 def _copied_to(now: Assignment) -> int:

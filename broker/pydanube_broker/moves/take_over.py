@@ -3,7 +3,8 @@
 A plan names topics in the record of the owner's journal (`cluster.journal_record`), which raises its term. The leader
 fences the chain, records its end, and seals the topics for their heirs, as it does for a removed broker
 (`removed_brokers`). An heir rebuilds its topics from the object store and the chain (`inheritance`). A topic continues
-`rebuilt_state.JUMP` above its highest recorded offset, because messages may be missing behind the end of the chain.
+`rebuilt_state.JUMP` above its highest recorded offset, because messages may be missing behind the end of the chain. It
+continues without a gap if none can be missing: a stored topic, and any topic of a broker that stopped in order.
 
 If the broker registers again, it keeps the topics that are not sealed yet: sealing is guarded by its absence.
 """
@@ -43,7 +44,10 @@ class Found:
         if not self.record.copies or not self.record.is_fenced:
             return None
         return ChainRange(
-            journal=self.record.journal, from_piece=self.record.from_piece, until=self.record.until
+            journal=self.record.journal,
+            from_piece=self.record.from_piece,
+            until=self.record.until,
+            is_whole=self.record.is_whole,
         )
 
 
@@ -111,7 +115,9 @@ class TakeOvers:
         until = record.until
         if not record.is_fenced:
             until = (await chain_end(self._chains, self._cluster, record.journal, record.from_piece)).number
-        return ChainRange(journal=record.journal, from_piece=record.from_piece, until=until)
+        return ChainRange(
+            journal=record.journal, from_piece=record.from_piece, until=until, is_whole=record.is_whole
+        )
 
     # -- leading ---------------------------------------------------------------------------------------------
 

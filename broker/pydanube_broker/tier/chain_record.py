@@ -45,6 +45,10 @@ class ChainRecord:
         """Record that the topics of this broker wait for it, because its chain lacks what its disk has."""
         await self._change(lambda found: replace(found, on_loss=""))
 
+    async def leaves(self) -> None:
+        """Record that this broker stops, and that its chain has all that it has acknowledged."""
+        await self._change(lambda found: replace(found, is_whole=True))
+
     async def is_open(self) -> bool:
         """Return whether no other broker takes topics over from this journal."""
         return (await self._change(lambda found: found)).state is JournalState.OPEN

@@ -202,3 +202,12 @@ class Records(RuleBasedStateMachine):
 
 
 TestRecords = Records.TestCase
+
+
+def test_a_broker_that_has_stopped_in_order_says_so_until_it_starts_again() -> None:
+    left = opened(on_loss="take_over", is_whole=True)
+    assert JournalRecord.from_json(left.to_json(), key="/journals/1") == left
+    assert taken_over(left, TOPICS).is_whole
+    assert not registered(left, OwnJournal(number=JOURNAL), is_start=True).is_whole
+    over = fenced(taken_over(left, TOPICS), 7, [BrokerId(2)])
+    assert not settled(over, is_back=True, under_way=(), left={}).is_whole

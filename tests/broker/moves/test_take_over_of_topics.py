@@ -285,13 +285,16 @@ async def test_topics_of_a_lost_broker_are_taken_over_without_a_plan_where_its_r
         for name in ("t", "other"):
             await until(lambda name=name: cluster.serves_name(name))
             assert await read_all(cluster, name, 15) == TIERED + COPIED
+            served = cluster.owner(name).registry.find(TopicName.parse(name))
+            assert served is not None
+            assert (served.commit, served.subscriptions["s"].floor) == (15, 12), "without a gap"
         await until_state(cluster, me, JournalState.CLOSED)
         assert (await record_of(cluster, int(me))).term == before.term + 1
 
         await cluster.start(3)
         await until_state(cluster, me, JournalState.OPEN)
         again = await record_of(cluster, int(me))
-        assert (again.copies, again.on_loss) == (True, "take_over")
+        assert (again.copies, again.on_loss, again.is_whole) == (True, "take_over", False)
 
 
 async def test_stopped_broker_whose_chain_is_incomplete_keeps_its_topics(
