@@ -73,10 +73,14 @@ def test_keyed_backlog_drains_with_nothing_published_and_late_acks(bench: Bench)
 
 
 def test_the_official_path_loses_nothing(bench: Bench) -> None:
-    result = bench("unary", "--messages", "203", "--producers", "5")
+    result = bench("profile", "unary", "--messages", "203", "--producers", "5")
+    # Those read back from the log, and those that the official consumer received.
     assert result["verified"] == {
-        "sent": 203, "received": 203, "missing": 0, "duplicates": 0, "out_of_order": 0,
+        "sent": 406, "received": 406, "missing": 0, "duplicates": 0, "out_of_order": 0,
     }  # fmt: skip
+    sampled = result["runs"][0]["profile"]["broker"]
+    assert {"rpc", "services"} <= {one["stage"] for one in sampled["stages"]}
+    assert sum(one["share"] for one in sampled["stages"]) == pytest.approx(1, abs=0.01)
     assert result["durability"] == "fsynced"
     assert result["median"]["p50_ms"] > 0
 

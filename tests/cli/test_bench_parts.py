@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,12 @@ from pydanube_cli.bench.cluster_scenarios import CLUSTER_SCENARIOS
 from pydanube_cli.bench.payloads import Checker, Part, Tally, make_payloads, make_tally, merge, percentiles_ms
 from pydanube_cli.bench.raw import crc32_mb_per_s, fdatasync_reference, grpc_reference
 from pydanube_cli.bench.result import Expression, assemble, machine
+from pydanube_cli.bench.sampling import Sampler, stage_of, stages
 from pydanube_cli.bench.scenarios import SCENARIOS
+from pydanube_core.batch.encode import encode_batch
 from pydanube_core.errors import InvalidArgument
+
+from tests.cli.running import Danube
 
 
 def sent(producer: int, count: int, size: int = 24) -> list[bytes]:
@@ -316,3 +321,36 @@ def test_raw_references_measure_something(tmp_path: Path) -> None:
     assert crc32_mb_per_s(seconds=0.01) > 0
     grpc = grpc_reference(seconds=0.1)
     assert all(value > 0 for value in grpc.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("profile",), "road"),
+        (("profile", "latency"), "road"),
+        (("e2e", "each"), "road"),
+        (("profile", "each", "--broker", "http://127.0.0.1:1"), "broker"),
+    ],
+)
+def test_only_a_road_of_a_broker_of_its_own_is_profiled(
+    danube: Danube, words: tuple[str, ...], field: str
+) -> None:
+    ran = danube("bench", *words, "--json")
+    assert ran.code != 0
+    assert ran.error["details"]["field"] == field
+
+
+def test_samples_count_for_the_innermost_function_and_its_room() -> None:
+    payloads = [b"x" * 100] * 200
+    sampler = Sampler()
+    sampler.start()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        encode_batch(payloads)
+    found = stages(sampler.stop(), messages=1000)
+    assert found["samples"] >= 10
+    batch = next(one for one in found["stages"] if one["stage"] == "core.batch")
+    assert batch["share"] > 0.5
+    assert 300 <= found["us_per_message"] < 1000
+    assert stage_of("pydanube_broker/journal/disk.py:Disk.pwritev") == "journal"
+    assert stage_of("pydanube/sending/publish_lane.py:PublishLane.run") == "client.sending"

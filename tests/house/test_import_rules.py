@@ -214,7 +214,7 @@ GENERATED_USERS = (
     "pydanube_admin.remote",  # danube.ops/Call: the calling side
     # Tolerated until they are moved into one of the above:
     "pydanube_broker.serving.topic_access",  # reads an OpenProducer to find its topic
-    "pydanube_cli.bench.producing",  # the official clients' messages
+    "pydanube_cli.bench.official",  # the official clients' messages
 )
 
 

@@ -29,10 +29,12 @@ OF_A_CLUSTER: Final = ("move", "failover", "cluster")  # these start three broke
 OF_THE_TIER: Final = ("replay", "tier")
 DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000, "failover": 100}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
+DEFAULT_CONSUMERS: Final = {"unary": 0}
 DEFAULT_RUNS: Final = {
-    **{"backlog": 3, "unary": 3, "topics": 1, "replay": 3, "tier": 3, "stored": 3},
+    **{"backlog": 3, "unary": 3, "profile": 1, "topics": 1, "replay": 3, "tier": 3, "stored": 3},
     **{"move": 50, "failover": 3, "cluster": 3},
 }
+PROFILES: Final = {"unary": "unary", "each": "e2e"}  # the scenario of each road that can be profiled
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
 SUB_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
 OF_A_SUBSCRIPTION: Final = ("e2e", "consume", "backlog")
@@ -45,6 +47,7 @@ class Plan:
     """The choice of scenario and load.
 
     Args:
+        profiled: the broker and, for `e2e`, the clients sample themselves.
         sub_type: exclusive: each consumer has a subscription of its own. Otherwise all share one.
         keys: the number of distinct keys, one for each message. 0: none has a key.
         ack_delay_s: the time from receiving a batch to its ack. The consumer reads on in between.
@@ -64,6 +67,7 @@ class Plan:
     keys: int = 0
     ack_delay_s: float = 0.0
     topics: int = 10_000
+    profiled: bool = False
 
     def __post_init__(self) -> None:
         if self.about_a_subscription and self.scenario not in OF_A_SUBSCRIPTION:

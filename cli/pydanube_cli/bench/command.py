@@ -44,9 +44,12 @@ class BenchOptions:
         argument(
             metavar="SCENARIO",
             help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier, stored; of three brokers: move, failover, "
-            "cluster",
+            "cluster; profile",
         ),
     ]
+    road: Annotated[
+        str | None, argument(metavar="[ROAD]", help="Of profile: unary or each; processor time by stage.")
+    ] = None
     size: Annotated[int, option("--size", "BYTES", "Of a payload.", min=8, max=3_000_000)] = 128
     messages: Annotated[
         int | None, option("--messages", "N", "A run's messages [default: by scenario]", min=1)
@@ -55,7 +58,9 @@ class BenchOptions:
         int | None,
         option("--producers", "N", "await: coroutines [default: 1; await 256, unary 4]", min=1, max=1024),
     ] = None
-    consumers: Annotated[int, option("--consumers", min=1, max=64, metavar="N")] = 1
+    consumers: Annotated[int | None, option("--consumers", "N", "[default: 1; unary 0]", min=1, max=64)] = (
+        None
+    )
     sub_type: Annotated[
         str,
         option(
@@ -115,6 +120,7 @@ class BenchOptions:
         "danube bench replay --assert 'median.tier.share_of_pyarrow >= 0.05'",
         "danube bench tier --size 1024 --messages 200000",
         "danube bench stored --assert 'median.stored.share_of_fsynced >= 0.7' --assert 'median.stored.idle_puts == 0'",
+        "danube bench profile unary --producers 16 --size 1024",
         "danube bench move --assert 'ratio.pause_p99_to_bound <= 1' --assert 'ratio.drain_s_to_bound <= 1'",
         "danube bench failover --assert 'ratio.leader_to_bound <= 1'",
         "danube bench cluster --assert 'ratio.relayed_batched >= 0.6' --assert 'ratio.relayed_single >= 0.4'",
@@ -129,7 +135,7 @@ def bench(*, common: Common, options: BenchOptions) -> int:
     several = plan.scenario in catalogue.OF_A_CLUSTER
     tier = ("tier",) if several or plan.scenario in catalogue.OF_THE_TIER else ()
     require("broker", *tier, what="danube bench")
-    runs = options.runs or catalogue.DEFAULT_RUNS.get(plan.scenario, 5)
+    runs = options.runs or catalogue.DEFAULT_RUNS.get(options.scenario, 5)
     with terminate_like_interrupt():  # the broker of its own must not outlive it
         result = (
             _measure_several(plan, runs, options.data_dir)
@@ -147,8 +153,17 @@ def bench(*, common: Common, options: BenchOptions) -> int:
 
 def _plan(options: BenchOptions, common: Common) -> Plan:
     scenario, size = options.scenario, options.size
+    profiled = scenario == "profile"
+    if profiled:
+        scenario = _profiled_scenario(options, common)
+    elif options.road is not None:
+        raise InvalidArgument(
+            f"there is an argument too many: {options.road}; only profile has two",
+            field="road",
+            value=options.road,
+        )
     if scenario not in catalogue.DEFAULT_MESSAGES:
-        raise unknown_word(scenario, list(catalogue.DEFAULT_MESSAGES), group="bench")
+        raise unknown_word(scenario, [*catalogue.DEFAULT_MESSAGES, "profile"], group="bench")
     if scenario in ("latency", "await", "backlog", "unary") and size < 16:
         raise InvalidArgument(f"--size {size}: {scenario} needs 16 or more", field="size", value=size)
     if scenario in ("topics", *catalogue.OF_THE_TIER, *catalogue.OF_A_CLUSTER) and common.broker is not None:
@@ -181,15 +196,33 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
         size=size,
         messages=options.messages or catalogue.DEFAULT_MESSAGES[scenario],
         producers=options.producers or catalogue.DEFAULT_PRODUCERS.get(scenario, 1),
-        consumers=options.consumers,
-        each=options.each,
+        consumers=(options.consumers or (1 if profiled else catalogue.DEFAULT_CONSUMERS.get(scenario, 1))),
+        each=options.each or options.road == "each",
         compression=options.compression,
         timeout_s=common.timeout_s,
         sub_type=of_type,
         keys=options.keys or (catalogue.DEFAULT_KEYS if of_type == "key-shared" else 0),
         ack_delay_s=parse_duration_s(options.ack_delay, field="ack_delay"),
+        profiled=profiled,
         topics=options.topics or catalogue.DEFAULT_TOPICS.get(scenario, 10_000),
     )
+
+
+def _profiled_scenario(options: BenchOptions, common: Common) -> str:
+    """Return the scenario of `profile ROAD`."""
+    if options.road not in catalogue.PROFILES:
+        raise InvalidArgument(
+            f"profile {options.road or ''}: give the road, {' or '.join(catalogue.PROFILES)}",
+            field="road",
+            value=options.road,
+        )
+    if common.broker is not None or sys.platform == "win32":
+        raise InvalidArgument(
+            "bench profile samples a broker that it starts, on Linux and macOS: leave --broker (DANUBE_BROKER_URL) out",
+            field="broker",
+            value=common.broker,
+        )
+    return catalogue.PROFILES[options.road]
 
 
 def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> dict[str, Any]:
@@ -200,7 +233,7 @@ def _measure(plan: Plan, runs: int, common: Common, data_dir: Path | None) -> di
 
     facts = machine()
     running = (
-        broker_of_our_own(data_dir)
+        broker_of_our_own(data_dir, sampled=plan.profiled)
         if common.broker is None
         else broker_at(common.broker_url, common.admin_url, timeout_s=common.timeout_s)
     )
@@ -325,6 +358,19 @@ def _print(result: dict[str, Any]) -> None:
         ]
         print(f"{many['count']:,.0f} topics:")
         print_table(rows)
+    for name, sampled in (result["runs"][-1].get("profile") or {}).items():
+        print(f"{name}: {sampled['us_per_message']} µs of processor a message in the last run")
+        print_table(
+            [
+                {
+                    "stage": one["stage"],
+                    "share": f"{one['share']:.1%}",
+                    "us": one["us_per_message"],
+                    "most in": one["functions"][0]["function"].partition("/")[2],
+                }
+                for one in sampled["stages"]
+            ]
+        )
     if (cold := middle.get("tier")) is not None:
         print(", ".join(f"{name.replace('_', ' ')} {cell(name, value)}" for name, value in cold.items()))
     if (kept := middle.get("stored")) is not None:

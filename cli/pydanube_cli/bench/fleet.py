@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,11 +48,15 @@ class OwnBroker:
 
     Args:
         face: the command that starts it, `broker` or `up`.
+        sampled: it can sample its event loop, see `profiled`.
     """
 
-    def __init__(self, home: Path, face: str = "broker") -> None:
+    def __init__(self, home: Path, face: str = "broker", *, sampled: bool = False) -> None:
         self._home = home
         self._face = face
+        self._module = ["pydanube_cli.main"]
+        if sampled:
+            self._module = ["pydanube_cli.bench.profiled", str(home / "samples.json")]
         self._process: subprocess.Popen[bytes] | None = None
         self._running: RunningBroker | None = None
 
@@ -83,7 +88,7 @@ class OwnBroker:
         words += [f"--{name}-port=0" for name in ports]
         with log.open("ab") as said:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "pydanube_cli.main", *words, "--log-level", "warning"],
+                [sys.executable, "-m", *self._module, *words, "--log-level", "warning"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -99,6 +104,26 @@ class OwnBroker:
             owned=self,
         )
         return self._running
+
+    @contextmanager
+    def sampling(self, found: dict[str, Any]) -> Iterator[None]:
+        """Let it sample its event loop within the block. `found` gets the samples.
+
+        Raises:
+            DeadlineExceeded: it did not write its samples.
+        """
+        assert self._process is not None, "it does not run"
+        path = self._home / "samples.json"
+        path.unlink(missing_ok=True)
+        self._process.send_signal(signal.SIGUSR1)
+        yield
+        self._process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + STOP_S
+        while not path.exists():
+            if time.monotonic() > end:
+                raise DeadlineExceeded(f"the broker wrote no samples within {STOP_S:g} s")
+            time.sleep(0.02)
+        found.update(json.loads(path.read_text()))
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop it by SIGTERM. With `kill`, or after `STOP_S`, use SIGKILL."""
@@ -117,7 +142,9 @@ class OwnBroker:
 
 
 @contextmanager
-def broker_of_our_own(parent: Path | None, face: str = "broker") -> Iterator[RunningBroker]:
+def broker_of_our_own(
+    parent: Path | None, face: str = "broker", *, sampled: bool = False
+) -> Iterator[RunningBroker]:
     """Start a broker on free ports and a temporary data directory below `parent`. Clean up at the end.
 
     Raises:
@@ -125,7 +152,7 @@ def broker_of_our_own(parent: Path | None, face: str = "broker") -> Iterator[Run
     """
     # Not in /tmp by default, which may be memory: a sync there costs and shows nothing.
     home = Path(tempfile.mkdtemp(prefix="danube-bench-", dir=parent or Path.cwd()))
-    broker = OwnBroker(home, face)
+    broker = OwnBroker(home, face, sampled=sampled)
     try:
         yield broker.start()
     finally:

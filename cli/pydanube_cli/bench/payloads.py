@@ -57,6 +57,11 @@ class Verified:
     out_of_order: int
 
 
+def producer_of(payload: bytes) -> int:
+    """Return the number of the producer that sent a payload."""
+    return int.from_bytes(payload[:8], "little") >> _NUMBER_BITS
+
+
 class Checker:
     """Takes received payloads, and reports at the end which are missing, duplicated or out of order."""
 

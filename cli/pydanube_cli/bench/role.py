@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from pydanube import Retry, connect
 
+from pydanube_cli.bench.sampling import Sampler
 from pydanube_cli.messages.lines import LineSource
 
 AT_ONCE: Final = 32
@@ -19,10 +20,14 @@ Spec: TypeAlias = dict[str, Any]
 
 
 class Start:
-    """The start signal: the processor time used before it, and whether `stop` has arrived."""
+    """The start signal: the processor time used before it, and whether `stop` has arrived.
 
-    def __init__(self, lines: LineSource) -> None:
+    A `sampler` starts with it.
+    """
+
+    def __init__(self, lines: LineSource, sampler: Sampler | None = None) -> None:
         self._lines = lines
+        self._sampler = sampler
         self.stopped = False
         self.cpu_before_s = 0.0
 
@@ -33,6 +38,8 @@ class Start:
         if gathered is None or gathered.payloads[0] != b"go":
             raise EOFError("the benchmark went away")
         self.cpu_before_s = time.process_time()
+        if self._sampler is not None:
+            self._sampler.start()
         self._watch = asyncio.ensure_future(self._until_stop())
 
     def cpu_s(self) -> float:

@@ -6,7 +6,7 @@
     latency  one producer, one message at a time, each awaited
     await    coroutines of one process that each await one send (`--producers` counts them)
     backlog  a reader that is far behind, beside it lone sends, then 8 producers that await each send
-    unary    the official clients' path: `producers` that each have one call in flight
+    unary    the official clients' path: `producers` that each have one call in flight, `consumers` beside them
     topics   very many topics, a subscription each: memory, and time to ready after a stop and after a SIGKILL
     replay   consumers of messages that only objects hold, against a broker that was started again
     tier     a broker starts with its store, which was away while the topic was filled, and writes the objects
@@ -39,6 +39,7 @@ from pydanube_cli.bench.fleet import Crew, RunningBroker, ServerCost
 from pydanube_cli.bench.payloads import Part, make_payloads, make_tally, merge, percentiles_ms
 from pydanube_cli.bench.raw import parquet_read_per_s, parquet_write_mb_per_s
 from pydanube_cli.bench.result import sum_verified
+from pydanube_cli.bench.sampling import stages
 from pydanube_cli.bench.stored import stored
 
 WARM_UP_SENDS: Final = 200
@@ -70,6 +71,7 @@ def _spec(plan: Plan, broker: RunningBroker, topic: str, role: str, **more: Any)
         "timeout_s": plan.timeout_s,
         "keys": plan.keys,
         "ack_delay_s": 0.0,
+        "sampled": plan.profiled and role in ("produce_each", "consume_each"),
         **more,
     }
 
@@ -127,6 +129,11 @@ def e2e(plan: Plan, broker: RunningBroker, topic: str) -> Run:
             "producers_cpu_us_per_message": _cpu_us(made, plan.messages),
             "consumers_cpu_us_per_message": _cpu_us(got, plan.messages),
         },
+        **(
+            {"samples": {"producer": made[0]["samples"], "consumer": got[0]["samples"]}}
+            if plan.profiled
+            else {}
+        ),
         **_server(cost, plan.messages),
     }
 
@@ -186,20 +193,28 @@ def await_(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 
 def unary(plan: Plan, broker: RunningBroker, topic: str) -> Run:
-    """Send as official clients do, from a few producers in each process."""
+    """Send as official clients do, from a few producers in each process, and receive as they do."""
     _create(plan, broker, topic)
     shares = list(enumerate(plan.shares))
     workers = min(UNARY_WORKERS, plan.producers)
-    specs = [
+    receiving = [
+        _spec(plan, broker, topic, "consume_unary", index=at, subscription=f"bench-{at}", sent=plan.shares)
+        for at in range(plan.consumers)
+    ]
+    sending = [
         _spec(plan, broker, topic, "send_unary", index=WRITERS + at, producers=shares[at::workers])
         for at in range(workers)
     ]
-    made, cost = _worked(specs, broker)
+    with Crew(receiving) as consumers, Crew(sending) as producers, ServerCost(broker.pid) as cost:
+        consumers.go()
+        producers.go()
+        made, got = producers.results(), consumers.results()
     return {
         **_rates(plan.messages, plan.size, _seconds(made)),
         **percentiles_ms([ms for result in made for ms in result["taken_ms"]]),
-        "verified": sum_verified(_read_back(plan, broker, topic)),
+        "verified": sum_verified([*_read_back(plan, broker, topic), *got]),
         "durability": made[0]["durability"],
+        "delivered_messages_per_s": round(plan.messages / _seconds(got), 1) if got else None,
         **_server(cost, plan.messages),
     }
 
@@ -351,6 +366,8 @@ def tier(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Run the plan once, if it is `about_a_subscription` after a run of the plain batch path."""
     scenario = SCENARIOS[plan.scenario]
+    if plan.profiled:
+        return _profile(plan, broker, topic)
     if not plan.about_a_subscription:
         return scenario(plan, broker, topic)
     plain = {"e2e": e2e, "consume": consume, "backlog": consume}[plan.scenario]
@@ -362,6 +379,16 @@ def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
         "reference": {name: before[name] for name in names},
         "share_of_reference": round(measured["messages_per_s"] / before["messages_per_s"], 4),
     }
+
+
+def _profile(plan: Plan, broker: RunningBroker, topic: str) -> Run:
+    """Run the plan once, and add the stages of the broker and of the clients that sampled themselves."""
+    assert broker.owned is not None, "checked by the command: a broker of somebody else does not sample"
+    samples: dict[str, Any] = {}
+    with broker.owned.sampling(samples):
+        measured = SCENARIOS[plan.scenario](plan, broker, topic)
+    found = {"broker": samples, **measured.pop("samples", {})}
+    return {**measured, "profile": {name: stages(each, plan.messages) for name, each in found.items()}}
 
 
 SCENARIOS: Final[dict[str, Callable[[Plan, RunningBroker, str], Run]]] = {

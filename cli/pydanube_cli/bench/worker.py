@@ -18,8 +18,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from pydanube_cli.bench import consuming, producing
+from pydanube_cli.bench import consuming, official, producing
 from pydanube_cli.bench.role import Spec, Start, say
+from pydanube_cli.bench.sampling import Sampler
 from pydanube_cli.failures import cluster_error
 from pydanube_cli.messages.lines import LineSource, split_lines, stdin_pieces
 from pydanube_cli.runtime import run_async
@@ -34,7 +35,8 @@ ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
         consuming.consume_batches,
         consuming.consume_each,
         consuming.consume_share,
-        producing.send_unary,
+        official.send_unary,
+        official.consume_unary,
         consuming.fill_topics,
         consuming.drain_topics,
     )
@@ -43,13 +45,15 @@ ROLES: Final[dict[str, Callable[[Spec, Start], Awaitable[dict[str, Any]]]]] = {
 
 async def run_role(spec: Spec, lines: LineSource) -> None:
     """Run the role. Return its result and processor time."""
-    start = Start(lines)
+    sampler = Sampler() if spec.get("sampled") else None
+    start = Start(lines, sampler)
     try:
         result = await ROLES[spec["role"]](spec, start)
     except Exception as error:
         say({"error": cluster_error(error).to_dict()})
     else:
-        say({"result": {"cpu_s": start.cpu_s()} | result})
+        samples = {} if sampler is None else {"samples": sampler.stop()}
+        say({"result": {"cpu_s": start.cpu_s()} | samples | result})
     finally:
         start.close()
 

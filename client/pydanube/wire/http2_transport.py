@@ -75,9 +75,8 @@ class Http2Transport:
         call: Call | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                link = await self.link()
                 wait = (b"grpc-timeout", b"%dm" % max(1, min(int(timeout_s * 1000), 99_999_999)))
-                call = link.ask((*self._headers(path), wait), frame(request))
+                call = await self.ask(path, request, wait)
                 answer = await call.read()
                 if answer is None or await call.read() is not None:
                     raise Internal(f"the broker at {self._url} answered {path} with no single message")
@@ -89,6 +88,10 @@ class Http2Transport:
         finally:
             if call is not None:
                 call.cancel()
+
+    async def ask(self, path: str, request: bytes, *more: tuple[bytes, bytes]) -> Call:
+        """Start a call with its only message. `more` are additional headers."""
+        return (await self.link()).ask((*self._headers(path), *more), frame(request))
 
     async def publish(self) -> Call:
         return (await self.link()).start(self._headers(_SERVICE + "Publish"))
