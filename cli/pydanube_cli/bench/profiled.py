@@ -31,4 +31,4 @@ def sample_on_signals(path: Path) -> None:
 
 if __name__ == "__main__":
     sample_on_signals(Path(sys.argv.pop(1)))
-    sys.exit(main())
+    main()
