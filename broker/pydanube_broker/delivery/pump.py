@@ -217,12 +217,13 @@ class SubscriptionPump:
         core = self.core()
         core.grew(self.topic.commit)
         try:
-            if name not in self.attendance.names.values():  # a take-over adds no consumer
+            holder = core.members.named(name)
+            if holder is None or holder.absent:  # a take-over adds no consumer
                 self.topic.check_consumer(len(self.links))
             effects = core.join(link.consumer_id, name, self.engine.deadlines.now_ms(), terms)
         except (ConsumerBusy, LimitReached) as error:
-            holder = error.details.get("holder")
-            self.attendance.refused(Refusal(at_ms=now_ms(), name=name, code=error.code, holder=holder))
+            other = error.details.get("holder")
+            self.attendance.refused(Refusal(at_ms=now_ms(), name=name, code=error.code, holder=other))
             raise
         self._perform([effect for effect in effects if isinstance(effect, SessionEnded)])
         self.links[link.consumer_id] = link

@@ -148,6 +148,8 @@ class Sender:
     def _recall(self, core: Subscription) -> None:
         """Recall messages from one consumer for another that is idle. Called when nothing is left to send."""
         asked = core.next_recall(self._engine.deadlines.now_ms())
+        if core.look_skipped:
+            self._pump.want_tick()
         if asked is not None:
             self._links[asked.consumer_id].recall(asked.session, asked.ranges)
 

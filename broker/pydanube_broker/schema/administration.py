@@ -20,9 +20,13 @@ class SchemaAdministration:
         self._schemas = schemas
         self._registry = schemas.registry
 
-    async def subjects(self) -> Sequence[SubjectFacts]:
+    async def subject_names(self) -> Sequence[str]:
+        return self._registry.index.subject_names()
+
+    async def subjects(self, names: Sequence[str]) -> Sequence[SubjectFacts]:
         bound = self._schemas.topics_by_subject()
-        return [self._subject(record, bound) for record in self._registry.index.subjects()]
+        found = map(self._registry.index.find_subject, names)
+        return [self._subject(record, bound) for record in found if record is not None]
 
     async def subject(self, subject: str) -> SubjectFacts:
         return self._subject(self._registry.index.subject(subject), self._schemas.topics_by_subject())

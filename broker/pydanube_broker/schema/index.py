@@ -78,9 +78,12 @@ class SchemaIndex:
 
     # -- looking up ----------------------------------------------------------------------------------------------
 
+    def subject_names(self) -> list[str]:
+        return sorted(self._subjects)
+
     def subjects(self) -> list[SubjectRecord]:
         """Return the subjects, by name."""
-        return [self._subjects[name] for name in sorted(self._subjects)]
+        return [self._subjects[name] for name in self.subject_names()]
 
     def find_subject(self, subject: str) -> SubjectRecord | None:
         return self._subjects.get(subject)

@@ -106,7 +106,7 @@ class Consumer:
     __slots__ = (
         "ack_timeout_ms", "answered_at_ms", "consumer_id", "credit_bytes", "credit_messages",
         "credit_returns", "delivered", "expired", "flights", "handling", "has_answered", "in_flight", "keeps", "key_filters",
-        "max_extend_ms", "name", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "session",
+        "max_extend_ms", "name", "notes", "paused", "recall_at_ms", "refresh_at_ms", "reports", "resumed", "seat", "session",
         "single", "slot_index", "standing", "standing_since_ms", "took_at_ms", "trial_at_ms", "trials",
         "unhandled",
     )  # fmt: skip
@@ -124,6 +124,9 @@ class Consumer:
         window = terms.window_messages
         self.consumer_id = consumer_id
         self.name = name
+        self.seat = 0  # its place in the order of the consumers, ascending
+        # Shared: where it notes that its credit or the number of its messages changed. See `Takers`.
+        self.notes: set[Consumer] | None = None
         self.session = session
         self.ack_timeout_ms = ack_timeout_ms  # 0: deliveries do not expire
         self.single = terms.single
@@ -196,18 +199,25 @@ class Consumer:
             self.answered_at_ms = now_ms
             self.expired = 0
 
+    def changed(self) -> None:
+        """Note that its credit, its standing or the number of its messages changed."""
+        if self.notes is not None:
+            self.notes.add(self)
+
     def launched(self, messages: int, size_bytes: int) -> None:
         self.in_flight += messages
         self.delivered += messages
         self.credit_messages -= messages
         if self.credit_bytes is not None:
             self.credit_bytes -= size_bytes
+        self.changed()
 
     def landed(self, messages: int) -> None:
         self.in_flight -= messages
         assert self.in_flight >= 0, "more messages landed than were in flight"
         if self.credit_returns:
             self.credit_messages += messages
+        self.changed()
 
     def statistics(
         self, now_ms: int, *, active: bool, oldest_age_ms: int | None, slots: int | None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -79,7 +79,7 @@ class Holdings:
 def holdings_of(
     subscription_id: int,
     window: Window,
-    consumers: Sequence[Consumer],
+    consumers: Collection[Consumer],
     idle: Mapping[str, int],
     now_ms: int,
     *,
@@ -166,6 +166,7 @@ def go_on(window: Window, absent: Consumer, consumer: Consumer, now_ms: int) -> 
                 consumer.in_flight += flight.mask.bit_count()
                 if consumer.ack_timeout_ms:
                     window.extend(flight, flight.mask, now_ms + consumer.ack_timeout_ms)
+    consumer.changed()
     absent.in_flight = 0
     absent.flights.clear()
     if consumer.credit_returns:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 
 from pydanube_core.errors import ConsumerBusy, InvalidArgument
@@ -18,6 +19,7 @@ from pydanube_broker.subscription.effects import (
 from pydanube_broker.subscription.holdings import Holdings, go_on
 from pydanube_broker.subscription.routes.key_filters import check_key_filters
 from pydanube_broker.subscription.routes.key_slots import KeySlots
+from pydanube_broker.subscription.takers import Takers
 from pydanube_broker.subscription.terms import ANY_SESSION, ConsumerTerms
 from pydanube_broker.subscription.window import Window
 
@@ -32,7 +34,10 @@ class SubscriptionType(StrEnum):
 class Members:
     """The consumers of one subscription, by arrival. Exclusive and failover send to the first."""
 
-    __slots__ = ("_by_id", "_sessions", "_type", "_window", "consumers", "idle", "slots")
+    __slots__ = (
+        "_by_id", "_by_name", "_seated", "_seats", "_sessions", "_type", "_window", "batched", "idle", "reporting",
+        "slots", "takers",
+    )  # fmt: skip
 
     def __init__(
         self, type: SubscriptionType, window: Window, slots: KeySlots | None, sessions: Iterator[int]
@@ -40,11 +45,24 @@ class Members:
         self._type = type
         self._window = window
         self.slots = slots  # key-shared only
-        self.consumers: list[Consumer] = []
+        self.takers = Takers()  # shared only
+        self.reporting = 0  # consumers that report which messages their applications take
+        self.batched = 0  # consumers that take more than one message at a time
+        self._seated: dict[int, Consumer] = {}
+        self._seats = itertools.count()
         self._by_id: dict[int, Consumer] = {}
+        self._by_name: dict[str, Consumer] = {}
         self._sessions = sessions
         # Sessions by name of consumers that held nothing at the former owner and have not reconnected yet.
         self.idle: dict[str, int] = {}
+
+    @property
+    def consumers(self) -> Collection[Consumer]:
+        """Return the consumers in their order."""
+        return self._seated.values()
+
+    def named(self, name: str) -> Consumer | None:
+        return self._by_name.get(name)
 
     def find(self, consumer_id: int) -> Consumer | None:
         return self._by_id.get(consumer_id)
@@ -64,9 +82,9 @@ class Members:
         if self._type is SubscriptionType.EXCLUSIVE:
             for holder in [one for one in self.consumers if one.absent and one.name != name]:
                 self.leave(holder.consumer_id)  # a kept place does not outlast the join of another consumer
-        place = next((i for i, c in enumerate(self.consumers) if c.name == name), None)
-        if self._type is SubscriptionType.EXCLUSIVE and self.consumers and place is None:
-            busy = self.consumers[0].name
+        old = self.named(name)
+        if self._type is SubscriptionType.EXCLUSIVE and self.consumers and old is None:
+            busy = next(iter(self.consumers)).name
             raise ConsumerBusy(
                 f"the exclusive subscription is held by consumer {busy!r}; disconnect it, use its name to take "
                 f"over, or subscribe as failover",
@@ -74,13 +92,11 @@ class Members:
                 value=name,
                 holder=busy,
             )
-        if self.slots is not None and place is None:
+        if self.slots is not None and old is None:
             self.slots.check_room()
         effects: list[Effect] = []
         idle = self.idle.pop(name, None)
-        old: Consumer | None = None
-        if place is not None:
-            old = self.consumers.pop(place)
+        if old is not None:
             del self._by_id[old.consumer_id]
             effects.append(
                 SessionEnded(
@@ -97,11 +113,11 @@ class Members:
         )
         # A take-over keeps the place: a standby that reconnects does not go to the end of the line.
         # But in failover, a consumer that was set aside goes behind the one that took over.
-        last = place is None or (
-            old is not None and old.set_aside and self._type is SubscriptionType.FAILOVER
-        )
-        self.consumers.insert(len(self.consumers) if last or place is None else place, consumer)
-        self._by_id[consumer_id] = consumer
+        last = old is None or (old.set_aside and self._type is SubscriptionType.FAILOVER)
+        seat = None if old is None or last else old.seat
+        if old is not None:
+            self._unseat(old, replaced=not last)
+        self._seat(consumer, seat)
         if self.slots is not None:
             if old is None:
                 self.slots.add(consumer, self._window)
@@ -132,8 +148,7 @@ class Members:
                 terms=ConsumerTerms(),
             )
             seat.keeps = each.ranges
-            self.consumers.append(seat)
-            self._by_id[seat.consumer_id] = seat
+            self._seat(seat)
             if self.slots is not None:
                 self.slots.add(seat, self._window)
             seats.append(seat)
@@ -152,11 +167,38 @@ class Members:
         consumer = self._by_id.pop(consumer_id, None)
         if consumer is None:
             return
-        self.consumers.remove(consumer)
+        self._unseat(consumer)
         if self.slots is not None:
             self.slots.remove(consumer, self._window)
         self._release(consumer)
         self._window.version += 1
+
+    def to_the_end(self, consumer: Consumer) -> None:
+        """Put an attached consumer behind all others."""
+        self._unseat(consumer)
+        self._seat(consumer)
+
+    def _seat(self, consumer: Consumer, seat: int | None = None) -> None:
+        """Add a consumer, at the seat of its predecessor if given, else behind all others."""
+        consumer.seat = next(self._seats) if seat is None else seat
+        self._seated[consumer.seat] = consumer
+        self._by_id[consumer.consumer_id] = consumer
+        self._by_name[consumer.name] = consumer
+        self.batched += not consumer.single
+        self.reporting += consumer.reports
+        if self._type is SubscriptionType.SHARED:
+            consumer.notes = self.takers.changed
+            consumer.changed()
+
+    def _unseat(self, consumer: Consumer, *, replaced: bool = False) -> None:
+        """Remove a consumer. If it is replaced, the entry of its seat stays, and so the order."""
+        if not replaced:
+            del self._seated[consumer.seat]
+        del self._by_name[consumer.name]
+        self.batched -= not consumer.single
+        self.reporting -= consumer.reports
+        consumer.notes = None
+        self.takers.remove(consumer)
 
     def grant(self, consumer_id: int, messages: int, size_bytes: int) -> None:
         """Add credit to a consumer. Unknown ids are ignored.
@@ -173,6 +215,7 @@ class Members:
             consumer.credit_messages += messages
             if consumer.credit_bytes is not None:
                 consumer.credit_bytes += size_bytes
+            consumer.changed()
             if self.slots is not None and not had_credit and consumer.has_credit:
                 self.slots.recheck_held = True
 
@@ -181,12 +224,14 @@ class Members:
         consumer = self.find(consumer_id)
         if consumer is not None:
             consumer.paused = True
+            consumer.changed()
 
     def resume(self, consumer_id: int) -> None:
         """Plan for a paused consumer again. Unknown ids are ignored."""
         consumer = self.find(consumer_id)
         if consumer is not None and consumer.paused:
             consumer.paused = False
+            consumer.changed()
             if self.slots is not None and consumer.has_credit:
                 self.slots.recheck_held = True
 

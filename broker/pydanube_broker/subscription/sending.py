@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
+from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument
@@ -28,6 +28,7 @@ from pydanube_broker.subscription.routes.spreading import (
     masks_for,
     round_robin,
 )
+from pydanube_broker.subscription.takers import NO_SEAT
 from pydanube_broker.subscription.window import Window
 
 # Messages of one slice of a shared subscription: about one full batch, so that batches are seldom cut and
@@ -39,8 +40,6 @@ ROUTED_MESSAGES: Final = 8_192
 # Key-shared: messages that are read but held for their consumer. With more, slow consumers would cost fast
 # ones too much.
 HELD_MESSAGES: Final = 16_384
-
-_held_by: Final = attrgetter("in_flight")
 
 
 def _came_back_from(consumer: Consumer, chunk: Chunk, bit: int) -> bool:
@@ -75,7 +74,7 @@ class Sending:
         self.end = end
         self._span = span_messages
         self._ordered_retry = ordered_retry
-        self._turn = 0  # shared: index of the consumer whose turn is next
+        self._turn = NO_SEAT  # shared: seat of the consumer that was sent to last
         self.redelivered = 0
         self.unrouted = 0
 
@@ -121,11 +120,7 @@ class Sending:
                 return self._plan(consumer, tuple(found[0]), limit, found[1] + 1, fresh=False)
         if stop is not None:
             return None  # all unseen messages lie behind the barrier
-        if (
-            consumer.single
-            and self._type is SubscriptionType.SHARED
-            and all(c.single for c in self.members.consumers)
-        ):
+        if consumer.single and self._type is SubscriptionType.SHARED and not self.members.batched:
             return self._plan_routed(window.room(self._span), max_messages)
         end = window.foreknown.limit(window.next, self.end if end is None else end)
         room = window.room(self._span)
@@ -157,7 +152,7 @@ class Sending:
         """Plan unseen messages to spread over all consumers with credit."""
         window = self.window
         end = window.foreknown.limit(window.next, self.end)
-        takers = self._takers()
+        takers = self._takers(end - window.next)
         if not takers or window.next >= end or room < 1:
             return None
         credit = sum(c.room_messages for c in takers)
@@ -187,22 +182,25 @@ class Sending:
             fresh=fresh,
         )
 
-    def _takers(self) -> list[Consumer]:
-        """Return the consumers with credit for one routed part, the next in turn first."""
-        turns = self.members.consumers[self._turn :] + self.members.consumers[: self._turn]
-        return [c for c in turns if c.has_credit][:MAX_ROUTED]
+    def _takers(self, messages: int) -> Sequence[Consumer]:
+        """Return the consumers with credit for one routed part of so many messages, the next in turn first.
+
+        One more than messages, so that the turn goes on behind the last of them.
+        """
+        if self.members.slots is None:
+            return self.members.takers.in_turn(self._turn, min(messages + 1, MAX_ROUTED))
+        return [c for c in self.members.consumers if c.has_credit]
 
     def _share(self, consumer: Consumer) -> int:
         """Return the maximum messages of the next slice: the consumer's fair share."""
-        takers = self.members.consumers
-        if len(takers) > 1:
-            takers = [one for one in takers if one.has_credit]
-        if len(takers) < 2:
+        takers = self.members.takers
+        count = takers.count()
+        if count < 2:
             return SLICE_MESSAGES
         window = self.window
         unseen = window.foreknown.limit(window.next, self.end) - window.next
         there = window.ready + min(unseen, window.room(self._span))
-        fair = -(-(there + sum(one.in_flight for one in takers)) // len(takers))
+        fair = -(-(there + takers.in_flight) // count)
         # A consumer that holds plenty gets no small slice, because a slice costs more than its messages.
         least = 1 if consumer.in_flight < PLENTY_MESSAGES else PLENTY_MESSAGES
         return min(SLICE_MESSAGES, max(least, fair - consumer.in_flight))
@@ -213,13 +211,8 @@ class Sending:
         A message that came back goes to a consumer that did not return it and is not on trial, if there is
         one.
         """
-        consumers = self.members.consumers
-        if len(consumers) == 1:
-            return consumers[0] if consumers[0].has_credit else None
-        turns = [one for one in consumers[self._turn :] + consumers[: self._turn] if one.has_credit]
-        if again is not None:
-            turns = [one for one in turns if not _came_back_from(one, *again)] or turns
-        return min(turns, key=_held_by, default=None)
+        returned = None if again is None else partial(_came_back_from, chunk=again[0], bit=again[1])
+        return self.members.takers.least_loaded(self._turn, returned)
 
     def sent(
         self, plan: Plan, ranges: Sequence[Range], size_bytes: int, next_offset: int, now_ms: int
@@ -261,7 +254,7 @@ class Sending:
             self.redelivered += messages
         consumer.launched(messages, size_bytes)
         if self._type is SubscriptionType.SHARED:
-            self._turn = (self.members.consumers.index(consumer) + 1) % len(self.members.consumers)
+            self._turn = consumer.seat
         return True
 
     def hold(
@@ -340,7 +333,7 @@ class Sending:
             return self._routed_by_key(
                 self.members.slots, plan, ranges, next_offset, now_ms, slots, keys, sizes
             )
-        consumers = self._takers()
+        consumers = self._takers(messages)
         who, turn = round_robin(consumers, messages, sizes)
         if len(who) < messages:
             ranges = head_of(ranges, len(who))
@@ -352,7 +345,7 @@ class Sending:
             if index in who
         ]
         if who:
-            self._turn = self.members.consumers.index(consumers[turn])
+            self._turn = consumers[turn].seat - 1  # the next one is that consumer
         return selections
 
     def _routed_by_key(

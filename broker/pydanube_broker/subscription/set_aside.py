@@ -22,6 +22,7 @@ consumer gets no trial, because it is the last in the line.
 from __future__ import annotations
 
 from collections.abc import Container
+from operator import attrgetter
 from typing import Final
 
 from pydanube_broker.subscription.chunk import Chunk
@@ -35,11 +36,13 @@ from pydanube_broker.subscription.window import Window
 FIRST_TRIAL_TIMEOUTS: Final = 4
 MOST_DOUBLINGS: Final = 4
 
+_seat: Final = attrgetter("seat")
+
 
 class SettingAside:
     """Decides which consumers are set aside, and for how long."""
 
-    __slots__ = ("_members", "_not_answering", "_type", "_window", "next_trial_ms")
+    __slots__ = ("_members", "_not_answering", "_stand_in", "_type", "_window", "next_trial_ms")
 
     def __init__(self, type: SubscriptionType, members: Members, window: Window) -> None:
         self._type = type
@@ -47,7 +50,8 @@ class SettingAside:
         self._window = window
         self.next_trial_ms: int | None = None
         # Set aside or on trial. Consumers that have left stay here until the next use.
-        self._not_answering: list[Consumer] = []
+        self._not_answering: dict[Consumer, None] = {}
+        self._stand_in: Consumer | None = None  # the last consumer found that takes the messages of others
 
     def let_expire(self, silent: Container[Consumer], now_ms: int) -> list[Effect]:
         """Set aside consumers that let everything expire, if others can take their messages. O(consumers)."""
@@ -77,13 +81,14 @@ class SettingAside:
     def _set_aside(self, consumer: Consumer, now_ms: int) -> list[Effect]:
         active = self._members.active
         consumer.standing, consumer.standing_since_ms = Standing.SET_ASIDE, now_ms
-        if consumer not in self._not_answering:
-            self._not_answering.append(consumer)
+        consumer.changed()
+        self._not_answering[consumer] = None
         self._window.version += 1
         if self._type is not SubscriptionType.FAILOVER:
             doubled = FIRST_TRIAL_TIMEOUTS << min(consumer.trials, MOST_DOUBLINGS)
             consumer.trial_at_ms = now_ms + doubled * consumer.ack_timeout_ms
             consumer.trials += 1
+            self.next_trial_ms = min(self.next_trial_ms or consumer.trial_at_ms, consumer.trial_at_ms)
         self.settle(now_ms, but=consumer)
         effects: list[Effect] = []
         if self._type is not SubscriptionType.SHARED:
@@ -119,16 +124,24 @@ class SettingAside:
     def settle(self, now_ms: int, *, but: Consumer | None = None) -> None:
         """Take back consumers whose messages no other consumer takes, those set aside earliest first.
 
-        O(1) while all consumers answer.
+        O(1) while all consumers answer, and while a consumer without key filters stands in for all.
         """
-        if not self._not_answering:
+        if not self._not_answering or self._stands_in(self._stand_in):
             return
-        consumers = self._members.consumers
         aside = [one for one in self._attached() if one.set_aside and one is not but]
         for consumer in sorted(aside, key=lambda one: one.standing_since_ms or 0):
-            if not any(not one.set_aside and one.takes_all_of(consumer) for one in consumers):
+            others = self._members.consumers
+            found = next((one for one in others if not one.set_aside and one.takes_all_of(consumer)), None)
+            self._stand_in = found
+            if found is None:
                 self._take_back(consumer, Standing.ANSWERING, now_ms)
         self._next()
+
+    def _stands_in(self, one: Consumer | None) -> bool:
+        """Return whether a consumer takes the messages of any other."""
+        if one is None or one.set_aside or one.key_filters or self._members.find(one.consumer_id) is not one:
+            return False
+        return one.takes_all_of(one)
 
     def may_set_aside(self, consumer: Consumer) -> bool:
         """Return whether another consumer takes all messages this one would be sent. O(consumers)."""
@@ -148,6 +161,7 @@ class SettingAside:
         consumer.standing = standing
         consumer.standing_since_ms = None if standing is Standing.ANSWERING else now_ms
         consumer.trial_at_ms = None
+        consumer.changed()
         self._window.version += 1
         members = self._members
         if members.slots is not None:
@@ -155,8 +169,7 @@ class SettingAside:
                 members.slots.take_back(consumer, self._window)
             members.slots.recheck_held = True
         elif self._type is SubscriptionType.FAILOVER:  # it does not go before the one that took over
-            members.consumers.remove(consumer)
-            members.consumers.append(consumer)
+            members.to_the_end(consumer)
 
     def _next(self) -> None:
         times = [one.trial_at_ms for one in self._attached() if one.trial_at_ms is not None]
@@ -164,13 +177,10 @@ class SettingAside:
 
     def _attached(self) -> list[Consumer]:
         """Return the consumers that are set aside or on trial, by arrival. Forget the others."""
-        there = self._not_answering
-        self._not_answering = [
+        there = [
             one
-            for one in there
+            for one in self._not_answering
             if one.standing is not Standing.ANSWERING and self._members.find(one.consumer_id) is one
         ]
-        if len(self._not_answering) < 2:
-            return self._not_answering
-        place = {one: at for at, one in enumerate(self._members.consumers)}
-        return sorted(self._not_answering, key=place.__getitem__)
+        self._not_answering = dict.fromkeys(there)
+        return sorted(there, key=_seat)

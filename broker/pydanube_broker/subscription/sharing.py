@@ -29,9 +29,9 @@ def _idle(consumer: Consumer) -> bool:
 def next_recall(type: SubscriptionType, members: Members, now_ms: int) -> Recall | None:
     """Return the messages to recall and their consumer. None if there are none.
 
-    O(consumers), and O(messages in a buffer) for a recall.
+    O(consumers), and O(messages in a buffer) for a recall. O(1) without consumers that report.
     """
-    if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+    if type not in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED) or not members.reporting:
         return None
     consumers = members.consumers
     aside = [

@@ -80,12 +80,16 @@ from pydanube_broker.subscription.window import Reopened, Window
 
 # Messages between floor and next: several times the SDK's usual credit, and 8 KiB as one bitmap.
 DEFAULT_SPAN_MESSAGES: Final = 65_536
+# Consumers for which the next look for a recall waits 1 ms. Smaller subscriptions are looked at each time.
+LOOKED_AT_PER_MS: Final = 64
 
 
 class Subscription:
     """One subscription of one topic. The module's docstring has the contract."""
 
-    __slots__ = ("_aside", "_type", "answers", "failures", "members", "places", "sending", "window")
+    __slots__ = (
+        "_aside", "_look_ms", "_type", "answers", "failures", "look_skipped", "members", "places", "sending", "window",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -134,6 +138,8 @@ class Subscription:
         self._aside = SettingAside(type, self.members, self.window)
         self.failures = Failures(self.window, policy or FailurePolicy(), random, self._aside)
         self.answers = Answers(window, members, self._aside, self.failures)
+        self.look_skipped = False  # a recall may be due at `_look_ms`
+        self._look_ms = 0
         self.places = KeptPlaces(self.members, self.window, self._aside)
 
     @classmethod
@@ -183,9 +189,10 @@ class Subscription:
     def next_deadline_ms(self) -> int | None:
         """Return the next time at which `tick` has something to do, None if there is none."""
         due, trial, until = self.window.timers.next_ms(), self._aside.next_trial_ms, self.places.until_ms
-        if trial is None and until is None:
+        look = self._look_ms if self.look_skipped else None
+        if trial is None and until is None and look is None:
             return due
-        return min((time for time in (due, trial, until) if time is not None), default=None)
+        return min((time for time in (due, trial, until, look) if time is not None), default=None)
 
     def time_anew(self, wall_now_ms: int, now_ms: int) -> bool:
         """After a step of the wall clock, shorten the waits of delayed messages that now end earlier."""
@@ -242,10 +249,16 @@ class Subscription:
         Shared and key-shared only. Call it when `next_plan` returns None. Each consumer is recalled at most
         once per 100 ms, so polling is cheap.
         """
+        self.look_skipped = now_ms < self._look_ms
+        if self.look_skipped:
+            return None
+        # A look costs about a third of a microsecond for each consumer: at most 2 % of the time.
+        self._look_ms = now_ms + len(self.members.consumers) // LOOKED_AT_PER_MS
         return next_recall(self._type, self.members, now_ms)
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Process due timers: expire deliveries, make retries ready, submit dead letters again. O(due)."""
+        self.look_skipped = self.look_skipped and now_ms < self._look_ms
         return self.places.due(now_ms) + self.failures.tick(now_ms)
 
     # -- moving the cursor -----------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""The consumers of a shared subscription that may be sent messages, ordered by how many they hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from pydanube_broker.subscription.consumer import Consumer
+
+NO_SEAT: Final = -1  # below all seats
+
+
+class Takers:
+    """Finds the next consumer in O(log consumers), however many there are.
+
+    Consumers note themselves in `changed` when their credit or their number of messages changes. They are filed
+    anew at the next question, so changes between two questions cost little. The lists are moved in C.
+    """
+
+    __slots__ = ("_by_held", "_by_seat", "_filed", "_held", "_seats", "changed", "in_flight")
+
+    def __init__(self) -> None:
+        self.changed: set[Consumer] = set()
+        self.in_flight = 0  # messages that the consumers with credit hold
+        self._filed: dict[Consumer, int] = {}  # those with credit, and how many messages they hold
+        self._by_seat: dict[int, Consumer] = {}
+        self._seats: list[int] = []  # of all with credit, ascending
+        self._by_held: dict[int, list[int]] = {}  # their seats, ascending, by the number of messages held
+        self._held: list[int] = []  # the keys of `_by_held`, ascending
+
+    def remove(self, consumer: Consumer) -> None:
+        """Remove a consumer that left."""
+        self.changed.discard(consumer)
+        self._file(consumer, None)
+
+    def count(self) -> int:
+        """Return how many consumers have credit."""
+        self._settle()
+        return len(self._filed)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether a consumer with credit holds nothing."""
+        self._settle()
+        return bool(self._held) and not self._held[0]
+
+    def least_loaded(
+        self, after: int, passed_over: Callable[[Consumer], bool] | None = None
+    ) -> Consumer | None:
+        """Return the consumer that holds the fewest messages, or among equals the next after the seat `after`.
+
+        Those that are `passed_over` come last. O(consumers passed over).
+        """
+        self._settle()
+        first = None
+        for seat in self._in_order(after):
+            consumer = self._by_seat[seat]
+            if passed_over is None or not passed_over(consumer):
+                return consumer
+            first = first or consumer
+        return first
+
+    def in_turn(self, after: int, most: int) -> list[Consumer]:
+        """Return up to `most` consumers with credit, the next after the seat `after` first."""
+        self._settle()
+        at = bisect_right(self._seats, after)
+        seats = self._seats[at : at + most]
+        seats += self._seats[: min(at, most - len(seats))]
+        return [self._by_seat[seat] for seat in seats]
+
+    def _in_order(self, after: int) -> Iterator[int]:
+        for held in self._held:
+            seats = self._by_held[held]
+            at = bisect_right(seats, after)
+            for number in range(at, at + len(seats)):
+                yield seats[number % len(seats)]
+
+    def _settle(self) -> None:
+        for consumer in self.changed:
+            self._file(consumer, consumer.in_flight if consumer.has_credit else None)
+        self.changed.clear()
+
+    def _file(self, consumer: Consumer, held: int | None) -> None:
+        before = self._filed.get(consumer)
+        if before == held:
+            return
+        seat = consumer.seat
+        if before is None:
+            insort(self._seats, seat)
+            self._by_seat[seat] = consumer
+        else:
+            self.in_flight -= before
+            seats = self._by_held[before]
+            del seats[bisect_left(seats, seat)]
+            if not seats:
+                del self._by_held[before]
+                del self._held[bisect_left(self._held, before)]
+        if held is None:
+            del self._filed[consumer], self._by_seat[seat]
+            del self._seats[bisect_left(self._seats, seat)]
+            return
+        self.in_flight += held
+        self._filed[consumer] = held
+        if held not in self._by_held:
+            self._by_held[held] = []
+            insort(self._held, held)
+        insort(self._by_held[held], seat)
