@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field
@@ -53,14 +53,14 @@ ScopeArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredGrants:
     roles: dict[str, Role]
     bindings: dict[str, Binding]
     tokens: dict[str, TokenRecord]
     revocations: dict[str, Revocation]
 
-    @property
+    @cached_property
     def grants(self) -> Grants:
         return Grants.of(self.roles.values(), self.bindings.values())
 
@@ -195,7 +195,7 @@ def ceiling(
 
 def check_owner(context: Context, stored: StoredGrants, principal: Principal) -> None:
     """Check that the caller has every permission of a token's principal."""
-    grants = stored.grants  # computed at each access
+    grants = stored.grants
     given = {
         (role, binding.scope, binding.resource): None
         for binding in grants.by_principal.get(principal, ())

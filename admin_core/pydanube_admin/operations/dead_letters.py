@@ -116,7 +116,8 @@ def _letter(message: MessageFacts) -> Letter:
     )
 
 
-async def _letters(context: Context, topic: Topic, subscription: str) -> Letters:
+async def _letters(context: Context, topic: Topic, subscription: str, *, first: int = 0) -> Letters:
+    """Return the letters from the offset `first` of the dead-letter topic. Later copies decide their states."""
     facts = await subscription_facts(context, topic.own.topic, subscription)
     policy = await context.port.failure_policy(topic.own.topic, subscription)
     target = str(policy["dead_letter_topic"] or f"{topic.own.topic}-dlq-{subscription}")
@@ -130,7 +131,7 @@ async def _letters(context: Context, topic: Topic, subscription: str) -> Letters
         own, parts = None, []  # there is no letter yet
     dead: list[TopicFacts] = parts or ([] if own is None else [own])
     for log in dead:
-        at = log.start_offset
+        at = min(max(log.start_offset, first), log.next_offset)
         while at < log.next_offset and left > 0:
             chunk = await context.port.read_messages(
                 log.topic, start=at, end=log.next_offset, max_messages=min(CHUNK, left), max_bytes=CHUNK_BYTES
@@ -406,9 +407,11 @@ class _Choice:
 
 async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequest) -> _Choice:
     """Choose letters by the request or by its plan, and compare the originals with them."""
-    choice = _Choice(letters=await _letters(context, topic, request.subscription), planned=context.pinned)
-    letters = choice.letters
     wanted = None if request.offsets is None else ranges_of_text(request.offsets)
+    first = min((start for start, _ in wanted or ()), default=0)
+    found = await _letters(context, topic, request.subscription, first=first)
+    choice = _Choice(letters=found, planned=context.pinned)
+    letters = choice.letters
     if wanted is not None:
         there = {letter.offset for letter in letters.found}
         missing = [start for start, end in wanted if end == start + 1 and start not in there]

@@ -108,8 +108,7 @@ class ChangedTopicSchema(TopicSchemaResult, Change):
 
 async def forecast_register(context: Context, request: RegisterSchemaRequest) -> Forecast:
     """Forecast a registration: the next version, if it is compatible. The differences are those of `schemas.check`."""
-    subjects = {facts.subject: facts for facts in await context.port.schemas.subjects()}
-    known = subjects.get(request.subject)
+    known = next(iter(await context.port.schemas.subjects([request.subject])), None)
     latest = None if known is None or known.latest is None else known.latest.version
     after: dict[str, Any] = {"schema_type": request.schema_type}
     if known is not None:

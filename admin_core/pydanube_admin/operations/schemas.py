@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -15,7 +15,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import Effect, Page, Request, Result, SortedListRequest, TopicRequest
 from pydanube_admin.engine.operation import operation
-from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.paging import Listing, glob, page_of
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.topics import find_topic
 
@@ -172,12 +172,14 @@ class TopicSchemaResult(Result):
 )
 async def list_subjects(context: Context, request: SortedListRequest) -> Page[SubjectItem]:
     matches = glob(request.filter)
-    found = seen(
-        context, [facts for facts in await context.port.schemas.subjects() if matches(facts.subject)]
+
+    async def items(names: Sequence[str]) -> list[SubjectItem]:
+        return [_item(facts) for facts in seen(context, await context.port.schemas.subjects(names))]
+
+    listing = Listing(
+        context, SubjectItem, items, lambda name: (name,), key=lambda name: (name,), request=request
     )
-    return await page_of(
-        context, SubjectItem, found, _item, key=lambda facts: (facts.subject,), request=request
-    )
+    return await listing.page(name for name in await context.port.schemas.subject_names() if matches(name))
 
 
 def seen(context: Context, subjects: Iterable[SubjectFacts]) -> list[SubjectFacts]:

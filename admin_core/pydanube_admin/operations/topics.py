@@ -6,6 +6,7 @@ as they are, one a partition.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from pydanube_admin.operations.namespaces import no_namespace
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
 LATELY_MS: Final = 86_400_000  # a topic that was written or read within a day is in use
+PARTS_A_TURN: Final = 200  # partitions whose subscriptions are read in one turn of the loop
 MOST_REASONS: Final = 20
 
 
@@ -283,6 +285,7 @@ def _item(topic: Topic) -> TopicItem:
 )
 async def describe_topic(context: Context, request: TopicRequest) -> TopicDescription:
     topic = await find_topic(context, request.topic)
+    await asyncio.sleep(0)  # each step over all partitions is a turn of its own
     own = topic.own
     split = PARTITIONED if own.partitions else None
     uncopied = split or ("not_copied" if own.stored_until is None else None)
@@ -339,7 +342,9 @@ async def _in_use_because(context: Context, topic: Topic) -> list[str]:
         found.append(f"written {format_time(written_ms)}")
     unread: Counter[str] = Counter()
     read_ms: dict[str, int] = {}
-    for log in topic.logs:
+    for number, log in enumerate(topic.logs, 1):
+        if not number % PARTS_A_TURN:
+            await asyncio.sleep(0)
         with suppress(TopicNotFound):  # it went just now
             for each in await context.port.subscriptions(log.topic, None):
                 unread[each.subscription] += each.state.lag_messages

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from pydanube_core.security.identity import Maker
@@ -18,6 +19,8 @@ TOKENS: Final = "security/tokens/"
 REVOCATIONS: Final = "security/revocations/"
 LET_IN: Final = "security/let_in/"  # callers let in while the broker was stopped, until the audit has them
 VERSION: Final = "security/version"  # another value with every change
+# Records that stay decoded: all roles and bindings of a large cluster, since each change of one reads all.
+MOST_DECODED: Final = 16_384
 _TOKEN_FIELDS: Final = frozenset(
     {
         "token_id", "name", "principal", "principal_type", "sha256", "created_ms", "until_ms", "used_ms", "makers",
@@ -69,6 +72,7 @@ def encode_role(role: Role) -> bytes:
     return _encoded({"name": role.name, "permissions": list(role.permissions)})
 
 
+@lru_cache(MOST_DECODED)
 def decode_role(data: bytes) -> Role:
     found = json.loads(data)
     return Role(name=found["name"], permissions=tuple(found["permissions"]))
@@ -83,6 +87,7 @@ def encode_binding(binding: Binding) -> bytes:
     )  # fmt: skip
 
 
+@lru_cache(MOST_DECODED)
 def decode_binding(data: bytes) -> Binding:
     found = json.loads(data)
     return Binding(
@@ -110,6 +115,7 @@ def encode_token(token: TokenRecord) -> bytes:
     )  # fmt: skip
 
 
+@lru_cache(MOST_DECODED)
 def decode_token(data: bytes) -> TokenRecord:
     found = json.loads(data)
     return TokenRecord(
@@ -143,6 +149,7 @@ def encode_revocation(revocation: Revocation) -> bytes:
     )
 
 
+@lru_cache(MOST_DECODED)
 def decode_revocation(data: bytes) -> Revocation:
     found = json.loads(data)
     return Revocation(
