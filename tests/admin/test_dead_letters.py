@@ -260,3 +260,5 @@ async def test_what_one_call_does_not_reach_is_told(
     assert (await cluster("dead_letters.list", **LETTERS))["left"] == 3
     some = await cluster("dead_letters.replay", **LETTERS, offsets="0-1")
     assert (some["messages"], some["left"]) == (2, 3)
+    beyond = await cluster("dead_letters.replay", **LETTERS, offsets="5")
+    assert (beyond["messages"], beyond["left"]) == (1, 0)
