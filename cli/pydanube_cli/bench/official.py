@@ -15,10 +15,9 @@ from pydanube.wire.http2_transport import Http2Transport
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.services import CONSUMER_SERVICE, PRODUCER_SERVICE
 
-from pydanube_cli.bench.consuming import QUIET_S
 from pydanube_cli.bench.payloads import Checker, make_payloads, percentiles_ms, producer_of
 from pydanube_cli.bench.producing import WARM_UP_PRODUCER
-from pydanube_cli.bench.role import Spec, Start, open_client, open_producer
+from pydanube_cli.bench.role import QUIET_S, Spec, Start, open_client, open_producer
 
 
 def full_name(spec: Spec) -> str:
