@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -87,10 +87,15 @@ def test_what_is_older_than_two_minutes_is_forgotten(seed: int) -> None:
         assert total == sum(count for time_ms, count in happened if time_ms >= now_ms - covered_s * 1000)
 
 
-def test_a_consumer_costs_half_a_kilobyte() -> None:
-    handling = Handling(0)
-    for now_ms in (0, MINUTE_MS):
-        handling.acknowledged(1, 10, now_ms)
-    recent = handling._recent
-    parts = [handling, recent, recent._now, recent._before]
-    assert sum(map(sys.getsizeof, parts)) < 800
+def test_a_thousand_consumers_cost_less_than_a_megabyte() -> None:
+    tracemalloc.start()
+    try:
+        made = [Handling(0) for _ in range(1_000)]
+        for handling in made:
+            for now_ms in (0, MINUTE_MS):
+                handling.acknowledged(1, 10, now_ms)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(made) == 1_000
+    assert taken < 1_000_000
