@@ -83,12 +83,12 @@ from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
 from pydanube_broker.topics.topic import CLOCK, earliest_ms
-from pydanube_broker.wall_clock import WitnessKind
 
 log = logging.getLogger("pydanube.broker")
 
 OpsHandler = Callable[[bytes], Awaitable[bytes]]
 MAINTENANCE_S: Final = 5.0
+OFFSET_STEP_MS: Final = 10_000  # what a time service corrects gradually is kept in such steps
 GRACE_SLACK_MS: Final = 60_000  # a grace that ends even later was begun by a clock that ran ahead
 UNDO_SLACK_MS: Final = 10_000  # an undo that was accepted in time has begun by then
 _LEAVE_S: Final = 3.0  # maximum that a stop waits for the store
@@ -322,7 +322,7 @@ class Broker(BrokerParts):
         await self.official.load(self.registry.topics, self.registry.catalog)
         await self.registry.check_journal()
         newest_ms = max((state.append_time_ms for state in self.hub.states.values()), default=0)
-        CLOCK.witness("the newest message of the journal", newest_ms, kind=WitnessKind.PAST)
+        CLOCK.started(newest_ms, before_ms=self.data_dir.clock_offset_ms())
         self.data_dir.upgraded()
         await self._attach_chain(store)
         stack.push_async_callback(self._stop_tasks)
@@ -564,7 +564,7 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes. Errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self._keep_list_changes_within, self._time_delays_anew, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self._keep_list_changes_within, self._time_delays_anew, self._keep_clock_offset, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored, self.levels.look_whether_needed,
         )  # fmt: skip
@@ -595,6 +595,13 @@ class Broker(BrokerParts):
             for pump in list(topic.subscriptions.values()):
                 if isinstance(pump, SubscriptionPump):
                     pump.time_anew(now)
+
+    async def _keep_clock_offset(self) -> None:
+        """Keep the clock's place for the next start in this boot, as long as no witness disagrees with it."""
+        offset_ms, kept_ms = CLOCK.offset_ms, self.data_dir.clock_offset_ms()
+        if offset_ms is not None and (kept_ms is None or abs(offset_ms - kept_ms) > OFFSET_STEP_MS):
+            with contextlib.suppress(OSError):  # a full disk: tried again
+                await anyio.to_thread.run_sync(self.data_dir.keep_clock_offset_ms, offset_ms)
 
     async def _look_at_certificates(self) -> None:
         if self.tls is not None:

@@ -5,9 +5,14 @@ the system's clock immediately. For `HOLD_MS` its time advances with the machine
 clock only if the difference persists. A short error has no effect, and a correction takes effect after 30 s. Small
 differences, such as those of NTP, are followed immediately. Timeouts within the process use the loop's time instead.
 
-A clock that was wrong from the start is detected by witnesses: other brokers, the object store, the newest append time.
-The broker deletes by age only data that are old enough by all witnesses (`earliest_ms`). A time counts as in the future only
-if it is later than the time of all witnesses (`latest_ms`).
+A clock that was wrong from the start is detected by witnesses: other brokers, the object store, the newest append time, and
+this clock before it stepped or before the start, carried on by the machine's counter. The broker deletes by age only data
+that are old enough by all witnesses (`earliest_ms`). A time counts as in the future only if it is later than the time of all
+witnesses (`latest_ms`).
+
+If another broker or the store agrees with the clock, its own past does not count. Without such a witness a step is believed
+after `BEFORE_MS`. A start long after the newest message, in another boot of the machine, looks like a clock that is ahead. It
+deletes nothing by age that is newer than this message, until a witness is heard or for `START_MS`.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ HOLD_MS: Final = 30_000
 _SHOWN_MS: Final = 600_000  # a step is listed in `reasons` for this long
 APART_MS: Final = 60_000  # smaller differences from a witness are ignored, as delays of messages
 HEARD_MS: Final = 3_600_000  # another broker counts as a witness for this long after its last message
+BEFORE_MS: Final = 86_400_000  # a day for an operator to see the finding and to set the clock
+START_MS: Final = 600_000  # brokers and object stores that can be reached are heard by then
 _WITNESSES: Final = 256  # maximum of witnesses. The one with the oldest message is replaced
 APPEND_TOLERANCE_MS: Final = 10_000
 
@@ -47,6 +54,13 @@ class WitnessKind(Enum):
     BROKER = "broker"  # another broker of the cluster
     STORE = "store"  # the object store, read at the start
     PAST = "past"  # a past time: this clock may be ahead of it, but not behind
+    BEFORE = "before"  # this clock in the past, carried on by the machine's counter
+
+
+_COUNTS_MS: Final = {WitnessKind.BROKER: HEARD_MS, WitnessKind.BEFORE: BEFORE_MS}
+_BEFORE_STEP: Final = "this clock before it stepped"
+_BEFORE_START: Final = "this clock before the start"
+_NEWEST_MESSAGE: Final = "the newest message of the journal"
 
 
 class _Witness(NamedTuple):
@@ -73,6 +87,7 @@ class WallClock:
         self.adopted = 0  # steps that were followed
         self.last_step_ms = 0  # positive if forward
         self._witnesses: dict[str, _Witness] = {}
+        self._unsettled_until_ms = -1  # counter value at the end of a start's wait for witnesses
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970, without the steps of the machine's clock."""
@@ -89,6 +104,8 @@ class WallClock:
             self.last_step_ms = difference
             log.warning("clock_stepped", extra={"by_s": round(difference / 1000, 1)})
         elif counter - self._step_since_ms >= HOLD_MS:
+            if not any(one.kind is WitnessKind.BEFORE for _, one, _ in self._heard(counter, counter)):
+                self.witness(_BEFORE_STEP, counter + self._offset_ms, kind=WitnessKind.BEFORE)
             self._offset_ms += difference
             self._step_since_ms = None
             self.adopted += 1
@@ -103,10 +120,38 @@ class WallClock:
             del self._witnesses[next(iter(self._witnesses))]
         self._witnesses[name] = _Witness(their_ms - counter, counter, kind)
 
-    def apart_ms(self) -> tuple[int, int]:
-        """Return how far this clock is ahead of the slowest witness and behind the fastest one. 0 within a minute."""
+    def started(self, newest_ms: int, *, before_ms: int | None) -> None:
+        """Begin with the witnesses of a start, before anything is deleted.
+
+        Args:
+            newest_ms: append time of the newest message, 0 if there is none.
+            before_ms: `offset_ms` of an earlier start in the same boot, None if unknown.
+        """
+        counter = self._counter_ms()
+        for name in (_BEFORE_STEP, _BEFORE_START, _NEWEST_MESSAGE):
+            self._witnesses.pop(name, None)
+        self._unsettled_until_ms = -1
+        if before_ms is not None:
+            self.witness(_BEFORE_START, counter + before_ms, kind=WitnessKind.BEFORE)
+        if newest_ms > 0:
+            self.witness(_NEWEST_MESSAGE, newest_ms, kind=WitnessKind.PAST)
+            if self.now_ms() - newest_ms > APART_MS:
+                self._unsettled_until_ms = counter + START_MS
+
+    @property
+    def offset_ms(self) -> int | None:
+        """Return this clock minus the machine's counter, for a later start. None while a witness disagrees."""
+        self.now_ms()
+        return None if self._step_since_ms is not None or self.apart_most() else self._offset_ms
+
+    def apart_ms(self, *, at_start: bool = True) -> tuple[int, int]:
+        """Return how far this clock is ahead of the slowest witness and behind the fastest one. 0 within a minute.
+
+        Args:
+            at_start: whether the newest message counts as a slow clock until another witness is heard.
+        """
         ahead = behind = 0
-        for _, difference in self._differences():
+        for _, difference in self._differences(at_start=at_start):
             ahead, behind = max(ahead, difference), max(behind, -difference)
         return ahead, behind
 
@@ -118,15 +163,31 @@ class WallClock:
         """Return the time by this clock or its fastest witness, for checks whether a time is in the future."""
         return self.now_ms() + self.apart_ms()[1]
 
-    def _differences(self) -> Iterator[tuple[str, int]]:
+    def _differences(self, *, at_start: bool = False) -> Iterator[tuple[str, int]]:
         """Yield each witness that disagrees, with this clock's time minus its own."""
-        counter, now = self._counter_ms(), self.now_ms()
-        for name, one in self._witnesses.items():
-            if one.kind is WitnessKind.BROKER and counter - one.heard_ms > HEARD_MS:
-                continue
-            difference = now - counter - one.offset_ms
-            if difference < -APART_MS or (difference > APART_MS and one.kind is not WitnessKind.PAST):
+        counter = self._counter_ms()
+        heard = self._heard(counter, self.now_ms())
+        if not heard:
+            return
+        confirmed = any(
+            one.kind in (WitnessKind.BROKER, WitnessKind.STORE) and abs(difference) <= APART_MS
+            for _, one, difference in heard
+        )
+        unsettled = at_start and counter < self._unsettled_until_ms
+        unsettled = unsettled and all(one.kind is WitnessKind.PAST for _, one, _ in heard)
+        for name, one, difference in heard:
+            counts = difference < -APART_MS or unsettled or one.kind is not WitnessKind.PAST
+            counts = counts and not (confirmed and one.kind is WitnessKind.BEFORE)
+            if counts and abs(difference) > APART_MS:
                 yield name, difference
+
+    def _heard(self, counter: int, now: int) -> list[tuple[str, _Witness, int]]:
+        """Return the witnesses that still count, each with `now` minus its time."""
+        return [
+            (name, one, now - counter - one.offset_ms)
+            for name, one in self._witnesses.items()
+            if counter - one.heard_ms <= _COUNTS_MS.get(one.kind, counter)
+        ]
 
     def apart_most(self) -> tuple[str, int] | None:
         """Return the witness that disagrees most, and the milliseconds that this clock is ahead of it, or None."""

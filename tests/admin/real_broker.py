@@ -17,6 +17,7 @@ from pydanube_broker.rpc.caller import call_metadata
 from pydanube_broker.settings.load import load_settings
 from pydanube_broker.settings.sections import MEMORY_DIR
 from pydanube_broker.topics.stored_messages import append_durably
+from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, Overloaded
 from pydanube_core.names import TopicName
 
@@ -115,7 +116,7 @@ async def administered(
     free = {f"server.{name}": 0 for name in ("grpc_port", "admin_port", "metrics_port")}
     small = {"journal.segment_bytes": SMALL_SEGMENT_BYTES}
     loaded = load_settings(None, {}, {"data.dir": str(data_dir), **free, **small, **settings})
-    core = AdminCore(options=options)
+    core = AdminCore(options=options, now_ms=now_ms)  # as the composition of a broker's process does
     methods = compat_methods(core, call_metadata)
     async with Broker(loaded, ops=core.serve_call, administration=methods) as broker:
         core.attach(broker.port)

@@ -259,7 +259,7 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
             value=call_id,
             undone_by=record.undone_by,
         ).followed_by(look)
-    if context.now_ms() >= record.undo_until_ms:
+    if context.now_ms() - context.port.clock_apart_ms()[0] >= record.undo_until_ms:
         raise PlanExpired(
             f"the change {call_id} could be undone until {format_time(record.undo_until_ms)}",
             field="call_id",

@@ -123,7 +123,7 @@ class Sender:
                     self._columns,
                     now_ms(),
                     self._engine.deadlines.now_ms(),
-                    ahead_ms=CLOCK.apart_ms()[0],
+                    ahead_ms=CLOCK.apart_ms(at_start=False)[0],
                 )
                 if found is None:
                     self._engine.dropped[self._topic.name, "ttl"] += outlived

@@ -1,7 +1,8 @@
 """The data directory: its lock, its format and its broker id.
 
 `format.json` has the format version, `broker-id` the identity that survives restarts. `LOCK` is held with an exclusive
-lock for as long as the broker lives (a lone broker's lease), and has its process id.
+lock for as long as the broker lives (a lone broker's lease), and has its process id. `clock.json` has the wall clock of
+one boot of the machine, as its distance from the time since that boot, so that a start finds out if the clock was set.
 
 Formats: 1, the first. 2, producer sessions have tokens, and the beginning of a journal segment may be in a file of its
 own.
@@ -23,6 +24,7 @@ from typing import Final, Self
 
 from pydanube_core.errors import DataDirForeign, DataDirLocked, DiskFull, FormatTooNew, InvalidArgument
 from pydanube_storage.folders import own_folder, sync_folder
+from pydanube_storage.metadata.clock import boot_id
 
 if sys.platform != "win32":
     import fcntl
@@ -53,6 +55,7 @@ class DataDir:
         self._upgrade = upgrade
         self.path = own_folder(_MEMORY_PREFIX, _memory_root()) if path is None else path.absolute()
         self.broker_id = 0
+        self._clock: tuple[str, int] | None = None  # boot, and offset as kept
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -62,6 +65,7 @@ class DataDir:
             self._take_lock()
             self._write_format()
             self.broker_id = self._read_broker_id()
+            self._clock = self._read_clock()
             _make_synced(self.path / "journal")
             _make_synced(self.path / "objects")
         except OSError as error:
@@ -139,6 +143,23 @@ class DataDir:
         with contextlib.suppress(OSError):  # a full disk: the lock counts, the number is for operators
             os.pwrite(self._lock, text, 0)  # over the old one, which has the room already
             os.ftruncate(self._lock, len(text))
+
+    def clock_offset_ms(self) -> int | None:
+        """Return the wall clock minus the machine's counter, as kept. None if nothing was kept in this boot."""
+        return None if self._clock is None or self._clock[0] != boot_id() else self._clock[1]
+
+    def keep_clock_offset_ms(self, offset_ms: int) -> None:
+        """Keep the offset for the next start. Raises `OSError`."""
+        if boot := boot_id():
+            write_synced(self.path / "clock.json", json.dumps({"boot": boot, "offset_ms": offset_ms}) + "\n")
+            self._clock = boot, offset_ms
+
+    def _read_clock(self) -> tuple[str, int] | None:
+        try:
+            found = json.loads((self.path / "clock.json").read_text())
+            return str(found["boot"]), int(found["offset_ms"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # a hint: without it, a start has one witness less
 
     def _read_broker_id(self) -> int:
         file = self.path / "broker-id"
