@@ -74,6 +74,7 @@ class ClusterError(Exception):
     """
 
     code: ClassVar[str] = "INTERNAL"
+    _status: GrpcStatus | None = None  # instead of the code's, for one face
 
     def __init_subclass__(
         cls, *, grpc: GrpcStatus | None = None, exit: int = 1, code: str | None = None
@@ -119,7 +120,12 @@ class ClusterError(Exception):
     @property
     def grpc_status(self) -> GrpcStatus:
         """The status a gRPC call ends with."""
-        return CODES[self.code].grpc
+        return CODES[self.code].grpc if self._status is None else self._status
+
+    def with_status(self, status: GrpcStatus) -> Self:
+        """Let a gRPC call end with another status, where clients act on it. Return the error."""
+        self._status = status
+        return self
 
     @property
     def exit_code(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from pydanube import connect
 from pydanube_admin.engine.context import AdminOptions
 from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.generated import danube_schema_pb2 as schema_pb
@@ -262,6 +263,15 @@ async def test_subscriptions_and_their_failure_policy(tool: Tool) -> None:
     assert found.failure_policy.poison_policy == pb.SubscriptionPoisonPolicy.Drop
     window = pb.GetSubscriptionDispatchConfigRequest(topic="/default/logs", subscription="billing")
     assert not (await tool("TopicAdmin/GetSubscriptionDispatchConfig", window)).HasField("dispatch_config")
+    unsubscribe = pb.SubscriptionRequest(topic="/default/logs", subscription="billing")
+    async with (
+        connect(tool.cluster.broker.broker_url) as client,
+        client.consumer("logs", "billing", type="key-shared"),
+    ):
+        status, text = await tool.refused("TopicAdmin/Unsubscribe", unsubscribe)
+        assert (status, text.split(":")[0]) == ("FAILED_PRECONDITION", "CONSUMER_BUSY"), (
+            "not a matter of rights"
+        )
     assert (
         await tool(
             "TopicAdmin/Unsubscribe", pb.SubscriptionRequest(topic="/default/logs", subscription="billing")

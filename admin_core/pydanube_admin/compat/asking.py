@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError, Overloaded
+from pydanube_core.errors import ClusterError, ConsumerBusy, GrpcStatus, Overloaded
 from pydanube_core.grpc_wire import SDK_AGENT
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import Identity, current_identity
@@ -87,6 +87,9 @@ class Asking:
         outcome = await self._core.call(
             operation, arguments or {}, principal=principal, face=COMPAT, one_step=True
         )
+        if isinstance(outcome, ConsumerBusy):
+            # Its status PERMISSION_DENIED is for the data port, where official clients act on it
+            raise outcome.with_status(GrpcStatus.FAILED_PRECONDITION)
         if isinstance(outcome, ClusterError):
             raise outcome
         return outcome.model_dump(mode="json", by_alias=True)

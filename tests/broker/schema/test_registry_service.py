@@ -357,7 +357,7 @@ async def test_payloads_are_held_against_the_version_each_names(
         (b"\x02", {}, "SCHEMA_MISMATCH"),
     ):
         code, text = await status_of(send(payload, **fields))
-        assert (code, why in text) == (STATUS.INVALID_ARGUMENT, True), text
+        assert (code, text.split(":")[0]) == (STATUS.INVALID_ARGUMENT, why), "one code, in front"
     assert broker.registry.topics[0].commit == 3
     failures = broker.registry.schemas.counters.failures
     assert failures["/default/t", "missing_schema_id"] == 1

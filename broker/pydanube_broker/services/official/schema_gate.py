@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from pydanube_core.batch.nulls import is_null
-from pydanube_core.errors import InvalidArgument, SchemaMismatch, SchemaNotFound
+from pydanube_core.errors import GrpcStatus, SchemaMismatch, SchemaNotFound
 from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.schema.topic_schemas import TopicSchemas
@@ -45,7 +45,7 @@ class SchemaGate:
     def check(self, topic: Topic, message: SentMessage) -> Awaitable[None] | None:
         """Check a message by the topic's policy. If that takes longer, return an awaitable that completes the check.
 
-        Raises `InvalidArgument`, `PayloadInvalid`: both INVALID_ARGUMENT, which every official client treats as final.
+        Raises `SchemaMismatch`, `PayloadInvalid`: both with INVALID_ARGUMENT, which every official client treats as final.
         """
         guard = topic.schema
         if guard is None:
@@ -56,7 +56,8 @@ class SchemaGate:
         except SchemaMismatch as error:
             # FAILED_PRECONDITION puts Java into an endless loop without delay
             # (docs/research/data-plane.md#102-unary-reactions).
-            raise InvalidArgument(f"{error.code}: {error.message}", **error.details) from error
+            error.with_status(GrpcStatus.INVALID_ARGUMENT)
+            raise
         return None if done else guard.check_payload(schema_id, version, payload)
 
 
