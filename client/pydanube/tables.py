@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
-from pydanube_core.errors import InvalidArgument, MissingExtra, ObjectMissing, TopicNotFound
+from pydanube_core.errors import InvalidArgument, MissingExtra, ObjectMissing
 from pydanube_core.extras import install_command
 
 from pydanube.addresses import DEFAULT_BROKER_URL, admin_address
@@ -332,7 +332,7 @@ class TopicShard:
                     yield batch
                     at = batch.column("offset")[-1].as_py() + 1
             except ObjectMissing:  # merged into another, or deleted by retention
-                yield from self._elsewhere(wanted.topic, wanted.shown, at, wanted.end, names)
+                yield from self._elsewhere(wanted, at, names)
         if self.tail is not None:
             yield from self._live(self.tail, names)
 
@@ -340,48 +340,33 @@ class TopicShard:
         from pydanube_storage.topics.reading import read_tail
 
         assert self.query.broker is not None
-        first = None
-        for batch in read_tail(self.query.broker, tail, self.times, names):
-            if first is None and (first := batch.column("offset")[0].as_py()) > tail.start:
-                self._there(tail.topic, tail.shown, tail.start)
-            yield batch
-        if first is None:
-            self._there(tail.topic, tail.shown, tail.start)
+        known = dict(self.topic_ids).get(tail.shown)
+        yield from read_tail(self.query.broker, tail, self.times, names, topic_id=known)
 
-    def _elsewhere(self, topic: str, shown: str, start: int, end: int, names: Sequence[str]) -> Iterator[Any]:
-        """Read offsets from where they are now."""
-        from pydanube_storage.topics.extent import pinned_slices, tails_of, within
-        from pydanube_storage.topics.reading import read_slices, read_tail
+    def _elsewhere(self, wanted: Slice, start: int, names: Sequence[str]) -> Iterator[Any]:
+        """Read the offsets of a slice from `start` on from where they are now."""
+        from pydanube_storage.topics.extent import check_covered, pinned_slices, tails_of, within
+        from pydanube_storage.topics.reading import read_slices
 
-        found, store = self._there(topic, shown, start)
-        now = within(found, start, end)
+        found, store = self._there(wanted, start)
+        now = within(found, start, wanted.end)
+        check_covered(now, live=self.query.broker is not None)
         for slices, _ in pinned_slices(now, SHARD_BYTES):
             assert store is not None
             yield from read_slices(store, slices, self.times, names)
         if self.query.broker is not None:
             for tail in tails_of([now], messages=_TAIL_MESSAGES):
-                yield from read_tail(self.query.broker, tail, self.times, names)
+                yield from self._live(tail, names)
 
-    def _there(self, topic: str, shown: str, start: int) -> tuple[Extent, StoreOptions | None]:
-        """Return where a concrete topic is now. Raises `TopicNotFound`, `InvalidArgument`: offsets from `start` on are gone."""
-        from pydanube_storage.topics.located import locate
+    def _there(self, wanted: Slice, start: int) -> tuple[Extent, StoreOptions | None]:
+        """Return where the topic of a slice is now.
 
-        located = locate(replace(self.query, topics=(shown,)))
-        known = dict(self.topic_ids).get(shown)
-        if known is not None and located.topic_ids.get(shown, known) != known:
-            raise TopicNotFound(
-                f"{shown} was deleted after the scan, and another topic has its name: scan again",
-                field="topic",
-                value=shown,
-            )
-        extent = next((each for each in located.extents if each.topic == topic), None)
-        if extent is None:
-            raise TopicNotFound(f"{topic} was deleted after the scan", field="topic", value=topic)
-        if extent.start > start:
-            raise InvalidArgument(
-                f"{topic}: retention has deleted offsets {start} to {extent.start - 1} after the scan; scan again",
-                field="start",
-                value=start,
-                start_offset=extent.start,
-            )
-        return extent, located.store
+        Raises `TopicNotFound`, `InvalidArgument`: offsets from `start` on are gone.
+        """
+        from pydanube_storage.topics.located import check_there, locate
+
+        located = locate(replace(self.query, topics=(wanted.shown,)))
+        known = dict(self.topic_ids).get(wanted.shown)
+        starts = {each.topic: each.start for each in located.extents}
+        check_there(wanted, start, starts, known, located.topic_ids.get(wanted.shown))
+        return next(each for each in located.extents if each.topic == wanted.topic), located.store

@@ -14,8 +14,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from pydanube import InvalidArgument, TopicNotFound, read_shards, read_table, scan_table
+from pydanube import InvalidArgument, ObjectMissing, TopicNotFound, read_shards, read_table, scan_table
 from pydanube.sync import connect
+from pydanube.table_broker import TableBroker
+from pydanube_storage.topics import located
 
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.waiting import wait_until
@@ -191,6 +193,66 @@ def test_what_is_gone_since_the_scan_is_named(broker: BrokerProcess, cold: bool)
         client.admin.topics.plan_delete(topic).apply()
         with pytest.raises(TopicNotFound):
             shard.read()
+
+
+def test_what_is_deleted_while_it_is_read_is_named(broker: BrokerProcess) -> None:
+    with connect(broker.url) as client:
+        with client.producer("passing") as producer:
+            for _ in range(5):
+                producer.send_many([bytes(1000)] * 10_000)
+        rows = iter(scan_table("passing", broker=broker.url, columns=["offset"]).to_reader())
+        read = next(rows).num_rows
+        client.admin.topics.plan_truncate("passing", before="offset:45000").apply()
+        with pytest.raises(InvalidArgument, match=r"retention has deleted offsets \d+ to 44999") as gone:
+            read += sum(batch.num_rows for batch in rows)
+    assert read <= gone.value.details["value"] < 45_000
+
+
+def test_a_topic_that_was_made_again_is_not_taken_for_the_one_of_the_scan(broker: BrokerProcess) -> None:
+    fill(broker, "again", 0, 10, cold=False)
+    (shard,) = read_shards("again", broker=broker.url)
+    with connect(broker.url) as client:
+        client.admin.topics.plan_delete("again").apply()
+    fill(broker, "again", 100, 120, cold=False)
+    with pytest.raises(TopicNotFound, match="another topic has its name"):
+        shard.read()
+
+
+def test_objects_that_are_merged_during_the_listing_lose_no_rows(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        fill(broker, "merging", 10 * n, 10 * n + 10, cold=True)
+    monkeypatch.setattr(located, "_PAGE", 2)
+    ask, pages = TableBroker.ask, []
+
+    def merge_after_the_first_page(self: TableBroker, operation: str, *given: Any, **more: Any) -> Any:
+        answer = ask(self, operation, *given, **more)
+        if operation == "objects.list":
+            pages.append(len(answer["items"]))
+            if len(pages) == 1:
+                with connect(broker.url) as client:
+                    assert client.admin.objects.plan_compact(topic="merging").apply().merged_objects > 1
+                fill(broker, "merging", 50, 60, cold=True)
+        return answer
+
+    monkeypatch.setattr(TableBroker, "ask", merge_after_the_first_page)
+    assert numbers(read_table("merging", broker=broker.url)) == list(range(50)), "as of the scan"
+    assert pages[0] == 2
+
+
+def test_an_object_that_the_store_has_lost_is_named(broker: BrokerProcess) -> None:
+    for n in range(3):
+        fill(broker, "holed", 10 * n, 10 * n + 10, cold=True)
+    store = broker.data_dir / "objects"
+    shards = read_shards("holed", tier=str(store), target_bytes=1)
+    folder = next(path.parent for path in store.rglob("*.parquet") if "holed" in str(path))
+    sorted(folder.iterdir())[1].unlink()
+    for read in (lambda: read_table("holed", tier=str(store)), lambda: [one.read() for one in shards]):
+        with pytest.raises(ObjectMissing, match="no object holds offsets 10 to") as missing:
+            read()
+        assert missing.value.details["offset"] == 10
+    assert numbers(read_table("holed", tier=str(store), start="offset:20")) == list(range(20, 30))
 
 
 def test_a_table_is_bounded_and_the_error_names_the_stream(broker: BrokerProcess) -> None:

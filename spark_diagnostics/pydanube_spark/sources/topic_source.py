@@ -20,6 +20,7 @@ from pydanube_storage.topics.decoding.column import DECODED_ROWS, Decoding
 from pydanube_storage.topics.extent import (
     Extent,
     Slice,
+    check_covered,
     reached_by,
     slices_of,
     stored_bytes,
@@ -132,9 +133,14 @@ class _Reading:
         """Return what was found of a part, or handle the error that ended it."""
         return found
 
+    def on_gone(self, error: InvalidArgument) -> None:
+        """Handle messages that were deleted before a task read them."""
+        raise error
+
     def _parts(self, partition: InputPartition) -> Iterator[tuple[Slice | Extent, Iterator[Any]]]:
         if isinstance(partition, _Live):
-            yield partition.value, read_tail(self.options.calls, partition.value, partition.times)
+            tail = read_tail(self.options.calls, partition.value, partition.times, on_gone=self.on_gone)
+            yield partition.value, tail
             return
         assert isinstance(partition, _Cold)
         if partition.store is not None:
@@ -326,6 +332,8 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                     start_offset=each.start,
                 )
             extents.append(within(each, low, high))
+            if self.options.fail_on_data_loss:
+                check_covered(extents[-1], live=located.live)
         return self.tasks(located, extents, Times())
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -354,6 +362,11 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                     end_offset=part.end,
                 ) from error
             log.warning("%s", lost)
+
+    def on_gone(self, error: InvalidArgument) -> None:
+        if self.options.fail_on_data_loss:
+            raise error
+        log.warning("%s", error)
 
     def _is_deleted(self, part: Slice | Extent) -> bool:
         """Return whether the topic of a part is not there any more, or a later one of its name is."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
+from pydanube_core.errors import ObjectMissing
+
 from pydanube_storage.objects.names import ObjectName
 
 _UNKNOWN_BYTES: Final = 1024.0  # assumed per message while the topic has no object
@@ -107,6 +109,31 @@ def within(extent: Extent, start: int, end: int) -> Extent:
     high = max(low, min(extent.end, end))
     kept = tuple(each for each in extent.objects if each.end > low and each.start < high)
     return replace(extent, start=low, end=high, objects=kept)
+
+
+def gap_in(extent: Extent) -> tuple[int, int] | None:
+    """Return the first offsets below the end of the objects that no object holds, None without any."""
+    at = extent.start
+    for each in extent.objects:
+        if each.start > at:
+            return at, each.start
+        at = max(at, each.end)
+    return None
+
+
+def check_covered(extent: Extent, *, live: bool) -> None:
+    """Check that the objects hold all messages, or with a live tail all below their end. Raises `ObjectMissing`."""
+    gap = gap_in(extent)
+    if gap is None and not live and extent.cold_end < extent.end:
+        gap = extent.cold_end, extent.end
+    if gap is not None:
+        raise ObjectMissing(
+            f"no object holds offsets {gap[0]} to {gap[1] - 1} of {extent.topic}: run `danube objects verify`, or read "
+            "other offsets by start and end",
+            topic=extent.topic,
+            offset=gap[0],
+            end_offset=gap[1],
+        )
 
 
 def reached_by(extent: Extent, start: int, end: int, share: float) -> int:

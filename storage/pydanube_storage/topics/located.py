@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -15,10 +15,11 @@ from pydanube_core.units import parse_time_ms
 
 from pydanube_storage.objects import ObjectStore, StoreOptions, open_store
 from pydanube_storage.objects.names import ObjectName
-from pydanube_storage.topics.extent import ColdObject, Extent, cover_of
+from pydanube_storage.topics.extent import ColdObject, Extent, Slice, cover_of, gap_in
 from pydanube_storage.topics.query import Broker, TopicQuery
 
 _PAGE: Final = 1000
+_LISTINGS: Final = 5  # tries for a listing without gaps
 MOST_TOPICS: Final = 1000  # maximum per pattern, because each one costs three calls
 #: how a store is reached, as fields of `StoreOptions`
 STORE: Final = ("endpoint", "region", "path_style", "profile", "role", "anonymous")
@@ -191,23 +192,16 @@ def _by_broker(query: TopicQuery, broker: Broker, topic: str) -> Located:
     parts = described["parts"] or [described]
     extents = []
     for part in parts:
-        objects: list[ColdObject] = []
-        if store is not None and part["next_offset"] > part["start_offset"]:
-            objects = [
-                _listed(item, tier.get("url", ""))
-                for item in _pages(broker, "objects.list", {"topic": part["topic"]})
-            ]
-        start = part["start_offset"]
-        extents.append(
-            Extent(
-                topic=part["topic"],
-                partition=part.get("partition"),
-                start=start,
-                end=part["next_offset"],
-                objects=tuple(each for each in objects if each.end > start),
-                of=described["topic"],
-            )
+        extent = Extent(
+            topic=part["topic"],
+            partition=part.get("partition"),
+            start=part["start_offset"],
+            end=part["next_offset"],
+            of=described["topic"],
         )
+        if store is not None and extent.start < extent.end:
+            extent = _with_objects(broker, extent, tier.get("url", ""))
+        extents.append(extent)
     return Located(
         topic=described["topic"],
         topic_ids={described["topic"]: described["topic_id"]},
@@ -215,6 +209,61 @@ def _by_broker(query: TopicQuery, broker: Broker, topic: str) -> Located:
         store=store,
         live=True,
     )
+
+
+def _with_objects(broker: Broker, extent: Extent, tier_url: str) -> Extent:
+    """Return an extent with its objects by the broker's listing, up to the first gap. The tail begins there.
+
+    If objects are merged between two pages, the second page lacks those that became part of an object of the first.
+    Then the listing is repeated.
+    """
+    gap = None
+    for _ in range(_LISTINGS):
+        found = [_listed(item, tier_url) for item in _pages(broker, "objects.list", {"topic": extent.topic})]
+        extent = replace(extent, objects=tuple(each for each in found if each.end > extent.start))
+        if (gap := gap_in(extent)) is None:
+            return extent
+    assert gap is not None
+    return replace(extent, objects=tuple(each for each in extent.objects if each.end <= gap[0]))
+
+
+def check_held(broker: Broker, extent: Extent, start: int, topic_id: str | None = None) -> None:
+    """Check by the broker that the messages of a located extent from `start` on were not deleted. Raises as `check_there`."""
+    described = broker.ask("topics.describe", {"topic": extent.shown})
+    starts = {part["topic"]: part["start_offset"] for part in described["parts"] or [described]}
+    check_there(extent, start, starts, topic_id, described["topic_id"])
+
+
+def check_there(
+    read: Extent | Slice, start: int, starts: Mapping[str, int], known: str | None, topic_id: str | None
+) -> None:
+    """Check that the messages of a concrete topic from `start` on are not deleted.
+
+    Args:
+        read: the part of the topic to read.
+        starts: the present first offsets of the concrete topics.
+        known: id of the topic at the scan, None if it is unknown.
+        topic_id: the present id, None if it is unknown.
+
+    Raises:
+        TopicNotFound: the topic was deleted, or was made again.
+        InvalidArgument: retention or a truncation has deleted the message at `start`.
+    """
+    if None not in (known, topic_id) and topic_id != known:
+        raise TopicNotFound(
+            f"{read.shown} was deleted after the scan, and another topic has its name: scan again",
+            field="topic",
+            value=read.shown,
+        )
+    if read.topic not in starts:
+        raise TopicNotFound(f"{read.topic} was deleted after the scan", field="topic", value=read.topic)
+    if (held := starts[read.topic]) > start:
+        raise InvalidArgument(
+            f"{read.topic}: retention has deleted offsets {start} to {held - 1} after the scan; scan again",
+            field="start",
+            value=start,
+            start_offset=held,
+        )
 
 
 def _pages(broker: Broker, operation: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

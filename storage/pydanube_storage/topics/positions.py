@@ -7,14 +7,19 @@ import time
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.positions import Position, PositionKind
 
-from pydanube_storage.topics.extent import Extent, within
+from pydanube_storage.topics.extent import Extent, check_covered, within
 from pydanube_storage.topics.located import Located, open_for_reading
 from pydanube_storage.topics.query import TopicQuery, offsets_in
 from pydanube_storage.topics.reading import Times, open_object
 
 
 def between(query: TopicQuery, located: Located) -> tuple[list[Extent], Times]:
-    """Return the extents between `start` and `end`, and the bounds of the rows' append times."""
+    """Return the extents between `start` and `end`, and the bounds of the rows' append times.
+
+    Raises:
+        InvalidArgument: a position is wrong.
+        ObjectMissing: an object of the cold part is missing.
+    """
     starts = _Positions(query.start, located, field="start")
     ends = None if query.end is None else _Positions(query.end, located, field="end")
     extents = []
@@ -22,6 +27,7 @@ def between(query: TopicQuery, located: Located) -> tuple[list[Extent], Times]:
         low = starts.offset(each)
         high = None if ends is None else ends.offset(each)
         extents.append(within(each, each.start if low is None else low, each.end if high is None else high))
+        check_covered(extents[-1], live=located.live)
     return extents, Times(start_ms=starts.time_ms, end_ms=None if ends is None else ends.time_ms)
 
 

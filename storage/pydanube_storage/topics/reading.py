@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from pydanube_core.errors import CorruptObject
+from pydanube_core.errors import CorruptObject, InvalidArgument
 
 from pydanube_storage.objects import ObjectStore, StoreOptions
 from pydanube_storage.parquet.encode import RowGroup
 from pydanube_storage.parquet.read import Expected, ObjectReader
 from pydanube_storage.topics.extent import ColdObject, Extent, Slice
-from pydanube_storage.topics.located import open_for_reading
+from pydanube_storage.topics.located import check_held, open_for_reading
 from pydanube_storage.topics.query import Broker, StoredBatch
 from pydanube_storage.topics.rows import ROWS, rows_of, stored_columns
 
@@ -104,14 +104,54 @@ def _batches(
         low += count
 
 
+def _raised(error: InvalidArgument) -> None:
+    raise error
+
+
 def read_tail(
-    broker: Broker, wanted: Extent, times: Times, columns: Sequence[str] = ROWS.names
+    broker: Broker,
+    wanted: Extent,
+    times: Times,
+    columns: Sequence[str] = ROWS.names,
+    *,
+    topic_id: str | None = None,
+    on_gone: Callable[[InvalidArgument], None] = _raised,
 ) -> Iterator[Any]:
-    """Read messages that no object has yet from the broker. Nothing is acknowledged. Raises `ClusterError`."""
+    """Read messages that no object has yet from the broker. Nothing is acknowledged.
+
+    Args:
+        topic_id: the id of the topic. None: it is not compared.
+        on_gone: called when messages were deleted before they were read. If it returns, the later ones are read.
+
+    Raises:
+        TopicNotFound: the topic was deleted, or made again.
+        InvalidArgument: messages were deleted before they were read.
+        ClusterError: the broker does not answer, and others.
+    """
     tail = _Tail(wanted, times, columns)
+    checked = topic_id is None
     for batch in broker.tail(wanted.topic, wanted.start, wanted.end):
+        if not checked or batch.offsets[0] > tail.taken:
+            checked = True
+            _check_held(broker, wanted, tail.taken, topic_id, on_gone)
         yield from tail.add(batch)
     yield from tail.rest()
+    if tail.taken < wanted.end:
+        _check_held(broker, wanted, tail.taken, topic_id, on_gone)
+
+
+def _check_held(
+    broker: Broker,
+    wanted: Extent,
+    start: int,
+    topic_id: str | None,
+    on_gone: Callable[[InvalidArgument], None],
+) -> None:
+    """Check after a gap in the offsets, which is no loss if the log never had them."""
+    try:
+        check_held(broker, wanted, start, topic_id)
+    except InvalidArgument as error:
+        on_gone(error)
 
 
 class _Tail:
@@ -123,16 +163,16 @@ class _Tail:
         self._times = times
         self._group = RowGroup()
         self._at = wanted.start  # messages below were yielded
-        self._taken = wanted.start  # messages below were yielded or are in the group
+        self.taken = wanted.start  # messages below were yielded or are in the group
 
     def add(self, batch: StoredBatch) -> Iterator[Any]:
         first, last = batch.offsets[0], batch.offsets[-1]
-        if last < self._taken:
+        if last < self.taken:
             return
-        if first < self._taken or self._group.messages >= _TAIL_ROWS:
+        if first < self.taken or self._group.messages >= _TAIL_ROWS:
             yield from self.rest()
         self._group.add(batch.stored)
-        self._taken = last + 1
+        self.taken = last + 1
 
     def rest(self) -> Iterator[Any]:
         if self._group.messages:
@@ -141,4 +181,4 @@ class _Tail:
             yield from _batches(
                 table, self._at, wanted.end, self._times, wanted.shown, wanted.partition, self._columns
             )
-        self._at, self._group = self._taken, RowGroup()
+        self._at, self._group = self.taken, RowGroup()
