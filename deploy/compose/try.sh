@@ -54,7 +54,7 @@ brokers=$($compose config --services | grep -E '^broker(-[0-9]+)?$' | sort)
 $compose up -d $brokers || not_started
 for service in $brokers; do wait_for "$service was not ready" danube brokers status; done
 service=broker
-danube topics create try >/dev/null
+danube topics create try --timeout 60s >/dev/null
 # shellcheck disable=SC2086
 wait_for "no broker serves the topic" owned_by $brokers
 # shellcheck disable=SC2086
