@@ -1,6 +1,6 @@
 """Connectors beside the library alone: topic → Delta, topic → PostgreSQL (insert), Kafka → topic, webhook → topic.
 
-    .venv/bin/python benchmarks/connect.py [--rows 200000] [--pairs 3]
+    .venv/bin/python benchmarks/connect.py [--rows 200000] [--pairs 3] [--only kafka,delta]
 
 A broker in memory, in a process of its own, holds the topic; each pair runs the library alone, then `danube connect run
 --once` in this process, decoding and acknowledgements included. Connector and consume loop are timed from their first batch on,
@@ -160,13 +160,15 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--only", default="delta,postgres,webhook,kafka", help="systems, with commas")
     given = parser.parse_args()
+    only = given.only.split(",")
     rows = rows_of(given.rows)
     found: dict[str, list[float]] = {"delta": [], "postgres": [], "kafka": [], "webhook": []}
     with InMemoryCluster() as cluster, tempfile.TemporaryDirectory() as folder:
         async with cluster.connect() as client, client.producer("t") as producer:
             await producer.send_many([json.dumps(row).encode() for row in rows])
-        for pair in range(given.pairs):
+        for pair in range(given.pairs if "delta" in only else 0):
             alone = delta_s(Path(folder) / f"plain{pair}", rows) / given.rows * 1e6
             table = {"table": f"{folder}/sink{pair}"}
             through = await connector_us(cluster, f"d{pair}", "delta-sink", table, given.rows)
@@ -175,7 +177,7 @@ async def main() -> None:
                 f"delta: alone {1e6 / alone:,.0f} rows/s, sink {1e6 / through:,.0f}",
                 file=sys.stderr,
             )
-        if MISSING is None:
+        if MISSING is None and "postgres" in only:
             with Postgres() as server:
                 for pair in range(given.pairs):
                     alone = copy_s(server.dsn, rows) / given.rows * 1e6
@@ -186,7 +188,7 @@ async def main() -> None:
                         f"postgres: COPY {1e6 / alone:,.0f} rows/s, sink {1e6 / through:,.0f}",
                         file=sys.stderr,
                     )
-        for _ in range(given.pairs):
+        for _ in range(given.pairs if "webhook" in only else 0):
             requests = min(given.rows, 20_000)
             alone, through = await bare_s(requests), await webhook_s(cluster, requests)
             found["webhook"].append(alone / through)
@@ -194,7 +196,7 @@ async def main() -> None:
                 f"webhook: starlette {requests / alone:,.0f}/s, source {requests / through:,.0f}",
                 file=sys.stderr,
             )
-        if shutil.which("java") and KAFKA_JARS.is_dir():
+        if "kafka" in only and shutil.which("java") and KAFKA_JARS.is_dir():
             (Path(folder) / "kafka").mkdir()
             with Kafka(Path(folder) / "kafka") as kafka:
                 kafka.create("t", 4)

@@ -221,6 +221,11 @@ class Producer:
         )
 
     @property
+    def max_message_bytes(self) -> int:
+        """The largest payload that the topic accepts. 0 outside the producer's block."""
+        return self._window.max_message_bytes
+
+    @property
     def stored_before(self) -> tuple[int, ...]:
         """For each partition, the number of its messages by this producer when it was opened.
 
@@ -361,6 +366,8 @@ class Producer:
         messages: Iterable[Payload | Message | Value | None],
         *,
         keys: Iterable[str | None] | None = None,
+        attributes: Iterable[Mapping[str, str] | None] | None = None,
+        partition: int | None = None,
     ) -> SendSummary:
         """Publish payloads or messages, in order, as fast as the window permits. Return when all are stored.
 
@@ -369,31 +376,43 @@ class Producer:
                 A binary or text column of Arrow is sent as it is, without an object per message, and so are its keys.
             keys: one per payload, consumed along with them. This saves the object per message of `Message.new`. More
                 keys than messages are allowed (`itertools.cycle`).
+            attributes: one mapping or None per payload, consumed along with them. They are not copied, so leave them
+                unchanged until this returns.
+            partition: of all messages, as for `send`.
 
         Raises:
-            InvalidArgument: fewer keys than messages, or a key for a `Message`. Earlier messages are stored.
+            InvalidArgument: fewer keys or attributes than messages, or one of them for a `Message`. Earlier messages are
+                stored.
             ClusterError: of the first message that failed. Messages before and after it may be stored. Its attribute
                 `acknowledged` is the `SendSummary` of the stored ones, `details["acknowledged"]` their count.
         """
         ledger = Ledger()
-        by_slice = self._routing is not Routing.EXPLICIT and self._tracing is None
+        explicit = self._routing is Routing.EXPLICIT and partition is None
+        by_slice = not explicit and self._tracing is None
         window = self._window
         roomy = window.messages >= MAX_BATCH_MESSAGES and window.bytes >= self._options.batch_bytes
         try:
-            whole = self._only if roomy else None
-            for chunk, own_keys in chunks_of(messages, keys, topic=self._topic, whole=whole):
+            lane = None if partition is None else self._lanes[self._router.pick(None, partition)]
+            whole = (lane or self._only) if roomy and self._tracing is None else None
+            for chunk, own_keys, own in chunks_of(messages, keys, attributes, topic=self._topic, whole=whole):
                 if isinstance(chunk, PackedMessages):
                     assert whole is not None
                     await window.room(len(chunk), chunk.bytes)
-                    ledger.note(whole.add_packed(chunk), len(chunk))
+                    batch = whole.add_packed(chunk)
+                    batch.bound = lane is not None
+                    ledger.note(batch, len(chunk))
                     ledger.collect()
                     continue
-                columns = columns_of(chunk, own_keys) if by_slice and window.shut is None else None
+                columns = columns_of(chunk, own_keys, own) if by_slice and window.shut is None else None
                 if columns is None:  # added singly, so that the wrong entry raises
-                    for entry, key in zip(chunk, own_keys or repeat(None), strict=False):
-                        await self._add(entry, ledger, key)
+                    for entry, key, each in zip(
+                        chunk, own_keys or repeat(None), own or repeat(None), strict=False
+                    ):
+                        await self._add(entry, ledger, key, each, partition)
+                elif lane is not None:
+                    await add_slices(lane, *columns, own, window=window, ledger=ledger)
                 else:
-                    await self._spread(*columns, ledger)
+                    await self._spread(*columns, own, ledger)
                 ledger.collect()
                 await asyncio.sleep(0)
             await ledger.rest()
@@ -507,20 +526,29 @@ class Producer:
                 topic=self._topic, outcome=outcome, timeout_s=timeout_s,
             ) from None  # fmt: skip
 
-    async def _add(self, entry: Payload | Message | Value | None, ledger: Ledger, key: str | None) -> None:
-        attributes: Mapping[str, str] | None = None
+    async def _add(
+        self,
+        entry: Payload | Message | Value | None,
+        ledger: Ledger,
+        key: str | None,
+        attributes: Mapping[str, str] | None,
+        partition: int | None,
+    ) -> None:
         if isinstance(entry, Message):
-            if key is not None:
+            if key is not None or attributes is not None:
+                field = "attributes" if key is None else "keys"
                 raise InvalidArgument(
-                    f"{self._topic}: a Message brings its key, `keys` gives another", field="keys", value=key
+                    f"{self._topic}: a Message brings its key and attributes, `{field}` gives others",
+                    field=field,
+                    value=key,
                 )
             payload = payload_of(entry.payload, self._serialise)
             key, attributes = entry.key, entry.attributes or None
         elif entry is None:
-            payload, attributes = b"", with_null(None, key)
+            payload, attributes = b"", with_null(attributes, key)
         else:
             payload = payload_of(entry, self._serialise)
-        ledger.note((await self._send_in_turn(payload, key, attributes, None))._batch, 1)
+        ledger.note((await self._send_in_turn(payload, key, attributes, partition))._batch, 1)
 
     async def _send_in_turn(
         self, payload: Payload, key: str | None, attributes: Mapping[str, str] | None, partition: int | None
@@ -564,9 +592,15 @@ class Producer:
         turns = [(self._turn + 1 + at) % count for at in range(count if self._down else 1)]
         self._turn = next((turn for turn in turns if turn not in self._down), turns[0])
 
-    async def _spread(self, payloads: list[bytes], keys: list[bytes | None] | None, ledger: Ledger) -> None:
+    async def _spread(
+        self,
+        payloads: list[bytes],
+        keys: list[bytes | None] | None,
+        attributes: list[Mapping[str, str] | None] | None,
+        ledger: Ledger,
+    ) -> None:
         if self._only is not None:
-            await add_slices(self._only, payloads, keys, window=self._window, ledger=ledger)
+            await add_slices(self._only, payloads, keys, attributes, window=self._window, ledger=ledger)
             return
         free: list[int] = []
         down = self._down if self._any_order else ()
@@ -582,8 +616,9 @@ class Producer:
             if free and keys is not None:
                 part.sort()  # within a partition, the order of the calls
             of_part = None if keys is None else [keys[at] for at in part]
+            around = None if attributes is None else [attributes[at] for at in part]
             of_lane = [payloads[at] for at in part]
-            await add_slices(lane, of_lane, of_part, window=self._window, ledger=ledger, bound=stays)
+            await add_slices(lane, of_lane, of_part, around, window=self._window, ledger=ledger, bound=stays)
 
     def _deal(self, payloads: list[bytes], free: list[int]) -> Iterator[tuple[int, list[int]]]:
         """Give messages without a required partition to lanes, a batch each. Yield lanes and indices of payloads."""

@@ -50,7 +50,7 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
         InvalidArgument: they are not text to text.
     """
     try:
-        size = len("".join(attributes).encode()) + len("".join(attributes.values()).encode())
+        size = len("".join((*attributes, *attributes.values())).encode())
     except (AttributeError, TypeError, UnicodeEncodeError) as error:
         why = f": {error}" if isinstance(error, UnicodeError) else ""
         raise InvalidArgument(

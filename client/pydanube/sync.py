@@ -17,7 +17,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -143,6 +143,7 @@ class Producer(InLoop[_Producer]):
     topic: Final[str] = same("topic")
     name: Final[str] = same("name")
     partitions: Final[int | None] = same("partitions")
+    max_message_bytes: Final[int] = same("max_message_bytes")
     stored_before: Final[tuple[int, ...]] = same("stored_before")
     send = Blocking(_Producer.send)
 
@@ -154,10 +155,14 @@ class Producer(InLoop[_Producer]):
         messages: Iterable[Payload | _Message | Message | Value | None],
         *,
         keys: Iterable[str | None] | None = None,
+        attributes: Iterable[Mapping[str, str] | None] | None = None,
+        partition: int | None = None,
     ) -> SendSummary:
         """Publish payloads or messages, and return when all are stored. The client's thread consumes the iterable."""
         given = messages if is_arrow(messages) else _unwrapped(messages)
-        return self._loop.call(self._inner.send_many(given, keys=keys))
+        return self._loop.call(
+            self._inner.send_many(given, keys=keys, attributes=attributes, partition=partition)
+        )
 
     unstored = at_once(_Producer.unstored)
     flush = Blocking(_Producer.flush)

@@ -17,9 +17,9 @@ from typing import Any, Final
 from zlib import crc32
 
 import anyio
-from pydanube import Client, PendingSend, Producer, ProducerOptions, TopicNotFound, WindowFull
+from pydanube import Client, Producer, ProducerOptions, TopicNotFound
 from pydanube.routing import Router, Routing
-from pydanube_core.errors import InvalidArgument, MessageTooLarge, PayloadInvalid, Unavailable
+from pydanube_core.errors import InvalidArgument, PayloadInvalid, Unavailable
 from pydanube_core.names import TopicName
 
 from pydanube_connect.connector import Guarantee, Source
@@ -27,7 +27,7 @@ from pydanube_connect.dead_letters import DeadLetters
 from pydanube_connect.file import Declared
 from pydanube_connect.positions import Positions
 from pydanube_connect.records import NULL, Batch, Record, Refused
-from pydanube_connect.retrying import Attempts, Stopping
+from pydanube_connect.retrying import Attempts, Stopping, alone
 from pydanube_connect.shaping import shaper
 from pydanube_connect.statistics import State, Statistics
 from pydanube_connect.values import Writer, json_payload, json_value, writer
@@ -35,6 +35,8 @@ from pydanube_connect.values import Writer, json_payload, json_value, writer
 STATE_EVERY_S: Final = 1.0
 _HELD_EVERY_S: Final = 10.0  # seconds between looks at what the other system keeps
 _MOST_LETTER_BYTES: Final = 1_000_000
+#: of a record. A message has 4 MiB at most, and a character up to 4 bytes
+_MOST_ATTRIBUTE_CHARS: Final = 500_000
 _NAMEABLE: Final = re.compile(
     r"[\w.:-]{1,140}", re.ASCII
 )  # names have 256 characters, 100 are the connector's
@@ -60,16 +62,31 @@ class _Lane:
             return 0
         return shard % self.partitions if key is None else self.router.pick(key, None)
 
-    async def send(
-        self, payload: bytes, key: str | None, attributes: Mapping[str, str], partition: int | None
-    ) -> PendingSend:
-        """Send a record. If the window is full, flush it first. Raises `MessageTooLarge`."""
-        at = partition if self.explicit else None
-        try:
-            return self.producer.send_nowait(payload, key=key, attributes=attributes or None, partition=at)
-        except WindowFull:
-            await self.producer.flush()
-            return self.producer.send_nowait(payload, key=key, attributes=attributes or None, partition=at)
+    def refusal(self, payload: bytes, attributes: Mapping[str, str]) -> str | None:
+        """Return why no topic can store the record. None: it can."""
+        most = self.producer.max_message_bytes
+        if len(payload) > most:
+            return f"the record has {len(payload)} bytes, and the topic takes {most}"
+        if sum(map(len, attributes.values())) > _MOST_ATTRIBUTE_CHARS:
+            return f"the attributes of the record have more than {_MOST_ATTRIBUTE_CHARS} characters"
+        return None
+
+
+class _Columns:
+    """The records of a batch for one partition of a lane, in order."""
+
+    __slots__ = ("attributes", "keys", "payloads")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.keys: list[str | None] = []
+        self.attributes: list[Mapping[str, str]] = []
+
+    async def send(self, lane: _Lane, partition: int | None) -> None:
+        """Publish the records. They are durable when this returns."""
+        await lane.producer.send_many(
+            self.payloads, keys=self.keys, attributes=self.attributes, partition=partition
+        )
 
 
 class SourceRunner:
@@ -166,7 +183,7 @@ class SourceRunner:
             records, refusals = self._shape(records)
             for refused in (*undecoded, *refusals):
                 await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
-        waiting: list[tuple[Record, PendingSend]] = []
+        columns: dict[tuple[int, int | None], tuple[_Lane, _Columns]] = {}
         shard = crc32(batch.shard.encode())
         lanes: dict[str | None, _Lane] = {}  # by the topic that a record names
         for record in records:
@@ -175,11 +192,14 @@ class SourceRunner:
                 lane = lanes[record.topic] = await self._lane(batch.shard, self._topic_of(record), stack)
             value = record.value
             try:
-                payload = b"" if value is None else value if type(value) is bytes else lane.encode(value)
+                payload = b"" if value is None else lane.encode(value)
             except PayloadInvalid as error:
                 await self._refuse([(record, error.message)], letters)
                 continue
             attributes = record.attributes if value is not None else {**record.attributes, NULL: "true"}
+            if (why := lane.refusal(payload, attributes)) is not None:
+                await self._refuse([(record, why)], letters)
+                continue
             at = None
             if lane.counts is not None:
                 at = lane.partition(record.key, shard)
@@ -187,26 +207,21 @@ class SourceRunner:
                 if lane.counts[at] <= lane.held[at]:
                     self.statistics.repeated += 1
                     continue
-            try:
-                waiting.append((record, await lane.send(payload, record.key, attributes, at)))
-            except MessageTooLarge as error:
-                if lane.counts is not None and at is not None:
-                    lane.counts[at] -= 1
-                await self._refuse([(record, error.message)], letters)
-        refused_later: list[tuple[Record, str]] = []
+            place = (id(lane), at if lane.explicit else None)
+            if place not in columns:
+                columns[place] = (lane, _Columns())
+            own = columns[place][1]
+            own.payloads.append(payload)
+            own.keys.append(record.key)
+            own.attributes.append(attributes)
         try:
-            for lane in lanes.values():
-                await lane.producer.flush()
-        except PayloadInvalid:  # the broker validates by the schema too
-            for record, handle in waiting:
-                try:
-                    await handle
-                except PayloadInvalid as error:
-                    refused_later.append((record, error.message))
-        if refused_later:
-            await self._refuse(refused_later, letters)
+            async with anyio.create_task_group() as tasks:
+                for (_, at), (lane, own) in columns.items():
+                    tasks.start_soon(own.send, lane, at)
+        except BaseExceptionGroup as group:
+            raise alone(group) from None
         # From here every record of the batch is durable, in its topic or in the dead-letter topic
-        self.statistics.wrote(len(waiting) - len(refused_later))
+        self.statistics.wrote(sum(len(own.payloads) for _, own in columns.values()))
         if batch.position is None or self._positions is None:
             await self.source.stored(batch)
             return
@@ -292,6 +307,10 @@ class SourceRunner:
         for each, _ in refused:
             if not each.payload:
                 each.payload = each.value if isinstance(each.value, bytes) else _text_of(each.value)
+            if len(each.payload) > _MOST_LETTER_BYTES:  # its topic has a limit too
+                each.payload = each.payload[:_MOST_LETTER_BYTES]
+            if sum(map(len, each.attributes.values())) > _MOST_ATTRIBUTE_CHARS:
+                each.attributes = {name: text[:1_000] for name, text in each.attributes.items()}
         await letters.publish(topic, [(each, declared.references.clean(why)) for each, why in refused])
         self.statistics.letters(len(refused), reason)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 from pydanube import Client, SchemaRef
-from pydanube.payloads.serialising import serialiser
+from pydanube.payloads.serialising import payload_check, serialiser
 from pydanube.schemas import Schema, value_of
 from pydanube_core.errors import PayloadInvalid
 
@@ -94,6 +94,18 @@ def json_payload(value: Any) -> bytes:
 
 
 def writer(schema: Schema | None) -> Writer:
-    """Return a function from values to payloads. It returns bytes unchanged."""
-    encode = json_payload if schema is None else serialiser(schema)
-    return lambda value: value if isinstance(value, bytes) else encode(value)
+    """Return a function from values to payloads. It returns bytes unchanged, after it has checked them by the schema.
+
+    The broker checks them too, but its refusal of one record takes the records beside it along.
+    """
+    if schema is None:
+        return lambda value: value if type(value) is bytes else json_payload(value)
+    encode, check = serialiser(schema), payload_check(schema)
+
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            return encode(value)
+        check(value)
+        return value
+
+    return checked

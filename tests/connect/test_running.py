@@ -278,3 +278,47 @@ async def test_shape_topic_spreads_a_source(memory: InMemoryCluster) -> None:
             reasons = {message.attributes["x-failure-reason"] async for message in reader}
         assert len(reasons) == 1
         assert re.search("no object", reasons.pop())
+
+
+async def test_a_payload_that_does_not_fit_costs_its_neighbours_nothing(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker refuses a batch as a whole, so the source checks each record by the schema of its topic."""
+    LinesSource.count = 30
+    tree = SOURCE | {
+        "topic": {"name": "t", "schema_subject": "small"},
+        "delivery": {"on_error": "dead_letter"},
+    }
+    async with memory.connect() as client:
+        await client.schemas.register("small", "json_schema", '{"type": "integer", "not": {"const": 15}}')
+        found = await once(client, tree)
+        assert (found.records, found.refused) == (29, 1)
+        assert sorted(map(int, await payloads(client))) == [n for n in range(30) if n != 15]
+        (letter,) = await payloads(client, "t-dlq-connect-lines")
+        assert letter == b"15"
+
+
+async def test_a_record_that_no_topic_can_hold_is_a_dead_letter(
+    memory: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = LinesSource.read
+
+    async def with_large_ones(self: LinesSource) -> Any:
+        batch = await read(self)
+        for record in batch or ():
+            if record.value == b"3":
+                record.value = b"x" * 9_000_000
+            if record.value == b"5":
+                record.attributes = {"note": "y" * 5_000_000}
+        return batch
+
+    monkeypatch.setattr(LinesSource, "read", with_large_ones)
+    LinesSource.count = 10
+    async with memory.connect() as client:
+        found = await once(client, SOURCE | {"delivery": {"on_error": "dead_letter"}})
+        assert (found.records, found.refused) == (8, 2)
+        assert sorted(map(int, await payloads(client))) == [0, 1, 2, 4, 6, 7, 8, 9]
+        async with client.reader("t-dlq-connect-lines", stop="head") as reader:
+            reasons = [each.attributes["x-failure-reason"] async for each in reader]
+        assert "9000000 bytes" in reasons[0]
+        assert "more than 500000 characters" in reasons[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
@@ -16,19 +16,25 @@ from pydanube.sending.outbound import PackedMessages
 from pydanube.sending.outgoing import OutgoingFields
 
 _ATTRIBUTES: Final = attrgetter("attributes")
+Attributes = Mapping[str, str] | None
 _CHUNK_MESSAGES: Final = 1024  # big enough to vanish in the mean, small enough for one turn of the loop
 
 
 def chunks_of(
-    messages: Iterable[Any], keys: Iterable[str | None] | None, *, topic: str, whole: Bounds | None
-) -> Iterator[tuple[list[Any] | PackedMessages, list[str | None] | None]]:
-    """Yield messages and the keys beside them, in chunks.
+    messages: Iterable[Any],
+    keys: Iterable[str | None] | None,
+    attributes: Iterable[Attributes] | None,
+    *,
+    topic: str,
+    whole: Bounds | None,
+) -> Iterator[tuple[list[Any] | PackedMessages, list[str | None] | None, list[Attributes] | None]]:
+    """Yield messages, and the keys and attributes beside them, in chunks.
 
     Args:
         whole: limits of a batch, if columns of Arrow may be sent as whole batches.
 
     Raises:
-        InvalidArgument: fewer keys than messages, columns that are not payloads and keys, or a single payload.
+        InvalidArgument: fewer keys or attributes than messages, columns that are not payloads and keys, or a single payload.
     """
     if isinstance(messages, bytes | bytearray | memoryview | str):
         kind = type(messages).__name__
@@ -37,33 +43,41 @@ def chunks_of(
             field="messages",
             value=kind,
         )
-    if is_arrow(messages) and (keys is None or is_arrow(keys)):
+    if is_arrow(messages) and (keys is None or is_arrow(keys)) and attributes is None:
         for payloads, own_keys in slices_of(messages, keys, topic=topic):
             batches = None if whole is None else packed(payloads, own_keys, whole)
             if batches is not None:
-                yield from ((batch, None) for batch in batches)
+                yield from ((batch, None, None) for batch in batches)
                 continue
             beside = None if own_keys is None else own_keys.to_pylist()
-            yield from chunks_of(payloads.to_pylist(), beside, topic=topic, whole=None)
+            yield from chunks_of(payloads.to_pylist(), beside, None, topic=topic, whole=None)
         return
     if is_arrow(messages):
         messages = messages.to_pylist()
-    source, beside = iter(messages), None if keys is None else iter(keys)
+    source = iter(messages)
+    beside = None if keys is None else iter(keys)
+    around = None if attributes is None else iter(attributes)
     while chunk := list(islice(source, _CHUNK_MESSAGES)):
         own = None if beside is None else list(islice(beside, len(chunk)))
         if own is not None and len(own) < len(chunk):
             raise InvalidArgument(f"{topic}: fewer keys than messages", field="keys", value=len(own))
-        yield chunk, own
+        given = None if around is None else list(islice(around, len(chunk)))
+        if given is not None and len(given) < len(chunk):
+            raise InvalidArgument(
+                f"{topic}: fewer attributes than messages", field="attributes", value=len(given)
+            )
+        yield chunk, own, given
 
 
 def columns_of(
-    chunk: list[Any], own_keys: list[str | None] | None
+    chunk: list[Any], own_keys: list[str | None] | None, own_attributes: list[Attributes] | None
 ) -> tuple[list[bytes], list[bytes | None] | None] | None:
     """Return payloads and keys of a chunk as columns. None if one message needs individual treatment."""
     kinds = set(map(type, chunk))
     if kinds == {bytes}:
         return chunk, None if own_keys is None else encode_keys(own_keys)
-    columns = _columns_to_send(chunk) if kinds == {Message} and own_keys is None else None
+    alone = own_keys is None and own_attributes is None
+    columns = _columns_to_send(chunk) if kinds == {Message} and alone else None
     if columns is None:
         return None
     payloads, keys = columns

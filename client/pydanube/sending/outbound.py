@@ -167,6 +167,13 @@ class OutBatch:
             self.keys += [None] * missing
         self.keys += keys
 
+    def add_attributes(self, attributes: Sequence[Mapping[str, str] | None]) -> None:
+        """Add the attributes of the messages whose payloads are added next. They are not copied."""
+        first = len(self.payloads)
+        given = {at: each for at, each in enumerate(attributes, first) if each}
+        if given:
+            self.attributes = given if self.attributes is None else self.attributes | given
+
     def add(self, payload: bytes, key: bytes | None, attributes: Mapping[str, str] | None) -> PendingSend:
         """Add a message and return its handle."""
         index = len(self.payloads)

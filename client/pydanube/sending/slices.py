@@ -1,9 +1,11 @@
-"""Add payloads and keys to a lane in slices, each as large as the batch and the window permit."""
+"""Add payloads, keys and attributes to a lane in slices, each as large as the batch and the window permit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import add
 
+from pydanube.routing import attributes_bytes
 from pydanube.sending.ledger import Ledger
 from pydanube.sending.outbound import MESSAGE_OVERHEAD_BYTES
 from pydanube.sending.publish_lane import PublishLane
@@ -14,12 +16,13 @@ async def add_slices(
     lane: PublishLane,
     payloads: list[bytes],
     keys: list[bytes | None] | None,
+    attributes: list[Mapping[str, str] | None] | None = None,
     *,
     window: Window,
     ledger: Ledger,
     bound: bool = True,
 ) -> None:
-    """Add messages in order, waiting for room, and note them: ≈ 0.1 µs per message, 0.4 with keys.
+    """Add messages in order, waiting for room, and note them: ≈ 0.1 µs per message, 0.4 with keys, 1 with attributes.
 
     `bound`: they have to stay in this partition.
 
@@ -31,6 +34,9 @@ async def add_slices(
             all_sizes = list(map(add, all_sizes, map(len, keys)))  # type: ignore[arg-type]  # mostly none is None
         except TypeError:
             all_sizes = [size + len(key or b"") for size, key in zip(all_sizes, keys, strict=True)]
+    if attributes is not None:
+        more = [attributes_bytes(each) if each else 0 for each in attributes]
+        all_sizes = list(map(add, all_sizes, more))
     start = 0
     while start < len(payloads):
         rest, sizes = (payloads[start:], all_sizes[start:]) if start else (payloads, all_sizes)
@@ -70,6 +76,8 @@ async def add_slices(
         first = not batch.payloads
         if keys is not None:
             batch.add_keys(keys[start : start + len(rest)])
+        if attributes is not None:
+            batch.add_attributes(attributes[start : start + len(rest)])
         batch.payloads += rest
         batch.bytes += total
         batch.bound = batch.bound or bound

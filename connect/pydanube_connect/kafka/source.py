@@ -228,20 +228,28 @@ class KafkaSource(Source[KafkaSettings]):
         target = None if prefix is None else prefix + re.sub(r"[^\w-]", "_", topic, flags=re.ASCII)
         if target is not None:
             self._note(target, topic)
-        of_all = {"kafka-topic": topic, "kafka-partition": str(partition)}
+        number = str(partition)
         found = []
         for message in messages:
-            attributes = {**of_all, "kafka-offset": str(message.offset())}
             kind, at_ms = message.timestamp()
-            if kind:
-                attributes["kafka-timestamp-ms"] = str(at_ms)
-            for header in message.headers() or ():
-                _add(attributes, header[0], header[1])
-            key = message.key()
-            text = None if key is None else _text(key)
-            if text is None and key is not None:
-                text, attributes["kafka-key-encoding"] = bytes(key).hex(), "hex"
-            found.append(Record(message.value(), text, attributes, target))
+            attributes = {
+                "kafka-topic": topic,
+                "kafka-partition": number,
+                "kafka-offset": str(message.offset()),
+                "kafka-timestamp-ms": str(at_ms),
+            }
+            if not kind:
+                del attributes["kafka-timestamp-ms"]
+            if headers := message.headers():
+                for header in headers:
+                    _add(attributes, header[0], header[1])
+            key: Any = message.key()
+            if key is not None:
+                try:
+                    key = key.decode()
+                except UnicodeDecodeError:
+                    key, attributes["kafka-key-encoding"] = key.hex(), "hex"
+            found.append(Record(message.value(), key, attributes, target))
         return found
 
     def _note(self, target: str, topic: str) -> None:
