@@ -14,11 +14,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pydanube_broker.status.metric_table import METRICS, MetricArea, MetricDeclaration, MetricKind
 from pydanube_connect.statistics import COUNTERS, GAUGES
+from pydanube_core.diagnosis.connectors import BUSY, SILENT_MS, SLOT_BYTES, SLOW_LAG
 from pydanube_core.diagnosis.findings import Rule
 from pydanube_core.diagnosis.rules import RULES
 
@@ -49,6 +51,117 @@ BROKER_DOWN: Final = """\
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorAlert:
+    """A rule over the metrics of workers of connectors, which a broker does not have.
+
+    Attributes:
+        fires: values of the series in steps of a minute, for which the rule fires after `after_m` minutes and not before.
+        quiet: values for which it never fires.
+    """
+
+    name: str
+    series: str
+    expr: str
+    for_m: int
+    severity: str
+    holds: str
+    helps: str
+    fires: str
+    quiet: str
+    after_m: int
+    more: tuple[tuple[str, str], ...] = ()  # other series and their values, the same in both tests
+    labels: str = 'connector="orders", type="delta-sink"'
+
+
+#: the rules of pydanube_core.diagnosis.connectors that the metrics of a worker can judge
+CONNECTOR_ALERTS: Final = (
+    ConnectorAlert(
+        name="DanubeConnectWorkerGone", series="up", expr='up{job="danube-connect"} == 0', for_m=1, severity="critical",
+        holds="does not answer", helps="Start the worker. Others of its group have its connectors by now",
+        fires="1x3 0x9", quiet="1x12", after_m=6, labels='job="danube-connect"',
+    ),
+    ConnectorAlert(
+        name="DanubeConnectorFailing", series="danube_connect_running", expr="danube_connect_running == 0", for_m=2,
+        severity="critical", holds="has stopped, or fails and tries again",
+        helps="The error and its code: danube connectors errors NAME. Then danube connectors restart NAME",
+        fires="1x3 0x9", quiet="1x12", after_m=7,
+    ),
+    ConnectorAlert(
+        name="DanubeConnectorRefusesRecords", series="danube_connect_refused_total",
+        expr="increase(danube_connect_refused_total[5m]) > 0", for_m=0, severity="warning",
+        holds="refused records in the last five minutes. They are dead letters",
+        helps="Which, and why: danube connectors errors NAME", fires="0x3 5x9", quiet="5x12", after_m=5,
+    ),
+    ConnectorAlert(
+        name="DanubeConnectorTargetSlow", series="danube_connect_busy_ratio",
+        expr=f"danube_connect_busy_ratio >= {BUSY} and danube_connect_lag_messages >= {SLOW_LAG}", for_m=5,
+        severity="warning", holds="is behind, and waits for its target most of the time",
+        helps="Larger batches, more partitions, or delivery.workers",
+        fires="0.9x12", quiet="0.1x12", after_m=6, more=(("danube_connect_lag_messages", "20000x12"),),
+    ),
+    ConnectorAlert(
+        name="DanubeConnectorSourceSilent", series="danube_connect_last_record_seconds",
+        expr=f'time() - danube_connect_last_record_seconds{{type!~".*-sink"}} > {SILENT_MS // 1_000}', for_m=0,
+        severity="info", holds="has read no record for ten minutes",
+        helps="Its other system may be quiet, or no longer send", fires="1x12", quiet="0+60x12", after_m=11,
+        labels='connector="orders", type="kafka-source"',
+    ),
+    ConnectorAlert(
+        name="DanubeConnectorSlotFillsDisk", series="danube_connect_held_bytes",
+        expr=f"danube_connect_held_bytes >= {SLOT_BYTES}", for_m=5, severity="warning",
+        holds="leaves much of the database's log unread, which its replication slot keeps on the disk",
+        helps="Mend the connector, or drop its slot", fires="2000000000x12", quiet="1000x12", after_m=6,
+        labels='connector="orders", type="postgres-source"',
+    ),
+)  # fmt: skip
+
+
+def _said_by(alert: ConnectorAlert, filled: bool) -> tuple[str, str]:
+    """Return summary and description, with the labels of the test filled in."""
+    name = "instance" if alert.series == "up" else "connector"
+    value = {"instance": "w1", "connector": "orders"}[name] if filled else f"{{{{ $labels.{name} }}}}"
+    return f"{value} {alert.holds}", f"{alert.helps}."
+
+
+def connector_alerts() -> str:
+    """The group of rules for workers of connectors, which are scraped as the job danube-connect."""
+    lines = ["  - name: danube-connect\n    rules:\n"]
+    for alert in CONNECTOR_ALERTS:
+        summary, description = _said_by(alert, False)
+        lines.append(
+            f"      - alert: {alert.name}\n        expr: {json.dumps(alert.expr)}\n"
+            + (f"        for: {alert.for_m}m\n" if alert.for_m else "")
+            + f"        labels: {{severity: {alert.severity}, area: connect}}\n        annotations:\n"
+            f"          summary: {json.dumps(summary)}\n          description: {json.dumps(description)}\n"
+        )
+    return "".join(lines)
+
+
+def connector_alert_tests() -> str:
+    lines = []
+    for alert in CONNECTOR_ALERTS:
+        summary, description = _said_by(alert, True)
+        labels = alert.labels.replace("=", ": ").replace('"', "")
+        fired = (
+            "          - exp_labels: {severity: "
+            + f"{alert.severity}, area: connect, {labels}, instance: w1}}\n"
+            f"            exp_annotations:\n              summary: {json.dumps(summary)}\n"
+            f"              description: {json.dumps(description)}\n"
+        )
+        for values, expected in ((alert.fires, "\n" + fired), (alert.quiet, " []\n")):
+            lines.append("  - interval: 1m\n    input_series:\n")
+            lines += [
+                f"      - series: '{series}{{{alert.labels}, instance=\"w1\"}}'\n        values: '{each}'\n"
+                for series, each in ((alert.series, values), *alert.more)
+            ]
+            lines.append(
+                f"    alert_rule_test:\n      - {{eval_time: 0s, alertname: {alert.name}, exp_alerts: []}}\n"
+                f"      - eval_time: {alert.after_m}m\n        alertname: {alert.name}\n        exp_alerts:{expected}"
+            )
+    return "".join(lines)
+
+
 def alert_name(rule: Rule) -> str:
     return "Danube" + "".join(word.capitalize() for word in rule.name.split("_"))
 
@@ -67,7 +180,7 @@ def alerts() -> str:
             f"          summary: {json.dumps(summary, ensure_ascii=False)}\n"
             f"          description: {json.dumps(description, ensure_ascii=False)}\n"
         )
-    return "".join(lines)
+    return "".join(lines) + connector_alerts()
 
 
 def alert_tests() -> str:
@@ -103,7 +216,7 @@ def alert_tests() -> str:
             f"              description: {json.dumps(description, ensure_ascii=False)}\n"
             f"      - {{eval_time: 90s, alertname: {alert_name(rule)}, exp_alerts: []}}\n"
         )
-    return "".join(lines)
+    return "".join(lines) + connector_alert_tests()
 
 
 def queries(metric: MetricDeclaration) -> Iterator[tuple[str, str]]:
