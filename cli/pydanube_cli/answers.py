@@ -120,7 +120,9 @@ def row_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
     row = dict(item)
     if isinstance(fenced := item.get("untrusted"), Mapping):
         row.setdefault("key", fenced.get("key"))
-        row.setdefault("reason", fenced.get("reason"))
+        row.setdefault(
+            "reason", fenced.get("reason") or (fenced.get("attributes") or {}).get("x-failure-reason")
+        )
         row.setdefault("payload", _payload(fenced))
     if isinstance(subject := item.get("subject"), Mapping):
         row["subject"] = " ".join(str(value) for value in subject.values() if value is not None)

@@ -74,6 +74,10 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+# Lists inside of a result that is no list, each shown as a table below the rest.
+INNER: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "connectors.errors": ("refused", ("topic", "offset", "append_time", "reason", "payload")),
+}
 # Flags that every command has win over an argument of the same name, which then gets a longer one.
 TOPICS_SHOWN: Final = 5  # of a broker whose items a list lacks
 RENAMED: Final = {"--broker": "--broker-id"}
@@ -433,6 +437,10 @@ def show(operation: Declared, result: Mapping[str, Any], common: Common) -> None
     elif operation.group == "diagnose":
         print_diagnosis(result)
     else:
-        print_pairs(result)
+        inner, columns = INNER.get(operation.name, ("", ()))
+        rows = result.get(inner)
+        print_pairs({name: value for name, value in result.items() if name != inner or not rows})
+        if rows:
+            print_table([row_of(row) for row in rows], columns)
         if result.get("undo_until"):
             prose(f"to take it back: danube changes undo {result['call_id']}")
