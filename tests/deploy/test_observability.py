@@ -16,6 +16,7 @@ from pydanube_core.diagnosis.rules import RULES
 
 from tests.deploy.conftest import DEPLOY, tool
 from tests.support.broker_process import BrokerProcess, free_ports
+from tools.gen_observability import CONNECTOR_ALERTS
 
 FOLDER = DEPLOY / "observability"
 DEBIAN = "apt-get install prometheus"
@@ -40,7 +41,7 @@ def run(*words: str) -> str:
 def test_the_scrape_configuration_and_the_rules_are_valid() -> None:
     promtool = tool("promtool", DEBIAN)
     run(promtool, "check", "config", "prometheus.yml")
-    assert f"{len(RULES) + 1} rules found" in run(promtool, "check", "rules", "alerts.yml")
+    assert f"{1 + len(RULES) + len(CONNECTOR_ALERTS)} rules found" in run(promtool, "check", "rules", "alerts.yml")
 
 
 def test_each_alert_fires_at_its_own_series_alone() -> None:
