@@ -97,7 +97,7 @@ CONNECTOR_ALERTS: Final = (
         name="DanubeConnectorTargetSlow", series="danube_connect_busy_ratio",
         expr=f"danube_connect_busy_ratio >= {BUSY} and danube_connect_lag_messages >= {SLOW_LAG}", for_m=5,
         severity="warning", holds="is behind, and waits for its target most of the time",
-        helps="Larger batches, more partitions, or delivery.workers",
+        helps="Larger batches, or more partitions, may help",
         fires="0.9x12", quiet="0.1x12", after_m=6, more=(("danube_connect_lag_messages", "20000x12"),),
     ),
     ConnectorAlert(

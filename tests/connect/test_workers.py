@@ -181,6 +181,9 @@ def test_what_is_declared_is_what_runs(
     errors = broker.ask("connectors.errors", connector="sink")
     assert errors["dead_letter_topics"] == ["/default/t-dlq-connect-sink"]
     assert errors["refused"][0]["untrusted"]["text"] == "no json"
+    shown = broker.command("connectors", "errors", "sink").stdout.decode()
+    assert "REASON" in shown.upper()
+    assert "the payload is no JSON" in shown
     assert done["undo_until"] is not None
 
     assert broker.command("connectors", "delete", "sink", "--yes", check=False).returncode == 0
