@@ -41,7 +41,9 @@ def run(*words: str) -> str:
 def test_the_scrape_configuration_and_the_rules_are_valid() -> None:
     promtool = tool("promtool", DEBIAN)
     run(promtool, "check", "config", "prometheus.yml")
-    assert f"{1 + len(RULES) + len(CONNECTOR_ALERTS)} rules found" in run(promtool, "check", "rules", "alerts.yml")
+    assert f"{1 + len(RULES) + len(CONNECTOR_ALERTS)} rules found" in run(
+        promtool, "check", "rules", "alerts.yml"
+    )
 
 
 def test_each_alert_fires_at_its_own_series_alone() -> None:
