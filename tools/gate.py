@@ -388,6 +388,7 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
                 *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("tools/*.py"))),
             ),
         ),
+        ("texts of tools", (python, "tools/tool_texts.py")),
         ("prose", (python, "tools/prose.py", "--limit")),
         ("generated code drift", (python, "tools/gen_protos.py", "--check")),
         ("generated admin client drift", (python, "tools/gen_admin_client.py", "--check")),

@@ -1,19 +1,19 @@
 """Profiles of tools: those that a model has to read, with schemas reduced to the caller's needs.
 
 A model reads every byte here again with every turn of a conversation. So the input schemas have names, types,
-choices and facts that the names leave open. The admin core checks lengths and unexpected arguments, and its
-errors describe valid values. Both profiles reach everything: `find_operations`, `read_operation`,
+choices, defaults and one short text an argument. The admin core checks lengths and unexpected arguments, and
+its errors describe valid values. A description is the operation's summary and its guide: which other tool
+serves the neighbouring question, what is kept, and how a change is taken back. Both profiles reach everything: `find_operations`, `read_operation`,
 `plan_operation` and `apply_plan` reach the operations that `default` does not list.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from pydanube_admin.engine.models import SINCE_DESCRIPTION, TOPIC_DESCRIPTION, Effect
+from pydanube_admin.engine.models import Effect
 from pydanube_admin.engine.operation import Operation
 from pydanube_admin.registry import TOOLS
 from pydanube_core.errors import InvalidArgument
@@ -29,9 +29,6 @@ CLUSTER: Final = "cluster"  # the argument that names one of several
 _CHECKED_BEHIND: Final = frozenset(
     {"additionalProperties", "minLength", "maxLength", "pattern", "propertyNames"}
 )
-_SAID_ONCE: Final = frozenset(  # described in the instructions only
-    {"limit", "page", "filter", "sort", "top", "plan_token", "why"}
-)
 # Valid in a call, but in no schema: those of lists that are refreshed again and again, of which the
 # instructions name `changed_since`, and the condition by which a command of diagnosis ends. In every schema
 # they would cost a model 400 tokens each time
@@ -41,64 +38,35 @@ _PLAN_ONLY: Final = "plan_only"
 _AS_ANOTHER: Final = "As set_"  # of the same set of tools, so that both are listed or none
 _PLAN_TOKEN: Final = "plan_token"
 _WHY: Final = "why"
-_ANY_NUMBER: Final = 1_000_000  # a bound of this size carries no meaning
+_MANY: Final = 1_000  # an error names a bound of this size in time
 _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
     (" (exit 6)", ""),  # of the command line
     (" The command line writes a path of its own machine itself", ""),
+    ("; a bare name is in /default", ""),  # in the instructions
+    (" (24h), or a time (2026-01-31T12:00:00Z)", ", or a time"),  # the same
+    ("of the answer before, all else unchanged", "of the answer before"),
+    ("Id of the ", "Id of a "),
 )
-_ONLY_THE_NAME: Final = re.compile(
-    r"(Name|Id) of the \w+\Z|What kind of principal has the name\Z|Only (of )?this \w+\Z"
-)
-#: descriptions that repeat an argument's name, type and default. The command line's help and
-#: `find_operations` have them
-SAID_BY_THE_NAME: Final = frozenset(
+# Valid in every list, and in the instructions. Only tools of the default profile list them
+_OF_LISTS: Final = frozenset({"limit", "sort", "top", "filter"})
+# Of other tools, and their default is nearly always right: `find_operations` has them
+_SELDOM: Final = frozenset(
     {
-        SINCE_DESCRIPTION,
-        TOPIC_DESCRIPTION,
-        "24h before until, or a time",
-        "A name for the binding",
-        "A time; without it, now",
-        "Also hold every payload against its schema",
-        "Also the last ones that closed",
-        "At most this number of moves; if not given, [balance] max_moves",
-        "Bytes of payload in the answer",
-        "Delay after the first failure",
-        "Exactly this key",
-        "Format of the schema",
-        "Glob of topics",
-        "How the delay grows",
-        "Id of the plan, to be sure",
-        "In place of the subject's",
-        "Its arguments",
-        "Its attributes",
-        "Its key",
-        "Last lines",
-        "Longest delay",
-        "No topics of these",
-        "Of a subject",
-        "Of the file",
-        "Only these",
-        "Only those of this status",
-        "Only topics of these; the broker stays active",
-        "Only with this reason",
-        "Rows at most",
-        "Rules of a new subject's JSON Schemas",
-        "Subject of its messages' schema",
-        "Text in the payload",
-        "The schema, as text",
-        "The version to delete",
-        "This level and above",
-        "What happens to messages that do not fit",
-        "What new versions must be able to do",
-        "What the binding is for",
-        "What to even out; topics: their numbers, also of idle ones",
-        "Who gets what",
-        "Who registers it",
-        "Whose token it is",
-        "With the time before, as long",
-        "Without it, the latest",
-        "Without it, the one that answers",
+        "backoff_strategy",
+        "base_redelivery_delay_ms",
+        "compare",
+        "created_by",
+        "detach",
+        "enable_payload_validation",
+        "from_seq",
+        "json_profile",
+        "keep",
+        "max_bytes",
+        "max_redelivery_delay_ms",
+        "principal_type",
+        "rows",
+        "tags",
     }
 )
 
@@ -153,7 +121,7 @@ def small_input(operation: Operation) -> dict[str, Any]:
     """Return the arguments' schema, as short as possible."""
     schema = operation.input_schema
     properties = {
-        name: _small(each, described=name not in _SAID_ONCE)
+        name: _small(each)
         for name, each in schema["properties"].items()
         if name not in FOR_PROGRAMS and name != _PLAN_ONLY and not _not_needed(operation, name)
     }
@@ -165,12 +133,12 @@ def small_input(operation: Operation) -> dict[str, Any]:
 def _not_needed(operation: Operation, name: str) -> bool:
     """Return whether an argument can be left out of the schema.
 
-    These are tokens that `apply_plan` takes as well, and `why`, which is in the instructions, in the many
-    tools outside the default profile.
+    These are tokens, which `apply_plan` takes as well, and in the many tools outside the default profile what the
+    instructions describe for all (`why`, the arguments of lists), or what is seldom needed.
     """
-    if name == _WHY:
+    if name in _SELDOM or name == _WHY or (name in _OF_LISTS and operation.identity):
         return not operation.default_profile
-    return name == _PLAN_TOKEN and name not in operation.request_names and not operation.can_destroy
+    return name == _PLAN_TOKEN and name not in operation.request_names
 
 
 def _say_names_once(properties: dict[str, Any]) -> None:
@@ -184,32 +152,35 @@ def _say_names_once(properties: dict[str, Any]) -> None:
             known.append(names)
 
 
-def _small(schema: Mapping[str, Any], *, described: bool) -> dict[str, Any]:
+def _small(schema: Mapping[str, Any]) -> dict[str, Any]:
     small = {
         key: value
         for key, value in schema.items()
         # Names of a map's keys replace its pattern: without them a model could not write one.
         if key not in _CHECKED_BEHIND or (key == "propertyNames" and "enum" in value)
     }
-    said = small.get("description", "")
-    if not described or said in SAID_BY_THE_NAME or _ONLY_THE_NAME.match(said):
-        small.pop("description", None)
-    if not described:
-        for bound in ("minimum", "maximum", "default"):
-            small.pop(bound, None)
     if small.get("default") is False or small.get("default") == "":
         del small["default"]
     if small.get("minimum") in (0, 1):
         del small["minimum"]
-    if small.get("maximum", 0) >= _ANY_NUMBER:
+    if small.get("maximum", 0) >= _MANY:
         del small["maximum"]
     if "description" in small:
         for words in _SHORTER:
             small["description"] = small["description"].replace(*words)
     within = small.get("items")
     if isinstance(within, Mapping):
-        small["items"] = _small(within, described=described)
+        small["items"] = _small(within)
     return small
+
+
+def description_of(operation: Operation) -> str:
+    """Return what a model reads about a tool: what it does, and when another one does it.
+
+    A read outside the default profile is its summary only: `find_operations` has the rest.
+    """
+    alone = operation.effect is Effect.READ and not operation.default_profile
+    return operation.summary if alone else operation.description
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:
@@ -257,9 +228,10 @@ def _is_steps(value: Any) -> bool:
 
 def _step(step: dict[str, Any], profile: Profile) -> dict[str, Any]:
     operation = TOOLS.get(step.get("tool") or "")
-    if operation is None or is_listed(operation, profile, read_only=False):
-        return step
     arguments = dict(step.get("arguments") or {})
+    is_shown = operation is not None and is_listed(operation, profile, read_only=False)
+    if operation is None or (is_shown and _PLAN_TOKEN not in arguments):
+        return step
     # The cluster is an argument of the called tool, not of the operation that it names.
     where = {CLUSTER: arguments.pop(CLUSTER)} if CLUSTER in arguments else {}
     token = arguments.pop("plan_token", "")

@@ -25,7 +25,7 @@ from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import Clusters
-from pydanube_mcp.profiles import CLUSTER, Profile, explain, is_listed, small_input
+from pydanube_mcp.profiles import CLUSTER, Profile, description_of, explain, is_listed, small_input
 
 _FIND: Final = "find_operations"
 _WORDS: Final = re.compile(r"[A-Za-z][A-Za-z_]{1,40}\Z")
@@ -48,11 +48,11 @@ def _tool(operation: Operation, clusters: Clusters) -> Tool:
     return Tool(
         name=operation.tool,
         title=operation.title,
-        description=operation.summary,
+        description=description_of(operation),
         input_schema=_input_schema(operation, clusters),
         annotations=ToolAnnotations(
             read_only_hint=operation.effect is Effect.READ,
-            destructive_hint=operation.can_destroy,
+            destructive_hint=operation.can_destroy or operation.ends,
             idempotent_hint=operation.idempotent,
             open_world_hint=False,
         ),

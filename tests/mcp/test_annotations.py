@@ -199,7 +199,7 @@ async def test_a_change_made_twice(world: tuple[Administered, Client], name: str
     notes = (await annotations_of(client))[operation.tool]
     assert notes.read_only_hint is False
     assert notes.open_world_hint is False
-    assert notes.destructive_hint is operation.can_destroy
+    assert notes.destructive_hint is (operation.can_destroy or operation.ends)
     arguments = dict(CHANGES[name])
     if name in ("plans.apply", "plans.discard"):
         plan = await cluster("topics.delete", topic="clicks", by="root", plan_only=True)

@@ -116,10 +116,10 @@ class ListRequest(Request):
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Items a page")] = DEFAULT_LIMIT
     page: Annotated[
         str | None,
-        Field(max_length=4096, description="next_page of the answer before; other arguments unchanged"),
+        Field(max_length=4096, description="next_page of the answer before"),
     ] = None
     filter: Annotated[
-        str | None, Field(max_length=MAX_FILTER_CHARS, description="Glob over the name, e.g. orders*")
+        str | None, Field(max_length=MAX_FILTER_CHARS, description="Glob over names: orders*")
     ] = None
 
 
@@ -127,11 +127,11 @@ class SortedListRequest(ListRequest):
     """Arguments of lists that are held in memory, and so can be sorted."""
 
     sort: Annotated[
-        str | None, Field(max_length=64, description="A field of the items, falling with - before it: -bytes")
+        str | None, Field(max_length=64, description="Field of the items, optional; falling: -bytes")
     ] = None
     top: Annotated[
         int | None,
-        Field(ge=1, le=MAX_LIMIT, description="Only the first items, up to this number, without pages"),
+        Field(ge=1, le=MAX_LIMIT, description="Only so many items, without pages"),
     ] = None
     changed_since: Annotated[
         str | None, Field(max_length=4096, description="mark of an answer before: only what changed or went")
@@ -183,8 +183,8 @@ class TopicRequest(Request):
     topic: TopicArgument
 
 
-SubscriptionArgument = Annotated[str, Field(max_length=256, description="Name of the subscription")]
+SubscriptionArgument = Annotated[str, Field(max_length=256, description="Its name")]
 
 
-SINCE_DESCRIPTION: Final = "A length before now (24h), or a time (2026-01-31T12:00:00Z)"
-OptionalTopic = Annotated[str | None, Field(max_length=512)]  # without it, all topics
+SINCE_DESCRIPTION: Final = "Only since then: a length before now (24h), or a time (2026-01-31T12:00:00Z)"
+OptionalTopic = Annotated[str | None, Field(max_length=512, description="Only of this topic")]

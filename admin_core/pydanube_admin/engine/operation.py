@@ -16,6 +16,7 @@ from pydanube_admin.engine.declaration import Argument, ArgumentType, Declared, 
 from pydanube_admin.engine.forecast import Done, Forecast, Undo
 from pydanube_admin.engine.models import Change, Effect, Place, Request, Result
 from pydanube_admin.engine.schema import input_schema, output_schema
+from pydanube_admin.wording.guides import GUIDES
 
 # Carries an operation out: takes the Context and the operation's request, returns its result. Context is not
 # named here, because its module imports this one.
@@ -27,11 +28,18 @@ Forecaster = Callable[[Any, Any], Awaitable[Forecast]]
 Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 
 
-# Without descriptions: the names suffice, and a model reads each word again with every turn.
-_PLAN_ARGUMENTS: Final = {"plan_only": {"type": "boolean"}, "plan_token": {"type": "string"}}
-_LONG_ARGUMENTS: Final = {"detach": {"type": "boolean"}}
+# A model reads each word again with every turn.
+_PLAN_ARGUMENTS: Final = {
+    "plan_only": {"type": "boolean", "description": "Only show the plan"},
+    "plan_token": {"type": "string", "description": "Of the plan; works once"},
+}
+_LONG_ARGUMENTS: Final = {
+    "detach": {"type": "boolean", "description": "Answer with its task_id, and go on"},
+}
 MAX_WHY_CHARS: Final = 300
-_WHY_ARGUMENTS: Final = {"why": {"type": "string", "maxLength": MAX_WHY_CHARS}}
+_WHY_ARGUMENTS: Final = {
+    "why": {"type": "string", "maxLength": MAX_WHY_CHARS, "description": "A sentence for the audit"},
+}
 _OF_EVERY_CALL: Final = frozenset({*_PLAN_ARGUMENTS, *_LONG_ARGUMENTS, *_WHY_ARGUMENTS})
 # They carry out another operation, which may be a long one.
 _FOR_OTHERS: Final = frozenset({"operations.read", "plans.apply"})
@@ -66,6 +74,7 @@ class Operation(Declared):
     may_destroy: bool = False  # depending on its arguments, as the forecast states
     required_flags: tuple[str, ...] = ()  # required, but neither a name nor an id
     text_argument: str | None = None  # a long text, which the command line also takes by --file
+    ends: bool = False  # it replaces or ends something of others, though nothing stored goes
     idempotent: bool = True  # the same call again, token and all, has no further effect
     long_running: bool = False  # may take minutes: how far it is shows in `brokers.status`, under tier.work
     followed: bool = False  # its work continues after the answer, whose `task_id` names that work
@@ -96,6 +105,12 @@ class Operation(Declared):
         assert not (self.resumable and self.reversible), (
             "what its undo needs is kept for one life of the broker"
         )
+
+    @property
+    def description(self) -> str:
+        """The summary, and which other operation serves a neighbouring question."""
+        guide = GUIDES.get(self.name)
+        return self.summary if guide is None else f"{self.summary} {guide}"
 
     @property
     def can_destroy(self) -> bool:

@@ -43,14 +43,10 @@ PAGE: Final = 1000
 T = TypeVar("T")
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.@:/-]*$")]
-RoleName = Annotated[Name, Field(description="Name of the role")]
-PrincipalName = Annotated[str, Field(min_length=1, max_length=256, description="Name of the principal")]
-PrincipalType = Annotated[
-    Literal["user", "service_account"], Field(description="What kind of principal has the name")
-]
-ScopeArgument = Annotated[
-    Literal["cluster", "namespace", "topic"], Field(description="What the binding is for")
-]
+RoleName = Annotated[Name, Field(description="Its name")]
+PrincipalName = Annotated[str, Field(min_length=1, max_length=256, description="Its name")]
+PrincipalType = Annotated[Literal["user", "service_account"], Field(description="Kind of principal")]
+ScopeArgument = Annotated[Literal["cluster", "namespace", "topic"], Field(description="Where roles hold")]
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,7 @@ class QueryAuditRequest(ListRequest):
     topic: OptionalTopic = None
     since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
     call_id: Annotated[str | None, Field(max_length=64, description="Only of this call")] = None
-    client: Annotated[
-        str | None, Field(max_length=64, description="Only of this program, by the name that it gives itself")
-    ] = None
+    client: Annotated[str | None, Field(max_length=64, description="Only of this program")] = None
     by: Annotated[Literal["person", "agent"] | None, Field(description="Only of persons, or of agents")] = (
         None
     )
@@ -129,15 +127,17 @@ class ExportAuditRequest(Request):
         str | None,
         Field(
             max_length=4096,
-            description="File in exports/ of the broker's data directory; an earlier export goes on. The command "
+            description="In place of into: file in exports/ of the broker's data directory, goes on. The command "
             "line writes a path of its own machine itself",
         ),
     ] = None
-    into: Annotated[str | None, Field(max_length=300, description="Or this topic, a message a record")] = None
-    from_seq: Annotated[
-        int | None, Field(ge=0, description="First record; without: what the file has not yet, or the oldest")
+    into: Annotated[
+        str | None, Field(max_length=300, description="In place of to: a topic, a message a record")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_EXPORTED, description="Records at the most")] = 10_000
+    from_seq: Annotated[
+        int | None, Field(ge=0, description="First sequence number; without: where the file ends")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_EXPORTED, description="Most records")] = 10_000
 
 
 class ExportedAudit(Change):

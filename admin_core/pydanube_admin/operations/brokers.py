@@ -116,9 +116,9 @@ class BrokerConfig(Result):
 
 
 class LogsRequest(BrokerRequest):
-    lines: Annotated[int, Field(ge=1, le=500, description="Last lines")] = 100
+    lines: Annotated[int, Field(ge=1, le=500, description="Most lines, the last")] = 100
     level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, Field(description="This level and above")
+        Literal["debug", "info", "warning", "error"] | None, Field(description="Only this level and above")
     ] = None
     since: Annotated[str | None, Field(max_length=64, description=SINCE_DESCRIPTION)] = None
 
@@ -163,7 +163,7 @@ class BrokerMetricsResult(Metrics):
 
 
 class BrokerChangeRequest(Request):
-    broker_id: Annotated[str, Field(min_length=1, max_length=32, description="Id of the broker")]
+    broker_id: Annotated[str, Field(min_length=1, max_length=32, description="As brokers.list shows it")]
 
 
 class UnloadBrokerRequest(BrokerChangeRequest):
@@ -172,7 +172,7 @@ class UnloadBrokerRequest(BrokerChangeRequest):
         Field(
             min_length=1,
             max_length=MAX_NAMES_CHARS,
-            description="Only topics of these; the broker stays active",
+            description="Only of these namespaces, commas between; the broker stays active",
         ),
     ] = None
     except_namespaces: Annotated[
@@ -180,7 +180,7 @@ class UnloadBrokerRequest(BrokerChangeRequest):
         Field(
             min_length=1,
             max_length=MAX_NAMES_CHARS,
-            description="No topics of these",
+            description="Namespaces whose topics stay, commas between; without: none",
         ),
     ] = None
 

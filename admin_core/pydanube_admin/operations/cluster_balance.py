@@ -25,11 +25,11 @@ FACTS_AT_ONCE: Final = 200  # topics whose facts are read in one call
 class RebalanceRequest(Request):
     by: Annotated[
         Literal["load", "topics"],
-        Field(description="What to even out; topics: their numbers, also of idle ones"),
+        Field(description="topics: even out numbers, also of idle ones"),
     ] = "load"
     max_moves: Annotated[
         int | None,
-        Field(ge=1, le=1000, description="At most this number of moves; if not given, [balance] max_moves"),
+        Field(ge=1, le=1000, description="Most moves; without: balance.max_moves"),
     ] = None
 
 

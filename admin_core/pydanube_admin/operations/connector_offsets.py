@@ -49,13 +49,13 @@ ONLY_SHARD: Final = "position"  # shown for the shard of a source that has only 
 
 
 class ConnectorErrorsRequest(ConnectorRequest):
-    limit: Annotated[int, Field(ge=1, le=100, description="Newest refused records of each topic")] = 10
+    limit: Annotated[int, Field(ge=1, le=100, description="Most records of each topic, the newest")] = 10
 
 
 class ConnectorLogsRequest(ConnectorRequest):
-    lines: Annotated[int, Field(ge=1, le=LOG_LINES, description="Last lines")] = 100
+    lines: Annotated[int, Field(ge=1, le=LOG_LINES, description="Most lines, the last")] = 100
     level: Annotated[
-        Literal["info", "warning", "error"] | None, Field(description="This level and above")
+        Literal["info", "warning", "error"] | None, Field(description="Only this level and above")
     ] = None
 
 

@@ -66,14 +66,14 @@ RECORDS: Final = DeclaredRecords(
 
 NameArgument = Annotated[
     str,
-    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Name of the connector"),
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Its name"),
 ]
 DefinitionArgument = Annotated[
     str,
     Field(
         min_length=1,
         max_length=MOST_DEFINITION_CHARS,
-        description="The connector's file, TOML, with secrets as ${env:NAME}",
+        description="TOML; secrets as ${env:NAME}",
     ),
 ]
 GroupArgument = Annotated[
@@ -413,6 +413,7 @@ async def undo_set(context: Context, request: SetConnectorRequest, done: Done) -
 @operation(
     "connectors.set",
     effect=Effect.CHANGE,
+    ends=True,
     tool="set_connector",
     title="Change a connector",
     permission=CHANGE,

@@ -41,7 +41,7 @@ class SeekSubscriptionRequest(SubscriptionRequest):
 
 class SkipMessagesRequest(SubscriptionRequest):
     count: Annotated[
-        int | None, Field(ge=1, le=2**53 - 1, description="Unacknowledged messages, from the oldest")
+        int | None, Field(ge=1, le=2**53 - 1, description="Messages from the oldest, in place of offsets")
     ] = None
     offsets: Annotated[
         str | None, Field(max_length=4096, description="In place of count: 20 or 3,7,10-90")

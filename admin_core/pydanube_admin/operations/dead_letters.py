@@ -217,7 +217,7 @@ class ListDeadLettersRequest(ListRequest):
     topic: TopicArgument
     subscription: SubscriptionArgument
     max_bytes: MaxBytes = 16_384
-    state: Annotated[State | None, Field(description="Only these")] = None
+    state: Annotated[State | None, Field(description="Only in this state")] = None
     reason: Annotated[str | None, Field(max_length=1000, description="Only with this reason")] = None
 
 
@@ -340,7 +340,7 @@ class ReplayDeadLettersRequest(Request):
         str | None,
         Field(max_length=4096, description="In the dead-letter topic: 3,7,10-90; without it, all"),
     ] = None
-    until: Annotated[int | None, Field(ge=0, description="Only letters before this offset")] = None
+    until: Annotated[int | None, Field(ge=0, description="Only before this offset there")] = None
     reason: Annotated[str | None, Field(max_length=1000, description="Only with this reason")] = None
     again: Annotated[bool, Field(description="Also those that were replayed before")] = False
     to: Annotated[

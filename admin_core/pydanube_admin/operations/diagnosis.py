@@ -38,7 +38,7 @@ _MOST_OF_CONNECTORS = 20  # findings in one answer. The others are counted
 FailOn = Annotated[
     Literal["info", "warning", "critical"] | None, Field(description="passed is false (exit 6) from here on")
 ]
-Explain = Annotated[bool, Field(description="List the causes that were ruled out")]
+Explain = Annotated[bool, Field(description="Also causes ruled out")]
 
 
 class DiagnoseClusterRequest(Request):

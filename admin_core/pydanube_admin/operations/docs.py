@@ -19,9 +19,9 @@ from pydanube_admin.wording.pages import SHIPPED, page_text
 
 class SearchDocsRequest(Request):
     query: Annotated[
-        str, Field(min_length=1, max_length=200, description="English words, such as: key-shared order nack")
+        str, Field(min_length=1, max_length=200, description="English words: key-shared order nack")
     ]
-    limit: Annotated[int, Field(ge=1, le=5, description="Sections")] = 5
+    limit: Annotated[int, Field(ge=1, le=5, description="Most sections")] = 5
 
 
 class DocsSection(Result):

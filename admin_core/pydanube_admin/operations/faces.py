@@ -18,10 +18,10 @@ from pydanube_admin.engine.paging import glob, page_of
 
 Face = Annotated[
     Literal["mcp", "jsonrpc", "cli", "console", "all"] | None,
-    Field(description="This face; all: every one but the broker's own socket"),
+    Field(description="all: but the broker's own socket. Without: principal"),
 ]
 OnlyPrincipal = Annotated[
-    str | None, Field(min_length=1, max_length=256, description="Or this principal, on every face")
+    str | None, Field(min_length=1, max_length=256, description="In place of a face: this principal")
 ]
 
 
@@ -41,9 +41,7 @@ class FreezeRequest(Request):
     principal: OnlyPrincipal = None
     until: Annotated[
         str | None,
-        Field(
-            max_length=64, description="A length from now, such as 2h, or a time; without: until it is lifted"
-        ),
+        Field(max_length=64, description="2h from now, or a time; without: until lifted"),
     ] = None
     reason: Annotated[
         str,

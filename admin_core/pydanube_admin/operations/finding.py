@@ -36,8 +36,8 @@ _LOOKS_AT: Final = {
 
 
 class FindRequest(Request):
-    query: Annotated[str, Field(max_length=200, description="English words, such as: delete topic")]
-    limit: Annotated[int, Field(ge=1, le=50, description="Operations")] = 5
+    query: Annotated[str, Field(max_length=200, description="English words: delete topic")]
+    limit: Annotated[int, Field(ge=1, le=50, description="Most operations")] = 5
     schema_of_result: Annotated[
         bool, Field(alias="schema", description="Also the schemas of their results")
     ] = False
@@ -67,7 +67,9 @@ class FoundOperations(Result):
 
 class ReadRequest(Request):
     operation: Annotated[str, Field(max_length=100, description="Name of an operation that only reads")]
-    arguments: Annotated[dict[str, Any] | None, Field(description="Its arguments")] = None
+    arguments: Annotated[
+        dict[str, Any] | None, Field(description="Of that operation, by name; without: none")
+    ] = None
 
 
 class ReadResult(Result):
@@ -106,7 +108,7 @@ def _found(operations: Sequence[Operation], *, schema: bool) -> FoundOperations:
                 tool=operation.tool,
                 effect=operation.effect.value,
                 reversible=operation.reversible,
-                summary=operation.summary,
+                summary=operation.description,
                 arguments=operation.input_schema,
                 example=dict(operation.examples[0].arguments),
                 result=operation.output_schema if schema else None,

@@ -38,9 +38,7 @@ CHANGE: Final = "links:change"
 MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
 DIVERGED: Final = frozenset({"diverged", "source_remade"})
 
-NameArgument = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Name of the link")
-]
+NameArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Its name")]
 TopicsArgument = Annotated[
     str,
     Field(
@@ -70,7 +68,10 @@ class CreateLinkRequest(LinkRequest):
     ] = ""
     token_file: Annotated[
         str | None,
-        Field(max_length=1000, description="File with the token for the source, on each broker's machine"),
+        Field(
+            max_length=1000,
+            description="File with the token for the source, on each broker's machine; without: no token",
+        ),
     ] = None
 
 

@@ -29,8 +29,8 @@ class PublishRequest(Request):
         str | None,
         Field(max_length=4_000_000, description="Text of the message; null marks its key as deleted"),
     ]
-    key: Annotated[str | None, Field(max_length=512, description="Its key")] = None
-    attributes: Annotated[dict[str, str] | None, Field(description="Its attributes")] = None
+    key: Annotated[str | None, Field(max_length=512, description="Without: none")] = None
+    attributes: Annotated[dict[str, str] | None, Field(description="Name to text; without: none")] = None
 
     @property
     def stored(self) -> tuple[str, dict[str, str]]:

@@ -35,12 +35,12 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="Position: earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+        description="earliest, latest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
     ),
 ]
 
 
-MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Bytes of payload in the answer")]
+MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Payload bytes; the rest is cut")]
 
 
 class PeekRequest(Request):
@@ -48,7 +48,7 @@ class PeekRequest(Request):
 
     topic: TopicArgument
     start: Begin = "earliest"
-    limit: Annotated[int, Field(ge=1, le=100, description="Messages")] = 10
+    limit: Annotated[int, Field(ge=1, le=100, description="Most messages")] = 10
     max_bytes: MaxBytes = 16_384
 
 
@@ -78,11 +78,18 @@ class SearchRequest(ListRequest):
     model_config = ConfigDict(serialize_by_alias=True)
 
     topic: TopicArgument
-    key: Annotated[str | None, Field(max_length=512, description="Exactly this key")] = None
-    attribute: Annotated[str | None, Field(max_length=512, description="name=value, or a name")] = None
-    contains: Annotated[str | None, Field(max_length=512, description="Text in the payload")] = None
+    key: Annotated[str | None, Field(max_length=512, description="Only messages of exactly this key")] = None
+    attribute: Annotated[
+        str | None,
+        Field(max_length=512, description="Only messages with this attribute: name=value, or a name"),
+    ] = None
+    contains: Annotated[
+        str | None, Field(max_length=512, description="Only messages with this text in the payload")
+    ] = None
     start: Begin = "earliest"
-    until: Annotated[str | None, Field(max_length=64, description="Position up to which, exclusive")] = None
+    until: Annotated[str | None, Field(max_length=64, description="End, exclusive; without: the newest")] = (
+        None
+    )
     max_bytes: MaxBytes = 65_536
 
 

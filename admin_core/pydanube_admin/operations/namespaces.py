@@ -141,7 +141,7 @@ def restoring(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {name: before.get(name) for name in given}
 
 
-NamespaceArgument = Annotated[str, Field(max_length=256, description="Name of the namespace")]
+NamespaceArgument = Annotated[str, Field(max_length=256, description="Its name")]
 
 
 class NamespaceItem(Result):
@@ -159,7 +159,9 @@ class CreateNamespaceRequest(Request):
     namespace: NamespaceArgument
     policies: Annotated[
         NamespacePolicies | None,
-        Field(description="As set_topic_policies; durability: of topics created without, fsynced or stored"),
+        Field(
+            description="As set_topic_policies; without: none. durability: of topics created without, fsynced or stored"
+        ),
     ] = None
 
 

@@ -40,12 +40,12 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+        description="offset:42, time:2026-01-31T12:00:00Z, time:-15m; without: earliest",
     ),
 ]
 
 
-End = Annotated[str | None, Field(max_length=64, description="Position, exclusive")]
+End = Annotated[str | None, Field(max_length=64, description="End, exclusive; without: the newest")]
 
 
 class RangeRequest(Request):
@@ -66,11 +66,10 @@ class ExportObjectsRequest(RangeRequest):
         Field(
             min_length=1,
             max_length=4096,
-            description="New file on the broker's machine, a bare name: it is in exports/ of its data "
-            "directory. The command line writes a path of its own machine itself",
+            description="New file in exports/ of the broker's data directory, a bare name. The command line writes a path of its own machine itself",
         ),
     ]
-    format: Annotated[Literal["parquet", "jsonl"], Field(description="Of the file")] = "parquet"
+    format: Annotated[Literal["parquet", "jsonl"], Field(description="Format of the file")] = "parquet"
 
 
 class ReplayTopicRequest(Request):
@@ -82,7 +81,7 @@ class ReplayTopicRequest(Request):
         Field(
             alias="from",
             max_length=64,
-            description="Position: earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
+            description="earliest, offset:42, time:2026-01-31T12:00:00Z, time:-15m",
         ),
     ]
     until: End = None

@@ -43,12 +43,13 @@ PlanId = Annotated[str, Field(min_length=1, max_length=64, description="Id of th
 class CreatePlanRequest(Request):
     operation: Annotated[str, Field(max_length=100, description="Name of a change, such as topics.delete")]
     arguments: Annotated[
-        dict[str, Any] | None, Field(description="Its arguments, without plan_only and plan_token")
+        dict[str, Any] | None, Field(description="Of that change, without plan_token; by name, without: none")
     ] = None
     topics: Annotated[
         str | None,
         Field(
-            max_length=16_384, description="For each topic of these globs or names, commas between: one plan"
+            max_length=16_384,
+            description="One plan for all topics of these globs, commas between; without: of arguments",
         ),
     ] = None
 
@@ -61,7 +62,9 @@ class ApplyPlanRequest(Request):
     plan_token: Annotated[
         str, Field(min_length=1, max_length=256, description="plan_token of the plan, which works once")
     ]
-    plan_id: Annotated[str | None, Field(max_length=64, description="Id of the plan, to be sure")] = None
+    plan_id: Annotated[
+        str | None, Field(max_length=64, description="In place of the token where a person answers")
+    ] = None
 
 
 class PlanItem(Result):
@@ -199,6 +202,7 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
 @operation(
     "plans.discard",
     effect=Effect.CHANGE,
+    ends=True,
     title="Discard a plan",
     summary="Take a plan out of use before its time.",
     plans_itself=True,
@@ -445,6 +449,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     "tasks.cancel",
     at=Place.TASK,
     effect=Effect.CHANGE,
+    ends=True,
     title="Cancel a task",
     summary="Stop a long operation at its next step; what it has done stays done.",
     forecast=forecast_cancel,

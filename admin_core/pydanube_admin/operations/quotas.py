@@ -66,16 +66,14 @@ class SetQuotaRequest(Request):
         Amounts | None,
         Field(description="What holds; 0: no limit, null: not set here. …_per_s are rates, at each broker"),
     ] = None
-    warnings: Annotated[
-        Amounts | None, Field(description="The same, only told: in the list, and by diagnosis")
-    ] = None
+    warnings: Annotated[Amounts | None, Field(description="As limits, only reported")] = None
     namespace: Annotated[
         str | None,
-        Field(max_length=128, description="Of this namespace; a star: each that has none of its own"),
+        Field(max_length=128, description="In place of principal; *: each without its own"),
     ] = None
     principal: Annotated[
         str | None,
-        Field(max_length=256, description="Of this principal; a star: each that has none of its own"),
+        Field(max_length=256, description="In place of namespace; *: each without its own"),
     ] = None
     principal_type: PrincipalType = "user"
 

@@ -41,13 +41,15 @@ Progress = Callable[[float, str], None]  # the share that is done, the present s
 
 
 class ReportRequest(Request):
-    since: Annotated[str, Field(min_length=1, max_length=64, description="24h before until, or a time")] = (
-        "24h"
+    since: Annotated[
+        str, Field(min_length=1, max_length=64, description="A length before until, or a time")
+    ] = "24h"
+    until: Annotated[str | None, Field(max_length=64, description="End, a time; without it, now")] = None
+    topic: Annotated[str | None, Field(max_length=512, description="Glob over topics; without it, all")] = (
+        None
     )
-    until: Annotated[str | None, Field(max_length=64, description="A time; without it, now")] = None
-    topic: Annotated[str | None, Field(max_length=512, description="Glob of topics")] = None
-    compare: Annotated[Literal["previous"] | None, Field(description="With the time before, as long")] = None
-    rows: Annotated[int, Field(ge=1, le=1000, description="Rows at most")] = 20
+    compare: Annotated[Literal["previous"] | None, Field(description="Also the time before, as long")] = None
+    rows: Annotated[int, Field(ge=1, le=1000, description="Most rows")] = 20
 
 
 class ReportResult(Result):

@@ -149,6 +149,7 @@ async def _undo(
 @operation(
     "roles.create",
     effect=Effect.CHANGE,
+    ends=True,
     title="Create or change a role",
     summary="Create a role, or give an existing one other permissions.",
     forecast=forecast_create_role,
@@ -263,7 +264,7 @@ class BindingItem(Result):
 
 
 class CreateBindingRequest(Request):
-    binding: Annotated[Name, Field(description="A name for the binding")]
+    binding: Annotated[Name, Field(description="Its name")]
     principal: PrincipalName
     roles: Annotated[
         str, Field(min_length=1, max_length=1000, description="Names of roles, with commas between")
@@ -273,14 +274,14 @@ class CreateBindingRequest(Request):
         str,
         Field(
             max_length=300,
-            description="A namespace, or /namespace/topic; a star at the end: whatever begins so",
+            description="Namespace or /namespace/topic; *: all that begins so",
         ),
     ] = ""
     principal_type: PrincipalType = "user"
 
 
 class BindingRequest(Request):
-    binding: Annotated[Name, Field(description="Name of the binding")]
+    binding: Annotated[Name, Field(description="Its name")]
 
 
 class ChangedBinding(BindingItem, Change):
@@ -323,6 +324,7 @@ async def undo_create_binding(context: Context, request: CreateBindingRequest, d
 @operation(
     "bindings.create",
     effect=Effect.CHANGE,
+    ends=True,
     title="Create or change a binding",
     summary="Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced.",
     forecast=forecast_create_binding,
@@ -407,6 +409,7 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
 @operation(
     "bindings.delete",
     effect=Effect.CHANGE,
+    ends=True,
     title="Delete a binding",
     summary="Take a binding back; streams that stood on it end within 5 s.",
     forecast=forecast_delete_binding,

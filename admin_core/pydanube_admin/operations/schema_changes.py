@@ -42,10 +42,10 @@ Policy = Literal["none", "warn", "enforce"]
 Transitive = Annotated[bool, Field(description="Compare with every version, not only the latest")]
 
 
-PolicyArgument = Annotated[Policy, Field(description="What happens to messages that do not fit")]
+PolicyArgument = Annotated[Policy, Field(description="For messages that do not fit")]
 
 
-PayloadArgument = Annotated[bool, Field(description="Also hold every payload against its schema")]
+PayloadArgument = Annotated[bool, Field(description="Also check each payload")]
 
 
 class RegisterSchemaRequest(Request):
@@ -53,9 +53,9 @@ class RegisterSchemaRequest(Request):
     schema_type: TypeArgument
     schema_definition: Definition
     description: Annotated[str, Field(max_length=4096, description="What has changed, for people")] = ""
-    created_by: Annotated[str, Field(max_length=256, description="Who registers it")] = ""
-    tags: Annotated[str, Field(max_length=4096, description="Words apart by commas")] = ""
-    json_profile: Annotated[Profile, Field(description="Rules of a new subject's JSON Schemas")] = "strict"
+    created_by: Annotated[str, Field(max_length=256, description="Person or program")] = ""
+    tags: Annotated[str, Field(max_length=4096, description="Words with commas between")] = ""
+    json_profile: Annotated[Profile, Field(description="For a new subject's JSON Schemas")] = "strict"
 
 
 class Registration(Change):
@@ -68,14 +68,16 @@ class Registration(Change):
 
 class SetCompatibilityRequest(Request):
     subject: SubjectArgument
-    mode: Annotated[Mode, Field(description="What new versions must be able to do")]
+    mode: Annotated[
+        Mode, Field(description="backward: they read older messages; forward: older programs read theirs")
+    ]
     transitive: Transitive = False
     json_profile: ProfileArgument = None
 
 
 class DeleteVersionRequest(Request):
     subject: SubjectArgument
-    version: Annotated[Version, Field(description="The version to delete")]
+    version: Annotated[Version, Field(description="Number of the version")]
 
 
 class DeletedVersion(Change):

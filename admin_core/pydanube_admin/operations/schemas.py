@@ -22,7 +22,7 @@ from pydanube_admin.operations.topics import find_topic
 _STRING: Final = '{"type": "string"}'
 
 
-SubjectArgument = Annotated[str, Field(min_length=1, max_length=256, description="Name of the subject")]
+SubjectArgument = Annotated[str, Field(min_length=1, max_length=256, description="Its name")]
 
 
 Version = Annotated[int, Field(ge=1, le=2**32 - 1)]
@@ -45,9 +45,7 @@ Profile = Literal["default", "strict"]
 
 ProfileArgument = Annotated[
     Profile | None,
-    Field(
-        description="JSON Schema: default compares as Danube does, strict whether all messages can be read"
-    ),
+    Field(description="For JSON Schema; default: as Danube; without: the subject's own"),
 ]
 
 
@@ -65,12 +63,12 @@ class SubjectItem(Result):
 
 class GetSchemaRequest(Request):
     subject: SubjectArgument
-    version: Annotated[Version | None, Field(description="Without it, the latest")] = None
+    version: Annotated[Version | None, Field(description="Without: the latest")] = None
 
 
 class GetSchemaByIdRequest(Request):
     schema_id: Annotated[str, Field(pattern="^[0-9]{1,20}$", description="As messages carry it, decimal")]
-    version: Annotated[Version | None, Field(description="Without it, the latest")] = None
+    version: Annotated[Version | None, Field(description="Without: the latest")] = None
 
 
 class SchemaResult(Result):
@@ -105,8 +103,8 @@ class CheckSchemaRequest(Request):
     subject: SubjectArgument
     schema_type: TypeArgument
     schema_definition: Definition
-    compatibility_mode: Annotated[Mode | None, Field(description="In place of the subject's")] = None
-    transitive: Annotated[bool | None, Field(description="In place of the subject's")] = None
+    compatibility_mode: Annotated[Mode | None, Field(description="In place of the subject's own")] = None
+    transitive: Annotated[bool | None, Field(description="In place of the subject's own")] = None
     json_profile: ProfileArgument = None
 
 

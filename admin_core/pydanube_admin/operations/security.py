@@ -38,7 +38,7 @@ class Whoami(Result):
 class ExplainRequest(Request):
     principal: PrincipalName
     operation: Annotated[
-        str, Field(max_length=100, description="topics.delete …, or look_up, produce, consume")
+        str, Field(max_length=100, description="Such as topics.delete, or look_up, produce, consume")
     ]
     resource: Annotated[
         str | None, Field(max_length=300, description="/namespace/topic or a namespace; without: the cluster")

@@ -97,7 +97,9 @@ class ProducersPage(Page[ProducerItem]):
 
 
 class DisconnectRequest(Request):
-    id: Annotated[str, Field(min_length=1, max_length=4096, description="id of the list, or several: 41,42")]
+    id: Annotated[
+        str, Field(min_length=1, max_length=4096, description="As the list shows it, or several: 41,42")
+    ]
 
 
 class Session(Result):
@@ -269,6 +271,7 @@ async def forecast_disconnect_consumer(context: Context, request: DisconnectRequ
 @operation(
     "producers.disconnect",
     effect=Effect.CHANGE,
+    ends=True,
     title="Disconnect a producer",
     summary="End a producer's connection; it may connect again.",
     forecast=forecast_disconnect_producer,
@@ -281,6 +284,7 @@ async def disconnect_producer(context: Context, request: DisconnectRequest) -> D
 @operation(
     "consumers.disconnect",
     effect=Effect.CHANGE,
+    ends=True,
     title="Disconnect a consumer",
     summary="End a consumer's connection; what it held goes to others. It may connect again.",
     forecast=forecast_disconnect_consumer,

@@ -39,7 +39,8 @@ class CreateSubscriptionRequest(Request):
     topic: TopicArgument
     subscription: SubscriptionArgument
     type: Annotated[
-        Literal["exclusive", "shared", "failover", "key-shared"], Field(description="Who gets what")
+        Literal["exclusive", "shared", "failover", "key-shared"],
+        Field(description="How consumers share messages"),
     ] = "exclusive"
     start: Annotated[
         str,
@@ -262,9 +263,7 @@ class _FailurePolicyRequest(SubscriptionRequest):
 
 
 class SetFailurePolicyRequest(_FailurePolicyRequest):
-    keep: Annotated[
-        bool, Field(description="Of a subscription that is not there yet: keep it for when it is made")
-    ] = False
+    keep: Annotated[bool, Field(description="Also for one that is not there yet")] = False
 
     def given(self) -> dict[str, Any]:
         """Return the fields to change."""

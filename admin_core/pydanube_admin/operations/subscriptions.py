@@ -76,8 +76,8 @@ LagStatusName = Literal[
 
 class LagRequest(SortedListRequest):
     topic: OptionalTopic = None
-    subscription: Annotated[str | None, Field(max_length=256, description="Only this subscription")] = None
-    status: Annotated[LagStatusName | None, Field(description="Only those of this status")] = None
+    subscription: Annotated[str | None, Field(max_length=256, description="Only this one")] = None
+    status: Annotated[LagStatusName | None, Field(description="Only of this status")] = None
 
 
 @including(lag_fields(field for field in LAG_FIELDS if field.listed))

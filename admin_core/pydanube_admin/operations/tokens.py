@@ -69,10 +69,16 @@ class TokenItem(Result):
 
 class CreateTokenRequest(Request):
     name: Annotated[Name, Field(description="What it is for; also the principal, where none is named")]
-    principal: Annotated[str | None, Field(max_length=256, description="Whose token it is")] = None
+    principal: Annotated[
+        str | None, Field(max_length=256, description="Principal of the token; without: as name")
+    ] = None
     principal_type: PrincipalType = "user"
-    role: Annotated[str | None, Field(max_length=128, description="Bind it on the cluster as well")] = None
-    expires: Annotated[str | None, Field(max_length=20, description="90d …; without: never")] = None
+    role: Annotated[
+        str | None, Field(max_length=128, description="Also bind this role on the cluster; without: none")
+    ] = None
+    expires: Annotated[
+        str | None, Field(max_length=20, description="A length from now, such as 90d; without: never expires")
+    ] = None
 
 
 class TokenRequest(Request):
@@ -80,7 +86,7 @@ class TokenRequest(Request):
 
 
 class RotateTokenRequest(TokenRequest):
-    overlap: Annotated[str, Field(max_length=20, description="How long the former stays good")] = "1h"
+    overlap: Annotated[str, Field(max_length=20, description="How long the former token stays good")] = "1h"
 
 
 class NewToken(TokenItem):
@@ -214,6 +220,7 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
 @operation(
     "tokens.revoke",
     effect=Effect.CHANGE,
+    ends=True,
     title="Revoke a token",
     summary="Make a token good for nothing, at once; streams that were opened with it end within 5 s.",
     forecast=forecast_revoke_token,
@@ -264,9 +271,11 @@ class CreateRevocationRequest(Request):
         str, Field(min_length=1, max_length=256, description="The jti, a principal, or a serial number")
     ]
     expires: Annotated[
-        str | None, Field(max_length=20, description="30d …: how long such tokens live; without: kept")
+        str | None, Field(max_length=20, description="How long such tokens live, such as 30d; without: kept")
     ] = None
-    principal_type: Annotated[Literal["user", "service_account"], Field(description="Of a subject")] = "user"
+    principal_type: Annotated[
+        Literal["user", "service_account"], Field(description="Kind of a subject's principal")
+    ] = "user"
 
 
 class RevocationRequest(Request):
@@ -311,6 +320,7 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
 @operation(
     "revocations.create",
     effect=Effect.CHANGE,
+    ends=True,
     title="Revoke web tokens or a certificate",
     summary="Make web tokens or a client's certificate good for nothing; their streams end.",
     forecast=forecast_create_revocation,
@@ -339,6 +349,7 @@ async def forecast_delete_revocation(context: Context, request: RevocationReques
 @operation(
     "revocations.delete",
     effect=Effect.CHANGE,
+    ends=True,
     title="Take a revocation back",
     summary="Withdraw a revocation: the tokens, subject or certificate are valid again.",
     forecast=forecast_delete_revocation,

@@ -51,13 +51,16 @@ class CreateTopicRequest(Request):
     durability: Annotated[
         Literal["fsynced", "stored", "memory"] | None,
         Field(
-            description="What a publish waits for: the broker's disk, the object store, or (non_reliable only) "
-            "nothing; default: its namespace's policy, fsynced where none is set"
+            description="A publish waits for the broker's disk, the object store, or (non_reliable) nothing; without: as "
+            "the namespace's policy, fsynced where none is set"
         ),
     ] = None
-    policies: Annotated[Policies | None, Field(description="Limits; rates are messages a second")] = None
+    policies: Annotated[
+        Policies | None, Field(description="Limits; without: none. Rates are messages a second")
+    ] = None
     schema_subject: Annotated[
-        str | None, Field(min_length=1, max_length=256, description="Subject of its messages' schema")
+        str | None,
+        Field(min_length=1, max_length=256, description="Schema subject of the messages; without: none"),
     ] = None
 
 
@@ -297,7 +300,7 @@ class TruncateTopicRequest(Request):
     topic: TopicArgument
     before: Annotated[
         str,
-        Field(max_length=64, description="Position: what lies before it goes; offset:42, time:-24h, latest"),
+        Field(max_length=64, description="What lies before goes: offset:42, time:-24h, latest"),
     ]
 
 

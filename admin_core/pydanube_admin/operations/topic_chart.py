@@ -21,7 +21,9 @@ MOST_SUBSCRIPTIONS: Final = 5  # more lines cannot be told apart in a chart
 
 class ChartTopicRequest(Request):
     topic: TopicArgument
-    subscription: Annotated[str | None, Field(max_length=256)] = None  # None: those furthest behind
+    subscription: Annotated[
+        str | None, Field(max_length=256, description="Only this one; without, those furthest behind")
+    ] = None
 
 
 class ChartedSubscription(Result):
@@ -47,7 +49,7 @@ class TopicChart(Result):
     "topics.chart",
     effect=Effect.READ,
     title="Chart a topic",
-    summary="Chart recent rates and lag.",
+    summary="Chart a topic's recent publish rate and its subscriptions' lag.",
     default_profile=True,
     examples=(
         Example({"topic": "orders"}, "with the subscriptions furthest behind"),

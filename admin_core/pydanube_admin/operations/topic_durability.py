@@ -22,9 +22,7 @@ Level = Literal["fsynced", "stored"]
 
 class SetDurabilityRequest(Request):
     topic: TopicArgument
-    durability: Annotated[
-        Level, Field(description="What a publish waits for: the broker's disk, or the object store")
-    ]
+    durability: Annotated[Level, Field(description="For the broker's disk, or the object store")]
 
 
 class ChangedDurability(Change):

@@ -42,7 +42,7 @@ class MoveTopicRequest(Request):
     topic: TopicArgument
     to_broker: Annotated[
         str | None,
-        Field(min_length=1, max_length=32, description="Without it, the one with the fewest topics"),
+        Field(min_length=1, max_length=32, description="Without: the one with the fewest topics"),
     ] = None
 
 
@@ -203,9 +203,7 @@ async def unload_topic(context: Context, request: TopicRequest) -> MovedTopic:
 
 class AddPartitionsRequest(Request):
     topic: TopicArgument
-    partitions: Annotated[
-        int, Field(ge=2, le=MAX_PARTITIONS, description="How many it has afterwards, in all")
-    ]
+    partitions: Annotated[int, Field(ge=2, le=MAX_PARTITIONS, description="Partitions afterwards, in all")]
 
 
 class AddedPartitions(Change):

@@ -37,7 +37,7 @@ MOST_REASONS: Final = 20
 
 class ListTopicsRequest(SortedListRequest):
     namespace: Annotated[str | None, Field(max_length=256, description="Only this namespace")] = None
-    broker: Annotated[str | None, Field(max_length=64, description="Only topics this broker id owns")] = None
+    broker: Annotated[str | None, Field(max_length=64, description="Only those of this broker id")] = None
 
 
 class TopicItem(Result):

@@ -1817,7 +1817,7 @@ class TopicsOperations(KeywordsNamed):
         return await planned(self._caller, "topics.add_partitions", locals(), AddedPartitions)
 
     async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
-        """Chart recent rates and lag."""
+        """Chart a topic's recent publish rate and its subscriptions' lag."""
         return await self._caller.call("topics.chart", locals(), TopicChart)
 
     async def configure_schema(
