@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import anyio
 from google.protobuf.message import DecodeError
@@ -54,6 +54,8 @@ from pydanube_admin.peers import ASK, Peers, Unseen, not_seen, noting, noting_wh
 from pydanube_admin.registry import OPERATIONS
 
 _log = logging.getLogger("pydanube.admin")
+MCP_FACE: Final = "mcp"
+OK: Final = "OK"  # code of a call that was answered with a result
 
 # Groups whose results quote settings and answers of stores, whose addresses may hold a password.
 _ABOUT_SETTINGS = frozenset({"alerts", "brokers", "diagnose", "objects", "operations", "tasks"})
@@ -89,6 +91,8 @@ class AdminCore:
         self._balancer: Balancer
         self._options = options or AdminOptions()
         self._port: ClusterPort | None = None
+        #: counts calls of MCP clients: tool (empty: none of that name), program, code, bytes of the answer
+        self.on_mcp_call: Callable[[str, str, str, int], None] = lambda *_: None
         self.audit: AuditLog
         self.desk: Desk
         self._tidied: anyio.Event | None = None
@@ -315,13 +319,23 @@ class AdminCore:
         try:
             call = CallRequest.FromString(request)
         except DecodeError:
-            outcome: BaseModel | ClusterError = InvalidArgument("the request is not a danube.ops.CallRequest")
+            refused = InvalidArgument("the request is not a danube.ops.CallRequest")
+            return CallResponse(error=refused.to_json().encode()).SerializeToString()
+        answer, code = await self._answer(call)
+        if call.face == MCP_FACE:
+            known = OPERATIONS.get(call.operation)
+            named = CallingProgram(name=call.client_name).cleaned()
+            self.on_mcp_call("" if known is None else known.tool, named.name, code, len(answer))
+        return answer
+
+    async def _answer(self, call: CallRequest) -> tuple[bytes, str]:
+        """Return the encoded answer, and its code: `OK`, or that of the error."""
+        try:
+            if (elsewhere := await self.of_others(call)) is not None:
+                return CallResponse(result=elsewhere).SerializeToString(), OK
+        except ClusterError as refused:
+            return CallResponse(error=refused.to_json().encode()).SerializeToString(), refused.code
         else:
-            try:
-                if (elsewhere := await self.of_others(call)) is not None:
-                    return CallResponse(result=elsewhere).SerializeToString()
-            except ClusterError as refused:
-                return CallResponse(error=refused.to_json().encode()).SerializeToString()
             named = CallingProgram(name=call.client_name, version=call.client_version, by=call.by)
             before = current_program.set(named.cleaned())
             try:
@@ -339,11 +353,12 @@ class AdminCore:
             # Errors may quote the caller's text, in which a lone surrogate would not encode. backslashreplace
             # writes it as the escape that JSON has for it.
             error = without_passwords(outcome.to_json())
-            return CallResponse(error=error.encode("utf-8", "backslashreplace")).SerializeToString()
+            encoded = error.encode("utf-8", "backslashreplace")
+            return CallResponse(error=encoded).SerializeToString(), outcome.code
         result = outcome.model_dump_json(by_alias=True)
         if call.operation.partition(".")[0] in _ABOUT_SETTINGS:
             result = without_passwords(result)
-        return CallResponse(result=result.encode()).SerializeToString()
+        return CallResponse(result=result.encode()).SerializeToString(), OK
 
     async def of_others(self, call: CallRequest) -> bytes | None:
         """Carry out a call for or from another broker. Return None if this broker answers it itself."""

@@ -183,6 +183,7 @@ async def administered(
     methods = compat_methods(core, call_metadata)
     async with Broker(settings, ops=core.serve_call, administration=methods, upgrade=upgrade) as broker:
         core.attach(broker.port)
+        core.on_mcp_call = broker.metrics.mcp_call
         if broker.locks is not None:
             broker.locks.authenticator.on_failed = core.note_failed_login
         tasks = [asyncio.create_task(core.begin()), asyncio.create_task(core.balance())]

@@ -119,6 +119,8 @@ _DECLARED: Final = (
         "service", "method", "code",
     ),
     _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed for what their peer did", "reason"),
+    _of(_CALLS, _COUNTER, "danube_mcp_calls", "calls of MCP clients; other: behind the first 32 names of programs", "tool", "client", "code"),
+    _of(_CALLS, MetricKind.HISTOGRAM, "danube_mcp_result_bytes", "answers to MCP clients", "tool", unit="bytes"),
     _of(_CALLS, _COUNTER, "danube_security_refused", "callers and calls that the locks refuse, or would in optional", "what"),
 )  # fmt: skip
 METRICS: Final[Mapping[str, MetricDeclaration]] = {one.name: one for one in _DECLARED}

@@ -30,6 +30,8 @@ from pydanube_broker.status.metric_table import METRICS, MetricKind
 
 OTHER: Final = "_other"
 FSYNC_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
+MCP_BYTES: Final = (1_024, 4_096, 16_384, 65_536, 262_144)
+MCP_CLIENTS: Final = 32  # names of programs, which clients choose; further ones are counted together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,24 @@ class BrokerMetrics:
         self.quota_felt: Callable[[], Iterable[tuple[tuple[str, ...], int]]] = tuple
         self.observation_s: dict[str, float] = {"sample": 0.0, "judge": 0.0, "tell": 0.0}
         self.alerts_sent: Counter[str] = Counter()  # requests to webhooks: taken, failed
+        self.mcp_calls: Counter[tuple[str, str, str]] = Counter()  # (tool, client, code)
+        self._mcp_clients: set[str] = set()
+        self._mcp_sizes: dict[str, list[int]] = {}  # tool → count of each bucket, then the sum
         self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
         self._fsync_sum = 0.0
         self._limit = topic_series_limit
+
+    def mcp_call(self, tool: str, client: str, code: str, size: int) -> None:
+        """Count a call of an MCP client: of a tool, by a program as it names itself, with its outcome and answer's bytes."""
+        if client not in self._mcp_clients:
+            if len(self._mcp_clients) < MCP_CLIENTS:
+                self._mcp_clients.add(client)
+            else:
+                client = OTHER
+        self.mcp_calls[tool, client, code] += 1
+        sizes = self._mcp_sizes.setdefault(tool, [0] * (len(MCP_BYTES) + 2))
+        sizes[bisect_left(MCP_BYTES, size)] += 1
+        sizes[-1] += size
 
     def fsync(self, seconds: float) -> None:
         self._fsync_sum += seconds
@@ -144,6 +161,7 @@ class BrokerMetrics:
             yield family
         yield from _chain_families(now)
         yield self._fsync_family()
+        yield self._mcp_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
         by_topic: Mapping[str, Counter[tuple[str, str]]] = {
@@ -160,6 +178,7 @@ class BrokerMetrics:
             "danube_link_lag_messages": list(self.link_lags()),
             "danube_link_logs": list(self.link_logs()),
             "danube_grpc_calls": list(self.grpc_calls.items()),
+            "danube_mcp_calls": list(self.mcp_calls.items()),
             "danube_tier_objects": [((event,), count) for event, count in now.tier_objects.items()],
             "danube_grpc_connections_closed": [((why,), n) for why, n in self.connections_closed.items()],
             "danube_security_refused": [((what,), n) for what, n in self.security_refused.items()],
@@ -175,11 +194,15 @@ class BrokerMetrics:
     def _fsync_family(self) -> Metric:
         declared = METRICS["danube_journal_fsync_seconds"]
         family = HistogramMetricFamily(declared.name, declared.text)
-        total, buckets = 0, []
-        for bound, count in zip((*FSYNC_BUCKETS_S, None), self._fsync_buckets, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound is None else str(bound), total))
+        buckets = _cumulated(FSYNC_BUCKETS_S, self._fsync_buckets)
         family.add_metric([], buckets=buckets, sum_value=self._fsync_sum)
+        return family
+
+    def _mcp_family(self) -> Metric:
+        declared = METRICS["danube_mcp_result_bytes"]
+        family = HistogramMetricFamily(declared.name, declared.text, labels=declared.labels)
+        for tool, (*counts, size) in list(self._mcp_sizes.items()):
+            family.add_metric([tool], buckets=_cumulated(MCP_BYTES, counts), sum_value=size)
         return family
 
     def _shown(self, topics: Sequence[TopicSample]) -> set[str]:
@@ -274,3 +297,12 @@ class _Once:
 
     def collect(self) -> list[Metric]:
         return self._families
+
+
+def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Return the buckets of a histogram in the form of Prometheus: (upper bound, count up to it)."""
+    total, buckets = 0, []
+    for bound, count in zip((*bounds, None), counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound is None else str(bound), float(total)))
+    return buckets
