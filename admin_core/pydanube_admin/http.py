@@ -51,7 +51,10 @@ _ONCE: Final = frozenset({b"host", b"origin", b"authorization", b"content-type",
 # Methods beside POST: the 2025 wire ends its sessions with DELETE, and its GET stream carries messages that a
 # server sends unasked, the alerts that a client subscribed to.
 OPENRPC: Final = "/openrpc.json"
-_METHODS: Final = {"/rpc": ("POST",), "/mcp": ("POST", "GET", "DELETE"), OPENRPC: ("GET",)}
+MCP: Final = "/mcp"
+MCP_READ: Final = "/mcp/read"  # the same server, which only reads there
+_MCP_METHODS: Final = ("POST", "GET", "DELETE")
+_METHODS: Final = {"/rpc": ("POST",), MCP: _MCP_METHODS, MCP_READ: _MCP_METHODS, OPENRPC: ("GET",)}
 
 
 class _HttpError(Exception):
@@ -124,7 +127,7 @@ class HttpFace:
     ) -> None:
         self._rpc = rpc
         self._mcp = mcp
-        answerers = (("/rpc", rpc), ("/mcp", mcp), (OPENRPC, rpc))
+        answerers = (("/rpc", rpc), (MCP, mcp), (MCP_READ, mcp), (OPENRPC, rpc))
         self._paths = [path for path, answerer in answerers if answerer is not None]
         self._room = _Room()
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
@@ -157,7 +160,7 @@ class HttpFace:
         if path == OPENRPC:
             await _send_json(send, 200, openrpc_document())
             return
-        if path == "/mcp":
+        if path in (MCP, MCP_READ):
             assert self._mcp is not None
             await self._mcp(scope, _replay(body, receive), send)
             return

@@ -38,7 +38,12 @@ class McpOptions:
         str | None, option("--toolsets", "NAME,…", "Sets of tools to list beside the profile's.")
     ] = None
     connect: Annotated[
-        list[str] | None, option("--connect", "NAME=URL", "A cluster's admin address; may repeat.")
+        list[str] | None,
+        option(
+            "--connect",
+            "NAME=URL",
+            "A cluster's admin address; may repeat. `,read_only` behind it: no changes.",
+        ),
     ] = None
     print_config: Annotated[
         str | None,
@@ -58,7 +63,7 @@ class McpOptions:
     examples=[
         "danube mcp --print-config claude-desktop",
         "danube mcp --read-only",
-        "danube mcp --connect prod=http://10.0.0.5:50051 --connect test=http://10.0.0.6:50051",
+        "danube mcp --connect prod=http://10.0.0.5:50051,read_only --connect test=http://10.0.0.6:50051",
         "danube mcp --transport http --http-port 8766",
     ]
 )

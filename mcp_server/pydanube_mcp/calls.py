@@ -30,6 +30,7 @@ from pydanube_mcp.consent import (
     waits,
 )
 from pydanube_mcp.fencing import fenced
+from pydanube_mcp.narrowing import current_narrowing
 from pydanube_mcp.sizing import MAX_RESULT_BYTES, fewer, size_of
 from pydanube_mcp.tasks import TaskView, takes_tasks
 
@@ -59,6 +60,8 @@ class Caller:
             return await self._read(operation, arguments)
         if not operation.planned and operation.name != _APPLY:
             return await self._do(operation, arguments)
+        if operation.name == _APPLY and current_narrowing.get().groups is not None:
+            await self._check_plan(arguments)
         again = said(self.context) if self.context is not None else None
         if again is not None:
             question, token, answer = again
@@ -79,6 +82,12 @@ class Caller:
                 raise
             token = str(plan.pop("plan_token", ""))
             return await self._ask(operation, arguments, plan, token)
+
+    async def _check_plan(self, arguments: Mapping[str, Any]) -> None:
+        """Refuse to apply a plan of an operation outside of the sets that the address of this request has."""
+        given = str(arguments.get("plan_token") or arguments.get("plan_id") or "")
+        plan = await self._send("plans.show", {"plan_id": given.partition(".")[0]})
+        current_narrowing.get().check_plan(str(plan["operation"]))
 
     async def refused(self, operation: Operation, arguments: Mapping[str, Any]) -> Outcome:
         """Have the admin core refuse a change at a read-only server, so that the refusal is recorded.

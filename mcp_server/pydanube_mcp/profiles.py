@@ -87,8 +87,11 @@ TOOLSETS: Final[Mapping[str, frozenset[str]]] = {
 BY_SET_ONLY: Final = frozenset({"connectors", "docs", "links"})
 
 
-def parse_toolsets(text: str | None) -> frozenset[str]:
+def parse_toolsets(text: str | None, *, field: str = "mcp.toolsets") -> frozenset[str]:
     """Return the groups of operations that the named sets hold.
+
+    Args:
+        field: where the text stands, for the error.
 
     Raises:
         InvalidArgument: there is no such set. The error lists the sets.
@@ -98,8 +101,8 @@ def parse_toolsets(text: str | None) -> frozenset[str]:
         if each not in TOOLSETS:
             close = close_names(each, TOOLSETS)
             raise InvalidArgument(
-                f"mcp.toolsets: there is no set {shown(each)!r}; write some of {', '.join(TOOLSETS)}",
-                field="mcp.toolsets",
+                f"{field}: there is no set {shown(each)!r}; write some of {', '.join(TOOLSETS)}",
+                field=field,
                 value=shown(each),
                 allowed=list(TOOLSETS),
                 did_you_mean=close,

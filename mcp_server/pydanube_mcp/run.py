@@ -14,6 +14,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydanube.addresses import DEFAULT_ADMIN_URL
 from pydanube_admin.http import (
     MAX_BODY_BYTES,
+    MCP,
     AsgiApp,
     HttpFace,
     http_server,
@@ -23,6 +24,7 @@ from pydanube_admin.remote import OpsClient
 from starlette.applications import Starlette
 
 from pydanube_mcp.envelopes import CheckedMessages
+from pydanube_mcp.narrowing import Narrowed
 from pydanube_mcp.server import DanubeServer, ServerArguments, build_server
 from pydanube_mcp.session_limit import SessionLimit
 
@@ -47,7 +49,7 @@ async def serving(server: DanubeServer) -> AsyncIterator[AsgiApp]:
 
 
 def _in_front_of(app: AsgiApp) -> AsgiApp:
-    return SessionLimit(CheckedMessages(app))
+    return Narrowed(SessionLimit(CheckedMessages(app)))
 
 
 def _starlette(server: DanubeServer) -> Starlette:
@@ -55,7 +57,7 @@ def _starlette(server: DanubeServer) -> Starlette:
         # Interrupted streams are resumed only for the conformance suite: in ours there is nothing to lose.
         event_store=server.others,
         retry_interval=None if server.others is None else 100,
-        streamable_http_path="/mcp",
+        streamable_http_path=MCP,
         max_request_body_size=MAX_BODY_BYTES,
         max_sessions=MAX_SESSIONS,
         session_idle_timeout=SESSION_IDLE_S,

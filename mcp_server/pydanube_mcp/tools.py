@@ -25,6 +25,7 @@ from pydanube_core.spelling import close_names, shown
 
 from pydanube_mcp.charts import TOOL_META
 from pydanube_mcp.clusters import Clusters
+from pydanube_mcp.narrowing import EVERYTHING, Narrowing
 from pydanube_mcp.profiles import CLUSTER, Profile, description_of, explain, is_listed, small_input
 
 _FIND: Final = "find_operations"
@@ -34,13 +35,23 @@ _MOST_CHARS: Final = 300  # of a call that is proposed
 
 
 def tool_list(
-    profile: Profile, *, read_only: bool, clusters: Clusters, groups: frozenset[str] = frozenset()
+    profile: Profile,
+    *,
+    read_only: bool,
+    clusters: Clusters,
+    groups: frozenset[str] = frozenset(),
+    narrowing: Narrowing = EVERYTHING,
 ) -> list[Tool]:
-    """Return the tools to list, by name: always the same bytes, so that prompt caches work."""
+    """Return the tools to list, by name: always the same bytes, so that prompt caches work.
+
+    An address with sets of tools lists these sets whole, in place of the profile's.
+    """
+    reads = read_only or narrowing.read_only or not clusters.writable
     return [
         _tool(operation, clusters)
         for operation in TOOLS.values()
-        if is_listed(operation, profile, read_only=read_only, groups=groups)
+        if narrowing.has(operation)
+        and is_listed(operation, profile, read_only=reads, groups=narrowing.groups or groups)
     ]
 
 
@@ -64,7 +75,8 @@ def _input_schema(operation: Operation, clusters: Clusters) -> dict[str, Any]:
     schema = small_input(operation)
     if not clusters.several:
         return schema
-    cluster = {"type": "string", "enum": list(clusters.names), "description": "Which cluster"}
+    names = clusters.names if operation.effect is Effect.READ else clusters.writable
+    cluster = {"type": "string", "enum": list(names), "description": "Which cluster"}
     return schema | {
         "properties": {CLUSTER: cluster, **schema["properties"]},
         "required": [CLUSTER, *schema.get("required", ())],
