@@ -37,6 +37,7 @@ from pydanube_core.facts import (
     CursorDifference,
     RetentionFacts,
     SessionFacts,
+    StopFacts,
     TopicFacts,
     TrafficFacts,
     sums_of_parts,
@@ -145,6 +146,7 @@ ASKED: Final = _AT_OWNERS | {
     "lag_of_status",
     "lag_facts",
     "status",
+    "at_stop",
     "producers",
     "consumers",
     "links",
@@ -434,6 +436,10 @@ class ClusterWidePort:
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Return the status of every registered broker that answers."""
         return list((await self._everywhere("status")).values())
+
+    async def stops(self) -> Sequence[StopFacts]:
+        """Return the topics of every broker that answers, as its stop would find them."""
+        return list((await self._everywhere("at_stop")).values())
 
     async def loads(self) -> Sequence[LoadReport]:
         """Return the load of every broker that answers."""

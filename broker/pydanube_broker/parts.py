@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Coroutine
 from typing import Any
 
+from pydanube_core.diagnosis.views import Credential
 from pydanube_core.errors import ClusterError
 from pydanube_core.facts import BrokerAddress
+from pydanube_core.security.permissions import Principal
+from pydanube_core.security.records import TokenRecord
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.delivery.engine import DeliveryEngine
@@ -137,6 +141,24 @@ class BrokerParts:
                 return None
         return self.journal.time_at_offset(topic.topic_id, offset)
 
+    def credentials(self) -> tuple[Credential, ...]:
+        """Return the certificates and tokens that expire. Of a principal's tokens only the one that lasts longest.
+
+        The others are those that a rotation replaced, or their owner does without them.
+        """
+        files = () if self.tls is None else self.tls.expiring()
+        last: dict[Principal, TokenRecord] = {}
+        for token in () if self.locks is None else self.locks.book.tokens.values():
+            known = last.get(token.principal)
+            if known is None or _end(token) > _end(known):
+                last[token.principal] = token
+        tokens = (
+            Credential(kind="token", name=each.token_id, from_ms=each.created_ms, until_ms=each.until_ms)
+            for each in last.values()
+            if each.until_ms is not None
+        )
+        return (*files, *tokens)
+
     async def measure_stored(self) -> None:
         """Measure the stored bytes that quotas limit."""
         await self.registry.quotas.measure(self.stored_of)
@@ -159,3 +181,7 @@ class BrokerParts:
         """Count a refused publish, and the messages it held."""
         self.metrics.rejected[topic, error.code] += 1
         self.metrics.rejected_messages[topic, error.code] += messages
+
+
+def _end(token: TokenRecord) -> float:
+    return math.inf if token.until_ms is None else token.until_ms

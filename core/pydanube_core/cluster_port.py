@@ -218,6 +218,9 @@ class MetadataPort(Protocol):
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Return the status of every broker that is registered and answers."""
 
+    async def stops(self) -> Sequence[StopFacts]:
+        """Return `at_stop` of every broker that is registered and answers."""
+
     async def members(self) -> Sequence[BrokerAddress]:
         """Return every broker that is registered now."""
 

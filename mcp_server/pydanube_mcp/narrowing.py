@@ -1,7 +1,7 @@
 """Narrower servers by address: `/mcp/read` only reads, and `?toolsets=topics,schemas` has only these sets of tools.
 
-One broker then serves several assistants, each with what it is for. An address narrows what the caller's
-permissions allow, and never widens it. It holds for every road to an operation: the clients of a request to
+One broker then serves several assistants with different tasks. An address narrows the caller's permissions,
+and never widens them. It holds for every road to an operation: the clients of a request to
 `/mcp/read` are such that the admin core refuses changes, and the general tools refuse operations of other sets.
 """
 
@@ -29,7 +29,7 @@ _OF_ANOTHER: Final = frozenset({"operations.read", "plans.create"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """What the address of a request leaves.
+    """The operations that the address of a request allows.
 
     Attributes:
         read_only: nothing but reads.

@@ -3,7 +3,7 @@
 A model reads every byte here again with every turn of a conversation. So the input schemas have names, types,
 choices, defaults and one short text an argument. The admin core checks lengths and unexpected arguments, and
 its errors describe valid values. A description is the operation's summary and its guide: which other tool
-serves the neighbouring question, what is kept, and how a change is taken back. Both profiles reach everything: `find_operations`, `read_operation`,
+serves the neighbouring question, the limits, and how a change is taken back. Both profiles reach everything: `find_operations`, `read_operation`,
 `plan_operation` and `apply_plan` reach the operations that `default` does not list.
 """
 
@@ -63,10 +63,12 @@ _SELDOM: Final = frozenset(
         "json_profile",
         "keep",
         "max_bytes",
+        "max_moves",
         "max_redelivery_delay_ms",
         "principal_type",
         "rows",
         "tags",
+        "transitive",
     }
 )
 
@@ -136,9 +138,11 @@ def small_input(operation: Operation) -> dict[str, Any]:
 def _not_needed(operation: Operation, name: str) -> bool:
     """Return whether an argument can be left out of the schema.
 
-    These are tokens, which `apply_plan` takes as well, and in the many tools outside the default profile what the
-    instructions describe for all (`why`, the arguments of lists), or what is seldom needed.
+    These are tokens, which `apply_plan` takes as well, and in the many tools outside the default profile the
+    arguments that the instructions describe for all (`why`, those of lists) and those that are seldom needed.
     """
+    if name == "top":
+        return bool(operation.identity)
     if name in _SELDOM or name == _WHY or (name in _OF_LISTS and operation.identity):
         return not operation.default_profile
     return name == _PLAN_TOKEN and name not in operation.request_names
@@ -178,7 +182,7 @@ def _small(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def description_of(operation: Operation) -> str:
-    """Return what a model reads about a tool: what it does, and when another one does it.
+    """Return the text that a model reads about a tool: its effect, and the tool for the neighbouring question.
 
     A read outside the default profile is its summary only: `find_operations` has the rest.
     """

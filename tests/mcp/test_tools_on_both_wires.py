@@ -397,8 +397,6 @@ async def test_what_a_model_must_read_stays_small(several: bool) -> None:
     assert len(server.instructions or "") < 1_600
 
 
-
-
 def test_a_missing_tool_is_explained() -> None:
     assert "is listed" in explain("list_topics", Profile.DEFAULT, read_only=False)
     assert "plan_operation" in explain("delete_topic", Profile.DEFAULT, read_only=False)

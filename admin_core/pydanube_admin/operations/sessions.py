@@ -40,7 +40,7 @@ class ListSessionsRequest(SortedListRequest):
 
 
 class ListConsumersRequest(ListSessionsRequest):
-    subscription: Annotated[str | None, Field(max_length=256)] = None
+    subscription: Annotated[str | None, Field(max_length=256, description="Only of this one")] = None
 
 
 class ProducerItem(Result):

@@ -34,7 +34,7 @@ class WhatChangedRequest(Request):
     topic: OptionalTopic = None
     broker_id: Annotated[str | None, Field(max_length=32, description="Only at this broker")] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None
-    limit: Annotated[int, Field(ge=1, le=200, description="The newest so many")] = 50
+    limit: Annotated[int, Field(ge=1, le=200, description="Most items, the newest")] = 50
 
 
 class FindingAfter(Result):

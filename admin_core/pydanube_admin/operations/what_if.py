@@ -29,14 +29,17 @@ ALONE: Final = frozenset(("exclusive", "failover"))  # one consumer works, the o
 
 
 class WhatIfRequest(Request):
-    scenario: Literal["broker_lost", "consumers", "load", "retention", "topic_deleted"]
-    broker_id: Annotated[str | None, Field(max_length=32, description="broker_lost")] = None
+    scenario: Annotated[
+        Literal["broker_lost", "consumers", "load", "retention", "topic_deleted"],
+        Field(description="What happens"),
+    ]
+    broker_id: Annotated[str | None, Field(max_length=32, description="Only for broker_lost")] = None
     topic: OptionalTopic = None
-    subscription: Annotated[str | None, Field(max_length=256, description="consumers")] = None
-    factor: Annotated[int, Field(ge=1, le=1000, description="consumers, load: times as many")] = 2
+    subscription: Annotated[str | None, Field(max_length=256, description="Only for consumers")] = None
+    factor: Annotated[int, Field(ge=1, le=1000, description="For consumers, load: times this number")] = 2
     policies: Annotated[
         dict[str, Annotated[int, Field(ge=0)] | None] | None,
-        Field(description="retention: as topics.set_policies takes them"),
+        Field(description="Only for retention: as set_topic_policies"),
     ] = None
 
 

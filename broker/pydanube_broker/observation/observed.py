@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pydanube_core.diagnosis.views import Credential
+
 from pydanube_broker.home.data_dir import DataDir
 from pydanube_broker.journal import Journal
 from pydanube_broker.links.links import ClusterLinks
@@ -31,6 +33,9 @@ class Observed(Protocol):
     settings: Settings
     told: BalanceResult
     started_at: float  # monotonic seconds
+
+    def credentials(self) -> tuple[Credential, ...]:
+        """Return the certificates and tokens that expire at some time."""
 
     def append_time_ms(self, topic: Topic, offset: int) -> int | None:
         """Return the append time of the message at an offset. None if it is not in memory."""

@@ -322,6 +322,7 @@ class Viewer:
             clock_ahead_s=round((CLOCK.apart_most() or ("", 0))[1] / 1000, 1),
             links=observed.links.troubles(),
             mirror_gaps=observed.links.gaps(),
+            credentials=observed.credentials(),
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:

@@ -274,6 +274,9 @@ class BrokersPart:
     async def statuses(self) -> Sequence[BrokerFacts]:
         return [await self.status()]
 
+    async def stops(self) -> Sequence[StopFacts]:
+        return [await self.at_stop()]
+
     async def members(self) -> Sequence[BrokerAddress]:
         return self._broker.ownership.members()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydanube_core.diagnosis.views import Credential
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.settings.security import Tls
@@ -50,6 +51,7 @@ class Certificates:
         self._protocols = list(protocols)
         self._seen = self._state()
         self.context = self._load()
+        self.expiring = self._expiring()
 
     def look(self) -> bool:
         """Read the files again if they changed since the last look. Return whether new ones are in effect."""
@@ -62,8 +64,34 @@ class Certificates:
         except InvalidArgument as error:
             log.warning("certificates_not_read", extra={"error": str(error)})
             return False
+        self.expiring = self._expiring()
         log.info("certificates_read", extra={"cert": str(self._files.cert)})
         return True
+
+    def _expiring(self) -> tuple[Credential, ...]:
+        """Return the certificates that are in use, with their times. None without the library that reads them."""
+        try:
+            from cryptography import x509
+        except ImportError:
+            return ()
+        found: list[Credential] = []
+        for kind, path in (("certificate", self._files.cert), ("client_ca", self._files.client_ca)):
+            if path is None:
+                continue
+            try:
+                chain = x509.load_pem_x509_certificates(path.read_bytes())
+            except (OSError, ValueError):
+                continue
+            found += [
+                Credential(
+                    kind=kind,
+                    name=str(path),
+                    from_ms=int(each.not_valid_before_utc.timestamp() * 1000),
+                    until_ms=int(each.not_valid_after_utc.timestamp() * 1000),
+                )
+                for each in chain
+            ]
+        return tuple(found)
 
     def _load(self) -> ssl.SSLContext:
         files = self._files
@@ -123,6 +151,10 @@ class PortCertificates:
 
     def http(self) -> ssl.SSLContext:
         return self._http.context
+
+    def expiring(self) -> tuple[Credential, ...]:
+        """Return the certificates of the gRPC ports. The HTTP ports have the same files."""
+        return self._grpc.expiring
 
     def look(self) -> None:
         """Use files that changed. A handful of `stat` calls."""

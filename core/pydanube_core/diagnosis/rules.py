@@ -39,6 +39,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         broker.undo_given_up,
         broker.clock_stepped,
         broker.clocks_apart,
+        broker.credential_expires,
         broker.disk_sync_slow,
         broker.noisy_neighbour,
         broker.reconnect_storm,

@@ -360,6 +360,16 @@ class LinkView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """Something that opens doors until its time is over."""
+
+    kind: str  # certificate, client_ca or token
+    name: str  # the file, or the id of the token
+    from_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     area: ClassVar = RuleArea.BROKER
     settles_at_ms: ClassVar[int | None] = None
@@ -395,6 +405,7 @@ class BrokerView:
     cluster: ClusterView | None = None  # None: the broker is alone
     links: tuple[LinkView, ...] = ()
     mirror_gaps: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # log → offsets
+    credentials: tuple[Credential, ...] = ()  # those that expire at some time
 
     @property
     def impact(self) -> int:

@@ -20,6 +20,7 @@ from pydanube_core.diagnosis.views import (
     BrokerView,
     ConsumerFacts,
     Count,
+    Credential,
     Departure,
     Departures,
     HeadOfLine,
@@ -540,6 +541,21 @@ def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
     assert (found.rule, found.severity) == ("noisy_neighbour", Severity.INFO)
 
 
+DAY_MS = 86_400_000
+
+
+def lasting(days: float, *, life_days: float = 365) -> Credential:
+    until_ms = BROKER.now_ms + int(days * DAY_MS)
+    return Credential(kind="token", name="a1", from_ms=until_ms - int(life_days * DAY_MS), until_ms=until_ms)
+
+
+def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() -> None:
+    healthy = (lasting(0.5, life_days=1), lasting(31))
+    assert check_view(replace(BROKER, credentials=healthy), OPTIONS) == []
+    [found] = check_view(replace(BROKER, credentials=(*healthy, lasting(0.2, life_days=1))), OPTIONS)
+    assert [each["left_days"] for each in found.evidence["credentials"]] == [0.2]
+
+
 @pytest.mark.parametrize(
     ("rule", "severity", "changes"),
     [
@@ -577,6 +593,10 @@ def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
             Severity.WARNING,
             {"clocks_apart": "the clock of this broker is 90 s ahead of broker 2", "clock_ahead_s": 90.0},
         ),
+        ("credential_expires", Severity.INFO, {"credentials": (lasting(20),)}),
+        ("credential_expires", Severity.WARNING, {"credentials": (lasting(400), lasting(6.5))}),
+        ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
+        ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
         ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
         ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
         ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
@@ -609,7 +629,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 60
+    assert len(RULES) == 61
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

@@ -118,6 +118,7 @@ from pydanube.admin.generated.results import (
     TruncatedTopic,
     UndoneChange,
     UnloadedBroker,
+    UpgradeChecks,
     Verdict,
     VerifiedAudit,
     VerifiedObjects,
@@ -407,6 +408,10 @@ class ClusterOperations(KeywordsNamed):
     ) -> Plan[Rebalanced]:
         """What `rebalance` would change; nothing changes until it is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
+
+    async def upgrade_check(self, *, to_version: str | None = None) -> UpgradeChecks:
+        """Say whether brokers can be upgraded now, one by one: go, no-go, or what to mind."""
+        return await self._caller.call("cluster.upgrade_check", locals(), UpgradeChecks)
 
     async def what_if(
         self,

@@ -413,6 +413,19 @@ class Rebalanced(Result):
     not_begun: dict[str, str]
 
 
+class UpgradeCheck(Result):
+    check: str
+    ok: bool
+    blocks: bool
+    because: str
+    next: list[dict[str, Any]]
+
+
+class UpgradeChecks(Result):
+    verdict: Literal["go", "no_go", "conditional"]
+    checks: list[UpgradeCheck]
+
+
 class Unknown(Result):
     what: str
     why: str

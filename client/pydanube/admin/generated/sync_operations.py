@@ -101,6 +101,7 @@ class SyncClusterOperations(InLoop[ClusterOperations]):
     metrics = Blocking(ClusterOperations.metrics)
     rebalance = Blocking(ClusterOperations.rebalance)
     plan_rebalance = Wrapped(Blocking(ClusterOperations.plan_rebalance), SyncPlan)
+    upgrade_check = Blocking(ClusterOperations.upgrade_check)
     what_if = Blocking(ClusterOperations.what_if)
 
 

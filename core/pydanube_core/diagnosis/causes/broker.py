@@ -8,7 +8,7 @@ from typing import Final
 from pydanube_core.diagnosis.filling import AHEAD
 from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import BrokerView, ago_s
+from pydanube_core.diagnosis.views import BrokerView, Credential, ago_s
 from pydanube_core.units import counted
 
 NEAR_TIMES: Final = 2  # of the guard: from there on it is a matter of time
@@ -23,6 +23,8 @@ NOISY_SHARE: Final = 0.7  # of the bytes
 NOISY_BYTES: Final = 1 << 20  # per second: less affects no other topic
 BUSY: Final = 0.7  # of a core: the broker's loop has one
 LATE_MS: Final = 50.0
+DAY_MS: Final = 86_400_000
+LATE_SHARE: Final = 1 / 3  # of a credential's life: one that lives for hours is near its end all the time
 
 _STATUS: Final = NextCall("brokers.status", {}, "see disk, journal and cold tier")
 _PRESSURE: Final = NextCall("brokers.status", {}, "see syncs, disk and connections")
@@ -282,6 +284,60 @@ def clocks_apart(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.clocks_apart is None:
         return "the broker's clock agrees with the clocks that it has heard of"
     return Finding(summary=view.clocks_apart, evidence={"ahead_s": view.clock_ahead_s}, next=(_STATUS,))
+
+
+@partial(
+    BrokerRule,
+    severity="info from 30 days on, a warning from 7, critical within a day or expired",
+    holds="a certificate of the ports, the authority of clients' certificates or an API token has less than 30 days left, and "
+    "less than a third of its life; of a principal's tokens the one that lasts longest",
+    evidence={
+        "credentials": "the first ten to expire: kind, name (a file, or the id of a token), expires_at_ms, left_days; below 0: expired",
+        "more": "further ones",
+    },
+    unobservable=("tokens of other issuers", "certificates that clients hold", "keys of the object store"),
+    helps="put new files in place of the old ones, which brokers read without a restart; rotate the token",
+    many="brokers have credentials that expire",
+)
+def credential_expires(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    def left_ms(each: Credential) -> int:
+        return each.until_ms - view.now_ms
+
+    near = sorted(
+        (
+            each
+            for each in view.credentials
+            if left_ms(each) < min(30 * DAY_MS, (each.until_ms - each.from_ms) * LATE_SHARE)
+        ),
+        key=left_ms,
+    )
+    if not near:
+        return f"none of {counted(len(view.credentials), 'credential')} with an end expires soon"
+    first, days = near[0], left_ms(near[0]) / DAY_MS
+    soon = Severity.WARNING if days <= 7 else Severity.INFO
+    what = {"certificate": "the certificate", "client_ca": "the authority of clients' certificates"}.get(
+        first.kind, "the API token"
+    )
+    token = first.kind == "token"
+    return Finding(
+        severity=Severity.CRITICAL if days <= 1 else soon,
+        summary=f"{what} {first.name} "
+        + (f"expires in {days:.1f} days" if days > 0 else f"expired {-days:.1f} days ago")
+        + (f", and {counted(len(near) - 1, 'other credential')} soon" if len(near) > 1 else ""),
+        evidence={
+            "credentials": [
+                {
+                    "kind": each.kind,
+                    "name": each.name,
+                    "expires_at_ms": each.until_ms,
+                    "left_days": round(left_ms(each) / DAY_MS, 2),
+                }
+                for each in near[:SHOWN_ASIDE]
+            ],
+            "more": max(0, len(near) - SHOWN_ASIDE),
+        },
+        next=(NextCall("tokens.list", {}, "see whose it is, and rotate it"),) if token else (_STATUS,),
+    )
 
 
 @partial(
