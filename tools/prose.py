@@ -3,8 +3,8 @@
 Usage: prose.py [PATH ...] [--limit]
 
 PATH is a folder or a file, by default the folders of the product. Each folder below it is counted by itself. For a file,
-each hit is printed with its line. With --limit only folders and files above a bound are printed, and the exit status is 1 if there is one. A single hit in
-it is allowed, because a short file with one semicolon has no habit.
+each hit is printed with its line. With --limit only the folders and files above a bound are printed, and the exit status
+is 1 if there is one. A single hit is allowed, because a short file with one semicolon has no habit.
 
 For comparison, the same counts in h11, anyio, httpx, mcp and pydantic: free relatives 0.1 to 0.5, say and tell 0 to 1.5,
 ask 0 to 0.5, nobody 0 to 0.1, semicolons 0.6 to 7.9.
