@@ -500,7 +500,9 @@ class Broker(BrokerParts):
         await status.start()
         secure = self.tls is not None
         self.broker_url = advertised_url(server.advertised_url, server.host, grpc.port, secure=secure)
-        self.admin_url = advertised_url(None, server.host, admin.port, secure=secure)
+        self.admin_url = advertised_url(
+            None, server.host, admin.port, secure=secure and self.settings.tls.admin
+        )
         self.metrics_url = advertised_url(None, server.host, status.port, secure=secure)
 
     async def _call(self, request: bytes) -> bytes:

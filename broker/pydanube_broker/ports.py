@@ -37,13 +37,16 @@ def grpc_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
 
 def admin_port(broker: BrokerParts, route: Route, room: Places) -> OwnServer:
     """Make the server for administration, with a socket for the operator on this machine."""
+    shared = _shared(broker)
+    if not broker.settings.tls.admin:
+        shared["tls"] = None
     return OwnServer(
         port=broker.settings.server.admin_port,
         flag="admin-port",
         route=route,
         times=Times(connections=room.other, of_address=room.of_address),
         unix_path=_socket_path(broker),
-        **_shared(broker),
+        **shared,
     )
 
 

@@ -76,6 +76,16 @@ async def test_init_turns_the_locks_on_and_off_takes_them_back(
     for more in ({"auth.mode": "optional"}, {"auth.mode": "off"}):
         with pytest.raises(InsecureBind):
             settings_of(data, **{"server.host": "0.0.0.0", **more}).check_startable()
+    with pytest.raises(InsecureBind) as refused_bind:
+        settings_of(data, **{"server.host": "0.0.0.0", "tls.admin": False}).check_startable()
+    assert refused_bind.value.details["field"] == "tls.admin"
+    async with administered(settings_of(data, **{"tls.admin": False})) as (broker, _):
+        assert (broker.broker_url.split(":")[0], broker.admin_url.split(":")[0]) == ("https", "http")
+        async with connect_admin(broker.admin_url, token=made["token"]) as admin:
+            assert (await admin.security.whoami()).principal == "admin"
+        async with connect_admin(broker.admin_url) as admin:
+            with pytest.raises(Unauthenticated):
+                await admin.security.whoami()
     assert settings_of(data).admin.compat_destructive is False
     assert (data / SECURITY_FILE).stat().st_mode & 0o777 == 0o600
     assert [each.level for each in security(settings_of(data))] == [Level.OK]  # 0700, see below

@@ -511,6 +511,15 @@ class Settings(BaseModel):
             check_advertised(self.server.advertised_url, secure=tls.cert is not None)
         if self.server.connect_url is not None:
             check_advertised(self.server.connect_url, secure=tls.cert is not None, field="server.connect_url")
+        if tls.cert is not None and not (
+            tls.admin or self.server.insecure_bind or is_loopback(self.server.host)
+        ):
+            raise InsecureBind(
+                f"refused to listen on {self.server.host} with tls.admin = false: tokens of administrators would travel "
+                "as plain text; leave tls.admin on, use --host 127.0.0.1, or --insecure-bind behind a proxy with TLS",
+                field="tls.admin",
+                value=False,
+            )
         locked = self.auth.mode == "required" and tls.cert is not None
         if not locked and not self.server.insecure_bind and not is_loopback(self.server.host):
             raise InsecureBind(

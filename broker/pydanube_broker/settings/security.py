@@ -6,7 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pydanube_broker.settings.values import Duration, FilePath, HttpsUrl, Section, ShortDuration, Text, choice
+from pydanube_broker.settings.values import (
+    Duration,
+    FilePath,
+    HttpsUrl,
+    Section,
+    ShortDuration,
+    Switch,
+    Text,
+    choice,
+)
 
 ClientAuth = Annotated[str, *choice("none", "optional", "required")]
 AuthMode = Annotated[str, *choice("off", "optional", "required")]
@@ -26,6 +35,10 @@ class Tls(Section):
     client_auth: ClientAuth = Field(
         default="required",
         description="with client_ca: whether clients of the gRPC ports must show a certificate; HTTP ports ask for none",
+    )
+    admin: Switch = Field(
+        default=True,
+        description="on the admin port too; off is for a loopback address (Danube's `admin_tls: false`)",
     )
 
 
