@@ -16,8 +16,6 @@ import pyarrow as pa
 import pytest
 from pydanube import InvalidArgument, ObjectMissing, TopicNotFound, read_shards, read_table, scan_table
 from pydanube.sync import connect
-from pydanube.table_broker import TableBroker
-from pydanube_storage.topics import located
 
 from tests.support.broker_process import BrokerProcess, client_environment
 from tests.support.waiting import wait_until
@@ -216,29 +214,6 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_one_of_the_scan(broker
     fill(broker, "again", 100, 120, cold=False)
     with pytest.raises(TopicNotFound, match="another topic has its name"):
         shard.read()
-
-
-def test_objects_that_are_merged_during_the_listing_lose_no_rows(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in range(5):
-        fill(broker, "merging", 10 * n, 10 * n + 10, cold=True)
-    monkeypatch.setattr(located, "_PAGE", 2)
-    ask, pages = TableBroker.ask, []
-
-    def merge_after_the_first_page(self: TableBroker, operation: str, *given: Any, **more: Any) -> Any:
-        answer = ask(self, operation, *given, **more)
-        if operation == "objects.list":
-            pages.append(len(answer["items"]))
-            if len(pages) == 1:
-                with connect(broker.url) as client:
-                    assert client.admin.objects.plan_compact(topic="merging").apply().merged_objects > 1
-                fill(broker, "merging", 50, 60, cold=True)
-        return answer
-
-    monkeypatch.setattr(TableBroker, "ask", merge_after_the_first_page)
-    assert numbers(read_table("merging", broker=broker.url)) == list(range(50)), "as of the scan"
-    assert pages[0] == 2
 
 
 def test_an_object_that_the_store_has_lost_is_named(broker: BrokerProcess) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_storage.objects.names import ObjectName
@@ -15,6 +17,8 @@ from pydanube_storage.topics.extent import (
     tails_of,
     within,
 )
+from pydanube_storage.topics.located import locate
+from pydanube_storage.topics.query import TopicQuery
 
 
 def named(start: int, end: int, *, generation: int = 0, epoch: int = 1, random: str = "a") -> ObjectName:
@@ -110,3 +114,49 @@ def test_a_share_of_the_bytes_reaches_as_far_as_they_go_and_one_message_at_least
         assert stored_bytes(whole, low, reached) <= wanted * 1.001
     if reached < whole.end:
         assert stored_bytes(whole, low, reached + 1) > wanted * 0.999
+
+
+class Listing:
+    """A broker with a topic of 50 messages, whose objects are listed in pages; each listing has its own."""
+
+    def __init__(self, *listings: list[list[tuple[int, int]]]) -> None:
+        self.listings = [*listings]
+
+    def ask(self, operation: str, arguments: Any, *, timeout_s: float = 10.0) -> Any:
+        if operation == "brokers.status":
+            return {"tier": {"enabled": True, "url": "/store", "cluster": "c"}}
+        if operation == "topics.describe":
+            whole = {"topic": "/default/t", "topic_id": "1", "start_offset": 0, "next_offset": 50}
+            return {**whole, "parts": []}
+        page = arguments.get("page", 0)
+        pages = self.listings[0]
+        if page + 1 == len(pages) and len(self.listings) > 1:
+            del self.listings[0]
+        items = [
+            {
+                "path": f"/store/{start}-{end}.parquet",
+                "start_offset": start,
+                "end_offset": end,
+                "bytes": 1,
+                "min_append_time": "2026-01-01T00:00:00Z",
+                "max_append_time": "2026-01-01T00:00:00Z",
+            }
+            for start, end in pages[page]
+        ]
+        return {"items": items, "next_page": page + 1 if page + 1 < len(pages) else None}
+
+
+TORN = [[(0, 10), (10, 20)], [(40, 50)]]  # the objects of 10 to 40 were merged between the pages
+
+
+def test_a_listing_with_a_merge_between_its_pages_is_repeated() -> None:
+    broker: Any = Listing(TORN, [[(0, 10), (10, 40)], [(40, 50)]])
+    (extent,) = locate(TopicQuery(topics=("t",), broker=broker)).extents
+    assert [(each.start, each.end) for each in extent.objects] == [(0, 10), (10, 40), (40, 50)]
+
+
+def test_the_tail_begins_where_every_listing_has_a_gap() -> None:
+    broker: Any = Listing(TORN)
+    (extent,) = locate(TopicQuery(topics=("t",), broker=broker)).extents
+    assert [(each.start, each.end) for each in extent.objects] == [(0, 10), (10, 20)]
+    assert extent.cold_end == 20
