@@ -48,6 +48,8 @@ DEFAULT_TOOLS = [
     "query_audit",
     "read_operation",
     "undo_change",
+    "what_changed",
+    "what_if",
 ]
 
 

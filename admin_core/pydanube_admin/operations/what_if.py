@@ -77,7 +77,7 @@ class _Found:
     effect=Effect.READ,
     at=Place.BROKER,
     tool="what_if",
-    title="What if",
+    title="Compute a scenario",
     summary="Compute what a lost broker, more consumers, more load, retention, or a deletion would come to.",
     default_profile=True,
     examples=(
