@@ -21,7 +21,7 @@ def test_required_names_are_positional_and_the_rest_are_flags() -> None:
         ("topic", True, None),
         ("partitions", False, 0),
         ("dispatch_strategy", False, "reliable"),
-        ("durability", False, "fsynced"),
+        ("durability", False, None),
         ("policies", False, None),
         ("schema_subject", False, None),
     ]

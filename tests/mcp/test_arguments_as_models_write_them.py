@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError
+from mcp.types import Request
+from pydantic import TypeAdapter
 from pydanube_admin.registry import TOOLS
 from pydanube_mcp import build_server
 from pydanube_mcp.lenient import META, lenient
@@ -62,7 +64,8 @@ async def test_what_was_read_as_another_type_is_said_beside_the_result(admin_url
 
 async def call(client: Client, method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Send a request as it is, past the client's own check of its parameters."""
-    return await client.session._dispatcher.send_raw_request(method, params)
+    request = Request[dict[str, Any], str](method=method, params=params)
+    return await client.session.send_request(request, TypeAdapter(dict[str, Any]))
 
 
 async def test_all_arguments_as_one_string_are_read(admin_url: str) -> None:
