@@ -94,6 +94,11 @@ class RealCluster:
         """Return the brokers' addresses, as `connect` takes them."""
         return "danube://" + ",".join(broker.url.partition("://")[2] for broker in self.brokers.values())
 
+    @property
+    def admin(self) -> str:
+        """Return the admin address of a broker that runs."""
+        return next(broker.admin for broker in self.brokers.values() if broker.running)
+
     async def start(self) -> None:
         async with anyio.create_task_group() as group:
             for broker in self.brokers.values():
@@ -178,13 +183,15 @@ class RealCluster:
 
 
 @contextlib.contextmanager
-def real_cluster(folder: Path, *, creates_only: bool = False, **given: Any) -> Iterator[RealCluster]:
+def real_cluster(
+    folder: Path, *, creates_only: bool = False, more: int = 0, **given: Any
+) -> Iterator[RealCluster]:
     """Not started yet; all of it is gone in the end. `given`: see `RealCluster`.
 
-    `creates_only`: the object store creates an object only where its name is free, if asked to.
+    `creates_only`: the object store creates an object only where its name is free, if asked to. `more`: networks of others.
     """
     with contextlib.ExitStack() as stack:
-        networks = stack.enter_context(Networks(len(BROKERS)))
+        networks = stack.enter_context(Networks(len(BROKERS) + more))
         etcd = stack.enter_context(EtcdMembers(folder / "etcd", 3, host=networks.here))
         server = stack.enter_context(running_s3_server(folder / "s3", public=creates_only))
         if creates_only:
