@@ -24,15 +24,21 @@ DEFAULT_MESSAGES: Final = {
     "move": 0,
     "failover": 0,
     "cluster": 1_000_000,
+    "link": 1_000_000,
 }
-OF_A_CLUSTER: Final = ("move", "failover", "cluster")  # these start three brokers and etcd
+OF_A_CLUSTER: Final = (
+    "move",
+    "failover",
+    "cluster",
+    "link",
+)  # these start brokers of their own: three and etcd, or two
 OF_THE_TIER: Final = ("replay", "tier")
-DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000, "failover": 100}
+DEFAULT_TOPICS: Final = {"topics": 10_000, "move": 1_000, "cluster": 10_000, "failover": 100, "link": 1_000}
 DEFAULT_PRODUCERS: Final = {"await": 256, "backlog": WRITERS, "unary": 4}
 DEFAULT_CONSUMERS: Final = {"unary": 0}
 DEFAULT_RUNS: Final = {
     **{"backlog": 3, "unary": 3, "profile": 1, "topics": 1, "replay": 3, "tier": 3, "stored": 3},
-    **{"move": 50, "failover": 3, "cluster": 3},
+    **{"move": 50, "failover": 3, "cluster": 3, "link": 3},
 }
 PROFILES: Final = {"unary": "unary", "each": "e2e"}  # the scenario of each road that can be profiled
 DEFAULT_KEYS: Final = 1000  # of key-shared: without keys it would have one, the producer's name
@@ -52,7 +58,7 @@ class Plan:
         keys: the number of distinct keys, one for each message. 0: none has a key.
         ack_delay_s: the time from receiving a batch to its ack. The consumer reads on in between.
         topics: of the scenario `topics`, which share the messages. Of `move` those that are drained, of
-            `cluster` the idle ones.
+            `cluster` the idle ones, of `link` the quiet mirrors.
     """
 
     scenario: str

@@ -3,6 +3,7 @@
     move      moves a topic under load, moves one with 64 MB that the object store does not have and that is written at
               5 MB/s, and drains a broker with many quiet topics
     failover  kills a broker and starts it again, kills a leader, and loses a broker whose topics are taken over
+    link      two lone brokers: top speed and lag of a link, quiet mirrors, a fail-over (`link_scenario`)
     cluster   new topics, a topic on one of three beside a lone broker, calls that another broker carries, many idle topics
 
 A ratio that ends in `_to_bound` is the figure divided by its upper bound: 1 and below is within. The bounds
@@ -30,6 +31,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_cli.bench import scenarios
 from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
+from pydanube_cli.bench.link_scenario import link
 from pydanube_cli.bench.own_cluster import BROKERS, OwnCluster, own_cluster, until
 from pydanube_cli.bench.payloads import percentiles_ms
 from pydanube_cli.bench.result import COUNTS, sum_verified
@@ -431,4 +433,5 @@ CLUSTER_SCENARIOS: Final[dict[str, Callable[[Plan, int, Path | None], Coroutine[
     "move": move,
     "failover": failover,
     "cluster": cluster,
+    "link": link,
 }

@@ -44,7 +44,7 @@ class BenchOptions:
         argument(
             metavar="SCENARIO",
             help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier, stored; of three brokers: move, failover, "
-            "cluster; profile",
+            "cluster; of two: link; profile",
         ),
     ]
     road: Annotated[
@@ -87,7 +87,7 @@ class BenchOptions:
         option(
             "--topics",
             "N",
-            "Of the scenarios topics, move, failover and cluster [default: 10000; move 1000; failover 100]",
+            "Of the scenarios topics, move, failover, cluster and link [default: 10000; move, link 1000; failover 100]",
             min=1,
             max=catalogue.MAX_TOPICS,
         ),
@@ -123,6 +123,7 @@ class BenchOptions:
         "danube bench profile unary --producers 16 --size 1024",
         "danube bench move --assert 'ratio.pause_p99_to_bound <= 1' --assert 'ratio.drain_s_to_bound <= 1'",
         "danube bench failover --assert 'ratio.leader_to_bound <= 1'",
+        "danube bench link --assert 'ratio.top_to_sdk >= 0.8' --assert 'ratio.quiet_to_bound <= 1'",
         "danube bench cluster --assert 'ratio.relayed_batched >= 0.6' --assert 'ratio.relayed_single >= 0.4'",
     ]
 )
