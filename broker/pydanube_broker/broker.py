@@ -302,7 +302,11 @@ class Broker(BrokerParts):
         sources = Links(self.spawn, lambda: client_context(settings.tls))
         stack.callback(sources.close)
         self.links = ClusterLinks(
-            self.registry, store, lambda link: SourceCluster(sources, link), self.registry.catalog.aside
+            self.registry,
+            store,
+            lambda link: SourceCluster(sources, link),
+            lambda: self.tier.cluster,
+            self.registry.catalog.aside,
         )
         self.metrics.link_lags, self.metrics.link_logs = self.links.lags, self.links.counts
         self.letters = RelayedDeadLetters(self.registry, self.relay)
@@ -625,7 +629,8 @@ class Broker(BrokerParts):
     async def _expire_sessions(self) -> None:
         now_s = time.monotonic()
         for topic in self.registry.topics:
-            if len(topic.state.producers):
+            # Producers of a mirror are connected at its source, so that their sessions are idle here for as long.
+            if len(topic.state.producers) and topic.link is None:
                 topic.state.producers.expire(now_s)
 
     async def _apply_retention(self) -> None:

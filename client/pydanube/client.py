@@ -46,8 +46,9 @@ from pydanube.schemas import KEPT, Schema, Schemas, schema_of
 from pydanube.topic_watch import TopicChoice
 from pydanube.tracing import Tracing
 from pydanube.wire.bearer import TokenSource, token_from
+from pydanube.wire.clusters import Clusters
 from pydanube.wire.connections import Connections
-from pydanube.wire.endpoint import Tls, each_address, parse_url
+from pydanube.wire.endpoint import Tls, each_cluster, parse_url
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.tls import tls_from
 from pydanube.wire.transport import TransportFactory
@@ -86,7 +87,8 @@ def connect(
         url: `http://host:port` of any broker, or `host:port`. None: `DANUBE_BROKER_URL`, or http://127.0.0.1:6650.
             Several, as `danube://b1:6650,b2:6650`: if one cannot be reached, the next one is tried. The other brokers
             of the cluster are learned from the answers. `https://` and `danubes://` mean TLS, for every broker of the
-            cluster.
+            cluster. Several clusters, as `danube://eu-1,eu-2|us-1,us-2`: each topic is used at the cluster to which it was
+            failed over last. The first one makes new topics, once all have said that there is none.
         token: sent to the broker, only over TLS or to this machine. A function is called for each stream and call.
             None: `DANUBE_TOKEN`, or the content of the file `DANUBE_TOKEN_FILE`.
         tls: certificates. `https://` alone uses the system's authorities. None: `DANUBE_CA`, `DANUBE_CERT`,
@@ -101,8 +103,8 @@ def connect(
     """
     if url is None or url == "":
         url = os.environ.get("DANUBE_BROKER_URL") or DEFAULT_BROKER_URL
-    urls = each_address(url)
-    _, secure = parse_url(urls[0])
+    clusters = each_cluster(url)
+    _, secure = parse_url(clusters[0][0])
     if token is None:
         token = token_from()
     elif not callable(token):
@@ -114,7 +116,9 @@ def connect(
     if secure and tls is None:  # set, so that an answer with another address cannot lead out of TLS
         tls = tls_from() or Tls()
     make = partial(Http2Transport, token=token, tls=tls, principal=principal)
-    return Client(",".join(urls), make, retry or Retry(), Tracing() if tracing else None, principal)
+    return Client(
+        "|".join(map(",".join, clusters)), make, retry or Retry(), Tracing() if tracing else None, principal
+    )
 
 
 class Client:
@@ -132,7 +136,12 @@ class Client:
         self._tracing = tracing
         self._principal = principal
         self._closed_counts = ClosedCounts()
-        self._connections = Connections(url.split(","), transport, retry)
+        groups = [group.split(",") for group in url.split("|")]
+        self._connections = (
+            Connections(groups[0], transport, retry)
+            if len(groups) == 1
+            else Clusters(groups, transport, retry)
+        )
         self._retry = retry
         self._events = EventHub()
         self._producers: set[Producer] = set()
@@ -259,7 +268,7 @@ class Client:
             self._forgetting(waiter, self._receivers),
             self._connections.watch(choice, asked, waiter, several=several),
             # not `self.admin`, which would be a cycle: an abandoned client would not be collected immediately
-            partial(client_admin, self._url, self._connections, self._principal),
+            partial(client_admin, self._connections, self._principal),
             asked.failure_policy,
         )
         self._receivers.add(consumer)
@@ -365,7 +374,7 @@ class Client:
     @property
     def admin(self) -> Admin:
         """The cluster's operations, as from `pydanube.admin.connect_admin`, over this client's connection."""
-        return client_admin(self._url, self._connections, self._principal)
+        return client_admin(self._connections, self._principal)
 
     def events(self) -> AsyncIterator[ClientEvent]:
         """Yield events of the connections from now on, until the client closes."""

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from pydanube.wire.connections import Connections
 
 
-def client_admin(url: str, connections: Connections, principal: str | None) -> Admin:
+def client_admin(connections: Connections, principal: str | None) -> Admin:
     """Return the operations of the cluster over these connections."""
     from pydanube.admin.calling import Caller
     from pydanube.admin.generated.operations import Admin
     from pydanube.wire.ops_channel import OpsChannel
 
-    channel = OpsChannel(url, field="url", transport=connections.to(url))
+    channel = OpsChannel(connections.url, field="url", transport=connections.to(connections.url))
     return Admin(Caller(channel, principal=principal))

@@ -136,6 +136,15 @@ class MetadataPort(Protocol):
         Raises `TopicNotFound` if nothing is kept any more, `NameReused`, `NamespaceNotFound`.
         """
 
+    async def fence_source(self, link: str, topics: Sequence[str]) -> Mapping[str, int | str]:
+        """Ask the source of a link to refuse the producers and consumers of topics, because this cluster takes them over.
+
+        Returns for each log of the source the offset behind its last message, or why it is not known to be fenced.
+        """
+
+    async def reopen_topic(self, topic: str) -> None:
+        """Let producers and consumers of a topic that another cluster took over come back here. Raises `TopicNotFound`."""
+
     async def open_mirror(self, topic: str, copied_until: Mapping[str, int]) -> None:
         """Make a sealed mirror a topic of this cluster, which producers write from these offsets of its logs on.
 

@@ -427,6 +427,10 @@ class NoOwner(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
     """No broker serves the topic now."""
 
 
+class FailedOver(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
+    """The topic was failed over to another cluster, which writes it now."""
+
+
 class StoreUnavailable(Retryable, grpc=GrpcStatus.UNAVAILABLE, exit=3):
     """The metadata or object store does not answer."""
 

@@ -243,6 +243,7 @@ class TopicFacts:
     requests_per_hour: int | None = None
     bytes_per_hour: int | None = None
     mirror_of: str | None = None  # link and topic of the source, as eu:/default/orders
+    failed_over_to: str | None = None  # the cluster that writes it now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

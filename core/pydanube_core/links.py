@@ -5,7 +5,8 @@ source is a file of the broker's machine, which the record only names.
 
 A mirror's topic record has the option `mirror`: the link that writes it, the source's cluster and topic, and the ids of the
 source's logs, by which a topic of the same name that was made again is told from it. After the fail-over the option
-`lineage` has the clusters that wrote the topic before, each with the offset behind what it wrote.
+`lineage` has the clusters that wrote the topic before, each with the offset behind what it wrote. The source's topic has the
+option `failed_over_to` then, if the source could be reached: the cluster that writes it now.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pydanube_core.names import TopicName
 
 LINKS: Final = "links/"  # keys of the metadata store, below /admin/
 MOST_LINKS: Final = 100
+FENCE_S: Final = 5.0  # longest time for the source to refuse its clients
 MOST_PATTERNS: Final = 10  # as the source takes them
 _PORT: Final = 6650
 _SCHEMES: Final[Mapping[str, str]] = {
@@ -43,6 +45,7 @@ class LinkRecord:
         start: `earliest`, or `latest` for messages from the mirror's creation on.
         rename: prefix of the mirrors' names.
         failed_over: all its mirrors were made topics of this cluster. It copies nothing any more.
+        max_bytes_per_s: most that each broker copies for the link. 0: no limit.
         token_file: path, at each broker, of the file with the token for the source.
         generation: grows with each change. Brokers begin the link anew with it.
     """
@@ -53,6 +56,7 @@ class LinkRecord:
     start: str = "earliest"
     rename: str = ""
     token_file: str | None = None
+    max_bytes_per_s: int = 0
     paused: bool = False
     failed_over: bool = False
     created_at_ms: int = 0
@@ -98,6 +102,7 @@ def source_urls(source: str) -> list[str]:
 
 MIRROR: Final = "mirror"
 LINEAGE: Final = "lineage"
+FAILED_OVER_TO: Final = "failed_over_to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,18 @@ class MirrorOf:
         """Return the name of the source's log of a partition."""
         name = TopicName.parse(self.topic)
         return str(name if partition is None else name.part(partition))
+
+
+def writer_elsewhere(options: Mapping[str, Any]) -> str | None:
+    """Return the cluster to which a topic was failed over, None if it is written here."""
+    found = options.get(FAILED_OVER_TO)
+    return None if found is None else str(found["cluster"])
+
+
+def ids_before(options: Mapping[str, Any], partition: int | None) -> set[int]:
+    """Return the ids that a partition's log had in the clusters that wrote it before. Sessions of producers name them."""
+    at = partition or 0
+    return {written["ids"][at] for written in options.get(LINEAGE, ()) if at < len(written["ids"])}
 
 
 def link_of(options: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydanube_core.errors import (
     AlreadyExists,
     Conflict,
+    FailedOver,
     InvalidArgument,
     MirrorReadOnly,
     NameReused,
@@ -75,6 +76,16 @@ def mirror_is_read_only(topic: str, link: str) -> MirrorReadOnly:
         value=topic,
         topic=topic,
         link=link,
+    )
+
+
+def written_elsewhere(topic: str, cluster: str) -> FailedOver:
+    """Return the error for producers and consumers of a topic that another cluster has taken over."""
+    return FailedOver(
+        f"{topic} was failed over to the cluster {cluster}: connect to that one. The SDK takes both addresses: "
+        "danube://eu-1,eu-2|us-1,us-2. To write it here again: danube links reopen " + topic,
+        topic=topic,
+        cluster=cluster,
     )
 
 

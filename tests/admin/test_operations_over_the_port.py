@@ -145,6 +145,7 @@ async def test_a_topic_is_described_whole(core: AdminCore, cluster: Administered
         "kept_failure_policies": {},
         "schema": None,
         "mirror_of": None,
+        "failed_over_to": None,
         "parts": [],
         **dict.fromkeys(("stored_until", "requests_per_hour", "bytes_per_hour")),
         **dict.fromkeys(

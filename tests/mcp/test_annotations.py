@@ -137,6 +137,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "links.resume": {"link": "rests"},
     "links.delete": {"link": "runs"},
     "links.fail_over": {"link": "runs"},
+    "links.reopen": {"topic": "orders"},
     "tokens.create": {"name": "t"},
     "tokens.rotate": {},
     "tokens.revoke": {},

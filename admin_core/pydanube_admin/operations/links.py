@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
+import anyio
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, InvalidArgument, LinkNotFound
+from pydanube_core.errors import AlreadyExists, ClusterError, InvalidArgument, LinkNotFound, error_for
 from pydanube_core.links import (
+    FENCE_S,
     LINKS,
     MOST_LINKS,
     MOST_PATTERNS,
@@ -36,6 +38,9 @@ from pydanube_admin.engine.paging import glob, page_of
 
 CHANGE: Final = "links:change"
 MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
+AT_ONCE: Final = 64  # topics that are opened concurrently: the store commits them together
+_LOOK_S: Final = 0.05
+CATCH_UP_S: Final = 10.0  # for the rest of a fenced source, which may be more than one round brings
 DIVERGED: Final = frozenset({"diverged", "source_remade"})
 
 NameArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Its name")]
@@ -73,6 +78,9 @@ class CreateLinkRequest(LinkRequest):
             description="File with the token for the source, on each broker's machine; without: no token",
         ),
     ] = None
+    max_bytes_per_s: Annotated[
+        int, Field(ge=0, le=1 << 40, description="Most that each broker copies in a second; 0: no limit")
+    ] = 0
 
 
 class FailOverRequest(LinkRequest):
@@ -120,6 +128,7 @@ class LinkDescription(LinkItem):
     start: str
     rename: str
     token_file: str | None
+    max_bytes_per_s: int  # of each broker; 0: no limit
     created_at: str
     mirrors: list[MirrorItem]  # the furthest behind first
     more_mirrors: int
@@ -141,6 +150,8 @@ class DeletedLink(Change):
 class FailedOverTopic(Result):
     topic: str
     copied_until: dict[str, int]  # by log, where this cluster goes on
+    source_fenced: bool  # the source refuses its producers and consumers now
+    source: str | None  # why it is not known to
     missing_messages: int | None  # that the source had by its last word, and that are not here
     missing_ms: int | None
 
@@ -148,6 +159,8 @@ class FailedOverTopic(Result):
 class FailedOver(Change):
     link: str
     topics: list[FailedOverTopic]
+    source_fenced: bool  # of all topics
+    source: str | None  # why it is not known to
     missing_messages: int | None
     missing_ms: int | None
 
@@ -259,6 +272,7 @@ async def describe_link(context: Context, request: LinkRequest) -> LinkDescripti
         start=record.start,
         rename=record.rename,
         token_file=record.token_file,
+        max_bytes_per_s=record.max_bytes_per_s,
         created_at=format_time(record.created_at_ms),
         mirrors=[
             MirrorItem.of(
@@ -332,6 +346,7 @@ def _made(request: CreateLinkRequest, created_at_ms: int) -> LinkRecord:
         start=request.start,
         rename=request.rename,
         token_file=request.token_file,
+        max_bytes_per_s=request.max_bytes_per_s,
         created_at_ms=created_at_ms,
     )
 
@@ -508,8 +523,8 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
         blast_radius=blast_radius(topics=len(topics), messages=missing or 0),
         basis=[_shown(record), list(topics)],
         reversible=False,
-        later=f"{said}. What the source gets from now on is lost for this cluster: stop its producers first, if it can be "
-        "reached",
+        later=f"{said}. The source is asked to refuse its producers and consumers, and what it has by then is copied. If it "
+        f"does not answer within {FENCE_S:g} s, stop its producers yourself: their messages would not be here",
     )
 
 
@@ -530,29 +545,142 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
     record, topics = await _to_fail_over(context, request)
     if request.topics is None:
         record = replace(record, failed_over=True, generation=record.generation + 1)
-    done: list[FailedOverTopic] = []
-    for name, logs in topics.items():
-        ends: Mapping[str, int] = await context.port.seal_mirror(name)
-        await context.port.open_mirror(name, ends)
-        done.append(_opened(name, ends, logs))
+    fenced = await context.port.fence_source(record.name, _sources(topics))
+    await _catch_up(context, record, {log: end for log, end in fenced.items() if isinstance(end, int)})
+    done: dict[str, FailedOverTopic] = {}
+    failures: list[ClusterError] = []
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+
+    async def open_one(name: str, logs: Sequence[MirrorFacts]) -> None:
+        async with limiter:
+            try:
+                ends: Mapping[str, int] = await context.port.seal_mirror(name)
+                await context.port.open_mirror(name, ends)
+                done[name] = _opened(name, ends, logs, fenced)
+            except ClusterError as error:
+                failures.append(error)
+
+    async with anyio.create_task_group() as group:
+        for name, logs in topics.items():
+            group.start_soon(open_one, name, logs)
+    if failures:
+        raise _unfinished(failures[0], [name for name in topics if name not in done])
     if request.topics is None:
         await RECORDS.write(context, record.name, record)
-    known = [each for logs in topics.values() for each in logs]
-    missing = [each.missing_messages for each in done]
+    opened = [done[name] for name in topics]
+    missing = [each.missing_messages for each in opened]
+    times = [each.missing_ms for each in opened]
     return FailedOver(
         link=record.name,
-        topics=done,
+        topics=opened,
+        source_fenced=all(each.source_fenced for each in opened),
+        source=next((each.source for each in opened if not each.source_fenced), None),
         missing_messages=None if None in missing else sum(each or 0 for each in missing),
-        missing_ms=_missing(known)[1] if any(missing) else 0,
+        missing_ms=None if None in times else max((each or 0 for each in times), default=0),
     )
 
 
-def _opened(name: str, ends: Mapping[str, int], logs: Sequence[MirrorFacts]) -> FailedOverTopic:
-    known = [max(0, each.source_end - ends[each.topic]) for each in logs if each.source_end is not None]
-    missing = sum(known) if len(known) == len(logs) else None
+def _unfinished(error: ClusterError, left: Sequence[str]) -> ClusterError:
+    """Return the error of a fail-over that opened some topics. Repeated, it opens the rest."""
+    return error_for(
+        error.code,
+        f"{counted(len(left), 'topic')} could not be opened, first {left[0]}: {error.message}. Their source may be fenced "
+        "already: repeat the fail-over, or reopen the topics there (danube links reopen)",
+        {**error.details, "topics": list(left[:MOST_SHOWN])},
+        error.next,
+        error.retry_after_ms,
+    )
+
+
+def _sources(topics: Mapping[str, Sequence[MirrorFacts]]) -> list[str]:
+    """Return the source's topics of these mirrors."""
+    return sorted({str(TopicName.parse(each.source).base) for logs in topics.values() for each in logs})
+
+
+async def _catch_up(context: Context, record: LinkRecord, ends: Mapping[str, int]) -> None:
+    """Wait until all that a fenced source had is copied, or no more comes."""
+    if record.paused:
+        return
+    with anyio.move_on_after(CATCH_UP_S):
+        while ends:
+            mirrors = {each.source: each for each in _found_of(record, await context.port.links()).mirrors}
+            ends = {
+                log: end
+                for log, end in ends.items()
+                if (each := mirrors.get(log)) is not None
+                and each.state == "copying"
+                and each.copied_until < end
+            }
+            await anyio.sleep(_LOOK_S)
+
+
+def _opened(
+    name: str, ends: Mapping[str, int], logs: Sequence[MirrorFacts], fenced: Mapping[str, int | str]
+) -> FailedOverTopic:
+    lacking: list[int | None] = []
+    why: str | None = None
+    for each in logs:
+        answer = fenced.get(
+            each.source, fenced.get(str(TopicName.parse(each.source).base), "it was not asked")
+        )
+        if isinstance(answer, str):
+            end, why = each.source_end, answer
+        else:
+            end = answer
+        lacking.append(None if end is None else max(0, end - ends[each.topic]))
+    missing = None if None in lacking else sum(each or 0 for each in lacking)
     return FailedOverTopic(
         topic=name,
         copied_until=dict(ends),
+        source_fenced=why is None,
+        source=why,
         missing_messages=missing,
         missing_ms=0 if missing == 0 else _missing(logs)[1],
     )
+
+
+# -- the source's side -------------------------------------------------------------------------------------------
+
+
+class ReopenTopicRequest(Request):
+    topic: Annotated[str, Field(min_length=1, max_length=300, description="The topic, /namespace/name")]
+
+
+class ReopenedTopic(Change):
+    topic: str
+    was_failed_over_to: str  # the cluster
+
+
+async def _elsewhere(context: Context, topic: str) -> tuple[str, str]:
+    name = str(TopicName.parse(topic))
+    facts, *_ = await context.port.topic(name)
+    if facts.failed_over_to is None:
+        raise InvalidArgument(f"{name} was not failed over: it is written here", field="topic", value=name)
+    return name, facts.failed_over_to
+
+
+async def forecast_reopen(context: Context, request: ReopenTopicRequest) -> Forecast:
+    name, cluster = await _elsewhere(context, request.topic)
+    return Forecast(
+        diff=[entry(f"topics{name}", {"failed_over_to": cluster}, {"failed_over_to": None})],
+        blast_radius=blast_radius(topics=1),
+        basis=[name, cluster],
+        reversible=False,
+        later=f"The cluster {cluster} may write the topic, too. From then on the two have different messages at equal offsets",
+    )
+
+
+@operation(
+    "links.reopen",
+    effect=Effect.DESTROY,
+    tool="reopen_topic",
+    title="Reopen a topic",
+    permission="links:fail_over",
+    summary="Let producers and consumers come back to a topic that was failed over to another cluster.",
+    forecast=forecast_reopen,
+    examples=(Example({"topic": "/default/orders"}, "the fail-over was a mistake"),),
+)
+async def reopen_topic(context: Context, request: ReopenTopicRequest) -> ReopenedTopic:
+    name, cluster = await _elsewhere(context, request.topic)
+    await context.port.reopen_topic(name)
+    return ReopenedTopic(topic=name, was_failed_over_to=cluster)

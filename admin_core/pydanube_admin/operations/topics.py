@@ -118,6 +118,7 @@ class TopicDescription(Result):
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
     created_at: str
     mirror_of: str | None  # link and topic of the source, if only a link writes it
+    failed_over_to: str | None  # the cluster that writes it now: producers and consumers are refused here
     parts: list[TopicPart] = Field(default_factory=list)
 
 

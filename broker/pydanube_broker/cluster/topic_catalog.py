@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydanube_core.errors import Conflict, NameReused, TopicNotFound
 from pydanube_core.facts import Grace, UnusedFacts
-from pydanube_core.links import LINEAGE, MIRROR
+from pydanube_core.links import FAILED_OVER_TO, LINEAGE, MIRROR, writer_elsewhere
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import single_partition, system_is_kept
 from pydanube_storage.metadata import Absent, GuardFailed, MetadataStore, ModRevision, Revision
@@ -255,6 +255,24 @@ class TopicCatalog:
 
         await self._update(topic, decided)
         return self._logs(topic)
+
+    async def fence(self, topic: TopicName, cluster: str, now_ms: int) -> None:
+        """Note that a cluster takes a topic over. Idempotent. Raises `TopicNotFound`, `Conflict`: another cluster has it."""
+
+        def decided(settings: TopicSettings) -> Mapping[str, Any]:
+            taken = writer_elsewhere(settings.options)
+            if taken is None:
+                mark = {"cluster": cluster, "at_ms": now_ms}
+                return {"options": {**settings.options, FAILED_OVER_TO: mark}}
+            if taken != cluster:
+                raise Conflict(
+                    f"{topic} was failed over to the cluster {taken}, and cannot be to {cluster}, too",
+                    topic=str(topic),
+                    cluster=taken,
+                )
+            return {}
+
+        await self._update(topic, decided)
 
     async def decide_schema(
         self, topic: TopicName, decide: Callable[[Schema | None], Schema]

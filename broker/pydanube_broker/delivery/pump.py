@@ -19,7 +19,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.views import Departure, HeadOfLine, Refusal
 from pydanube_core.errors import ClusterError, ConsumerBusy, LimitReached
 from pydanube_core.facts import Redelivery
-from pydanube_core.refusals import mirrored_cursor
+from pydanube_core.refusals import mirrored_cursor, written_elsewhere
 
 from pydanube_broker.delivery.attendance import Attendance
 from pydanube_broker.delivery.cursor_moves import CursorMoves
@@ -214,6 +214,8 @@ class SubscriptionPump:
         """
         if self.closed is not None:
             raise self.closed
+        if self.topic.failed_over_to is not None:
+            raise written_elsewhere(self.topic.name, self.topic.failed_over_to)
         core = self.core()
         core.grew(self.topic.commit)
         try:

@@ -32,11 +32,18 @@ class ClusterLinks:
 
     Args:
         source: returns the source of a link.
+        cluster: returns this cluster's name.
     """
 
     def __init__(
-        self, registry: Registry, store: MetadataStore, source: Callable[[LinkRecord], Source], aside: Aside
+        self,
+        registry: Registry,
+        store: MetadataStore,
+        source: Callable[[LinkRecord], Source],
+        cluster: Callable[[], str],
+        aside: Aside,
     ) -> None:
+        self._cluster = cluster
         self._registry = registry
         self._source = source
         self._table = admin_table(LINKS, LinkRecord.from_bytes)
@@ -85,6 +92,13 @@ class ClusterLinks:
 
     def facts(self) -> Sequence[LinkFacts]:
         return [run.facts() for run, _ in self._runs.values()]
+
+    async def fence(self, link: str, topics: Sequence[str]) -> Mapping[str, int | str]:
+        """See `LinkRun.fence`. A link that is not carried out here fences nothing."""
+        run = self.find(link)
+        if run is None:
+            return dict.fromkeys(topics, f"the link {link} is not carried out here")
+        return await run.fence(self._cluster(), topics)
 
     async def seal(self, name: TopicName) -> Mapping[str, int]:
         """End the copies into a mirror's logs here, for its fail-over, and return the offset behind each.

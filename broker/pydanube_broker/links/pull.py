@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -44,6 +45,23 @@ class NotThere(NamedTuple):
 Place = Callable[[], tuple[int, str] | NotThere]
 
 
+class Allowance:
+    """The bytes that all copies of a link may take of this broker, first come, first served. 0: no limit."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+
+    async def take(self, size: int) -> None:
+        """Wait until so many bytes may be taken. Meanwhile the source gets no credit for more, and sends none."""
+        if not self._bytes_per_s:
+            return
+        now_s = time.monotonic()
+        begin_s = max(self._free_at_s, now_s)
+        self._free_at_s = begin_s + size / self._bytes_per_s
+        await asyncio.sleep(begin_s - now_s)
+
+
 class Pull:
     """See the module. Single user: the loop.
 
@@ -58,8 +76,10 @@ class Pull:
         source: str,
         copies: Copies,
         place: Place,
+        allowance: Allowance,
         now_ms: Callable[[], int],
     ) -> None:
+        self._allowance = allowance
         self.topic = topic
         self._link = link
         self._source = source
@@ -149,6 +169,7 @@ class Pull:
 
     async def _take(self, piece: Piece) -> None:
         """Append a piece. Raises `CorruptObject`, `Diverged`, and the errors of the journal."""
+        await self._allowance.take(sum(map(len, piece.batches)))
         topic, state = self.topic, self.topic.state
         if piece.first_offset < self._at:
             raise CorruptObject(

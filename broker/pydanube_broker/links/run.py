@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import anyio
 from pydanube_core.errors import AlreadyExists, ClusterError, Conflict
-from pydanube_core.links import MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
+from pydanube_core.links import FENCE_S, MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
 from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.records import TopicRecord
@@ -32,7 +33,7 @@ from pydanube_broker.links.mirror import (
     remade,
     standing_of,
 )
-from pydanube_broker.links.pull import UNREACHABLE, NotThere, Pull
+from pydanube_broker.links.pull import UNREACHABLE, Allowance, NotThere, Pull
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -62,6 +63,8 @@ class Source(Protocol):
 
     async def mirrored(self, known: str) -> Mirrored: ...
 
+    async def fence(self, url: str, cluster: str, logs: Mapping[str, int]) -> Mapping[str, int | str]: ...
+
 
 class LinkRun:
     """See the module. Single user: the loop.
@@ -78,6 +81,7 @@ class LinkRun:
         self._registry = registry
         self._leads = leads
         self._copies = Copies(source.open_wire)
+        self._allowance = Allowance(link.max_bytes_per_s)
         self._known = ""
         self._cluster: str | None = None
         self._topics: dict[str, SourceTopic] = {}
@@ -293,7 +297,7 @@ class LinkRun:
                 return NotThere(SOURCE_REMADE, remade(source, topic.name))
             return found if found[1] else NotThere(UNREACHABLE, f"{source} has no owner at the source now")
 
-        return Pull(self.link, topic, source, self._copies, place, now_ms)
+        return Pull(self.link, topic, source, self._copies, place, self._allowance, now_ms)
 
     async def seal(self, topic: Topic) -> None:
         """End the copy of a log, and begin none for `SEAL_S`. All copied messages and cursors are durable on return."""
@@ -306,6 +310,38 @@ class LinkRun:
         if pull is not None:
             pull.place_cursors()
             await topic.settled()
+
+    async def fence(self, cluster: str, topics: Sequence[str]) -> Mapping[str, int | str]:
+        """Let the owners of these topics of the source refuse their clients, because `cluster` takes them over.
+
+        Returns each log's end, behind which the source appends nothing more, or the reason without one. Takes at most
+        `FENCE_S`.
+        """
+        logs: dict[str, dict[str, int]] = {}
+        found: dict[str, int | str] = {}
+        for topic in topics:
+            if (known := self._topics.get(topic)) is None:
+                found[topic] = "the source has not named its owner"
+                continue
+            mark = MirrorOf.of(self._present(known) or {})
+            if mark is None or mark.ids != known.ids[: len(mark.ids)]:
+                found[topic] = "it was deleted and made again at the source, where it is another topic now"
+                continue
+            for log, topic_id, url in known.logs:
+                found[log] = f"its owner at the source did not answer within {FENCE_S:g} s"
+                logs.setdefault(url, {})[log] = topic_id
+
+        async def ask(url: str) -> None:
+            try:
+                found.update(await self._source.fence(url, cluster, logs[url]))
+            except ClusterError as error:
+                found.update(dict.fromkeys(logs[url], error.message))
+
+        with anyio.move_on_after(FENCE_S):
+            async with anyio.create_task_group() as group:
+                for url in logs:
+                    group.start_soon(ask, url)
+        return found
 
     def facts(self) -> LinkFacts:
         """Return the link's state, and that of the mirrors that this broker owns."""

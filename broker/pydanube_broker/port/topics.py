@@ -15,7 +15,7 @@ from pydanube_core.facts import (
     UnusedFacts,
     sums_of_parts,
 )
-from pydanube_core.links import mirror_of
+from pydanube_core.links import mirror_of, writer_elsewhere
 from pydanube_core.list_keys import TopicKey
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import deleted_meanwhile
@@ -240,6 +240,7 @@ class TopicsPart(Administration):
             policies=dict(record.settings.policies),
             schema=record.settings.schema,
             mirror_of=mirror_of(record.settings.options),
+            failed_over_to=writer_elsewhere(record.settings.options),
             **self._stored(topic),
         )
 
@@ -277,6 +278,7 @@ class TopicsPart(Administration):
             policies=dict(settings.policies),
             schema=settings.schema,
             mirror_of=mirror_of(settings.options),
+            failed_over_to=writer_elsewhere(settings.options),
         )
 
 

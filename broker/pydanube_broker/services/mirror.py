@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -36,7 +36,7 @@ from pydanube_broker.services.copy_stream import CopyStream, LinkWire, NoWire
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.slices import Slices
-from pydanube_broker.topics.topic import Topic
+from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 MIRROR: Final = STREAM["Mirror"].path
 MIRRORED: Final = STREAM["Mirrored"].path
+MOST_FENCED: Final = 100
 _ASK_S: Final = 10.0
 _KEY: Final = "mirrored"  # stands for the store's key in errors of records
 
@@ -78,7 +79,7 @@ def mirror_stream(
 
 
 class MirroredService:
-    """Answers `Mirrored`. `cluster` returns this cluster's name."""
+    """Answers `Mirrored`: what there is to mirror, and fences for a fail-over. `cluster` returns this cluster's name."""
 
     def __init__(self, access: TopicAccess, registry: Registry, cluster: Callable[[], str]) -> None:
         self._access = access
@@ -91,6 +92,22 @@ class MirroredService:
         Raises `PermissionDenied`: the caller may mirror nothing here.
         """
         request = pb.MirroredRequest.FromString(data)
+        if request.HasField("fence"):
+            fence = request.fence
+            if len(fence.logs) > MOST_FENCED:
+                raise InvalidArgument(
+                    f"{len(fence.logs)} logs: at most {MOST_FENCED} are fenced by a call",
+                    field="fence.logs",
+                    value=len(fence.logs),
+                )
+            answer = pb.MirroredResponse(cluster=self._cluster())
+            # Together, so that the store commits many at once.
+            answer.fenced.extend(
+                await asyncio.gather(
+                    *(self._fenced(log.topic, log.topic_id, fence.cluster) for log in fence.logs)
+                )
+            )
+            return answer.SerializeToString()
         patterns = [TopicPattern.parse(each, field="patterns") for each in request.patterns]
         for each in patterns:
             self._access.check_somewhere(COLD_CALL, Action.MIRROR, each.namespace)
@@ -124,6 +141,22 @@ class MirroredService:
                 ]
                 answer.subjects.add(schema_id=known.schema_id, spec=known.spec.to_json(), versions=versions)
         return answer.SerializeToString()
+
+    async def _fenced(self, log: str, topic_id: int, cluster: str) -> pb.FencedLog:
+        """Refuse producers and consumers of a log from here on. Its end is that of everything that was ever acknowledged."""
+        registry = self._registry
+        try:
+            name = TopicName.parse(log)
+            self._access.check(COLD_CALL, Action.FENCE, name)
+            topic = registry.known(name)
+            if topic.topic_id != topic_id:
+                raise TopicNotFound(f"{log} was deleted and made again since it was mirrored", value=log)
+            await registry.catalog.fence(topic.options.parent or name, cluster, now_ms())
+            registry.policies.apply(topic)
+            await topic.settled()
+        except ClusterError as error:
+            return pb.FencedLog(topic=log, why=error.message)
+        return pb.FencedLog(topic=log, end=topic.commit)
 
     def _topic(self, name: TopicName) -> pb.MirroredTopic | None:
         index = self._registry.catalog.index
@@ -193,6 +226,20 @@ class SourceCluster:
                 return _decode_mirrored(pb.MirroredResponse.FromString(answer))
         assert failed is not None, "a link has an address"
         raise failed
+
+    async def fence(self, url: str, cluster: str, logs: Mapping[str, int]) -> Mapping[str, int | str]:
+        """Ask the owner of logs (name → id) to refuse their clients. Return for each log its end, or why it is not fenced.
+
+        Raises `ClusterError`: the owner did not answer. It may have fenced them.
+        """
+        found: dict[str, int | str] = dict.fromkeys(logs, "the source's build does not fence")
+        named = [pb.Partition(topic=log, topic_id=topic_id) for log, topic_id in logs.items()]
+        for start in range(0, len(named), MOST_FENCED):
+            fence = pb.Fence(cluster=cluster, logs=named[start : start + MOST_FENCED])
+            request = pb.MirroredRequest(fence=fence).SerializeToString()
+            answer = pb.MirroredResponse.FromString(await self._ask(url, request))
+            found |= {each.topic: each.end if each.HasField("end") else each.why for each in answer.fenced}
+        return found
 
     async def _ask(self, url: str, request: bytes) -> bytes:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

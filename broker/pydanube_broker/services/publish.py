@@ -22,6 +22,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.frames import PUBLISH_BATCH_FIELD, read_bytes_field
 from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.links import ids_before
 from pydanube_core.names import TopicName, check_client_name
 
 from pydanube_broker.outcome import OutcomeCallback
@@ -120,7 +121,10 @@ class PublishStream:
             if self.closed:
                 return
             if request.producer_id:
-                if request.topic_id != topic.topic_id:
+                # A session that was opened at the source of a mirror goes on here after the fail-over.
+                if request.topic_id != topic.topic_id and request.topic_id not in ids_before(
+                    topic.options.settings.options, topic.options.partition
+                ):
                     raise NameReused(
                         f"topic {topic.name} was deleted and made again since producer {request.producer_id} opened "
                         "it: what it had in flight may be stored in the former one. Open a new producer",
@@ -133,7 +137,7 @@ class PublishStream:
                 session = topic.resume_producer(
                     request.producer_id, request.producer_epoch, request.producer_token
                 )
-                self._opened(topic, session, mode, schema)
+                self._opened(topic, session, mode, schema, topic_id=request.topic_id)
             else:
                 own = request.producer_name or f"producer-{topic.state.producers.next_id}"
                 topic.gate.check_producer(own, mode, topic.producers_connected)
@@ -165,8 +169,15 @@ class PublishStream:
             self._fail(error)
 
     def _opened(
-        self, topic: Topic, session: ProducerSession, mode: AccessMode, schema: tuple[int, int]
+        self,
+        topic: Topic,
+        session: ProducerSession,
+        mode: AccessMode,
+        schema: tuple[int, int],
+        *,
+        topic_id: int | None = None,
     ) -> None:
+        """Answer that the session is open. `topic_id`: by which the client knows the topic."""
         if topic.closed is not None:
             raise topic.closed
         share = self._plane.access.share(self._reply, topic)
@@ -184,7 +195,7 @@ class PublishStream:
                     next_sequence=session.next_sequence,
                     producer_name=session.name,
                     producer_token=session.token,
-                    topic_id=topic.topic_id,
+                    topic_id=topic.topic_id if topic_id is None else topic_id,
                     durability=topic.durability,
                     max_message_bytes=topic.max_message_bytes,
                     max_batch_messages=topic.gate.batch_messages,

@@ -8,6 +8,7 @@ from typing import Final
 
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.links import LINEAGE, mirror_of, writer_elsewhere
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern, is_glob
 
@@ -59,6 +60,9 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
             partitioned, topics = await access.placed(COLD_CALL, Action.LOOK_UP, name)
         if not topics:
             raise registry.not_found(name)
+    index = registry.catalog.index
+    record = index.partitioned(name.base) or index.find_topic(name)
+    options = {} if record is None else record.spec.settings.options
     return pb.ResolveResponse(
         topic=str(name),
         dispatch_strategy=strategy if not topics else topics[0].dispatch_strategy,
@@ -74,6 +78,9 @@ async def resolve(access: TopicAccess, registry: Registry, data: bytes) -> bytes
         ],
         partitioned=partitioned,
         max_message_bytes=min((topic.max_message_bytes for topic in topics), default=0),
+        mirror_of=mirror_of(options) or "",
+        failed_over_to=writer_elsewhere(options) or "",
+        fail_overs=len(options.get(LINEAGE, ())),
     ).SerializeToString()
 
 

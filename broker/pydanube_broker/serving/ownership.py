@@ -14,7 +14,7 @@ from dataclasses import replace
 import anyio
 from pydanube_core.errors import ClusterError, NoOwner, NotOwner, SubscriptionNotFound, TopicNotFound
 from pydanube_core.facts import BrokerAddress, FailedMoveFacts, MoveFacts
-from pydanube_core.links import MIRROR, link_of
+from pydanube_core.links import MIRROR, link_of, writer_elsewhere
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
@@ -361,6 +361,7 @@ class Ownership:
             durability="memory" if self._memory else level.value,
         )
         topic.link = link_of(record.settings.options)
+        topic.failed_over_to = writer_elsewhere(record.settings.options)
         return topic
 
     async def hold_restorable(self, place: Assignment) -> None:

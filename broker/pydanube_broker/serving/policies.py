@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pydanube_core.errors import ClusterError
 from pydanube_core.failure_policy import POLICY_FIELDS
-from pydanube_core.links import link_of
+from pydanube_core.links import link_of, writer_elsewhere
 from pydanube_core.names import SYSTEM_NAMESPACE
+from pydanube_core.refusals import written_elsewhere
 
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_index import RegistryIndex
@@ -64,3 +66,15 @@ class Policies:
             topic.options = record
             topic.gate.set_limits(self.limits_of(record))
             topic.link = link_of(record.settings.options)
+            elsewhere, before = writer_elsewhere(record.settings.options), topic.failed_over_to
+            topic.failed_over_to = elsewhere
+            if elsewhere is not None and before is None:
+                end_clients(topic, written_elsewhere(topic.name, elsewhere))
+
+
+def end_clients(topic: Topic, error: ClusterError) -> None:
+    """End the streams of a topic's producers and consumers, which connect again elsewhere."""
+    for _, _, _, producer in topic.gate.attached():
+        producer.end(error)
+    for pump in list(topic.subscriptions.values()):
+        pump.give_up(error)

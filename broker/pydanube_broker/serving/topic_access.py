@@ -23,6 +23,7 @@ from pydanube_core.security.permissions import (
     AUDIT_READ,
     CLUSTER,
     CONSUME,
+    FENCE,
     LOOK_UP,
     MIRROR,
     PRODUCE,
@@ -195,6 +196,7 @@ class Action(StrEnum):
     PRODUCE = "produce"  # write it, and create it if it is missing
     CONSUME = "consume"  # read it, subscribe to it, acknowledge
     MIRROR = "mirror"  # copy it to another cluster
+    FENCE = "fence"  # end its producers and consumers here, because another cluster takes it over
     SET_SCHEMA = "set_schema"  # bind it to a subject, whose schema all producers must write from then on
 
 
@@ -203,6 +205,7 @@ PERMISSIONS: Final = {
     Action.PRODUCE: PRODUCE,
     Action.CONSUME: CONSUME,
     Action.MIRROR: MIRROR,
+    Action.FENCE: FENCE,
     Action.SET_SCHEMA: "schemas:change",
 }
 
@@ -232,7 +235,7 @@ class TopicAccess:
 
     def check(self, called: Called, action: Action, name: TopicName) -> None:
         """Raise `PermissionDenied` if the action is forbidden, `Unauthenticated` if the identity is no longer valid."""
-        if name.is_system and action in (Action.PRODUCE, Action.MIRROR):
+        if name.is_system and action in (Action.PRODUCE, Action.MIRROR, Action.FENCE):
             raise system_is_closed(str(name))
         if self._locks is not None:
             if name.is_system and action is Action.CONSUME:

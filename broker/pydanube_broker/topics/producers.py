@@ -184,6 +184,11 @@ class Producers:
         self.changes += 1  # a head keeps their order
         return session
 
+    def used(self, producer_id: int) -> None:
+        """Note that a session of a mirror's source is in use, so that it is not the one to be forgotten. O(1)."""
+        if producer_id in self._sessions:
+            self._sessions.move_to_end(producer_id)
+
     def take_in(self, producer_id: int, epoch: int, token: int) -> ProducerSession:
         """As `resume`, also for a session opened before this start or at another broker. For topics that store no sessions.
 

@@ -28,7 +28,7 @@ from pydanube_core.commit_point import safe_position
 from pydanube_core.errors import ClusterError, Diverged, InvalidArgument, JournalReadOnly
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position, PositionKind
-from pydanube_core.refusals import mirror_is_read_only, system_is_closed
+from pydanube_core.refusals import mirror_is_read_only, system_is_closed, written_elsewhere
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
 from pydanube_broker.journal import CachedBatch, Journal, Kind
@@ -116,7 +116,7 @@ class Topic:
 
     __slots__ = (
         "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
-        "commit", "durability", "gate", "in_store", "is_system", "link", "listeners", "messages_in", "messages_out", "name",
+        "commit", "durability", "failed_over_to", "gate", "in_store", "is_system", "link", "listeners", "messages_in", "messages_out", "name",
         "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
         "schema", "sessions", "state", "subscriptions",
     )  # fmt: skip
@@ -137,6 +137,7 @@ class Topic:
         self.options = options  # the catalog's record of the topic
         self.is_system = TopicName.parse(name).is_system
         self.link: str | None = None  # the link that writes the topic, which is a mirror. None: producers do
+        self.failed_over_to: str | None = None  # the cluster that writes and serves the topic now
         self.durability = durability  # promised by a receipt
         self.in_store = durability == "stored"  # its records count once the object store has them
         self.gate = TopicGate(name, limits, hub.connections)
@@ -253,6 +254,8 @@ class Topic:
             raise self.closed
         if self.link is not None:
             raise mirror_is_read_only(self.name, self.link)
+        if self.failed_over_to is not None:
+            raise written_elsewhere(self.name, self.failed_over_to)
 
     # -- mirrors ---------------------------------------------------------------------------------------------
 
@@ -289,6 +292,7 @@ class Topic:
             state.topic_id, head, data, base=base, end=end, count=sent.count, time_ms=part.append_time_ms
         )
         state.appended(base, end, sent.count, part.append_time_ms, len(batch))
+        state.producers.used(sent.producer_id)
         state.producers.appended(
             sent.producer_id,
             sent.producer_epoch,

@@ -47,6 +47,36 @@ def each_address(url: str) -> list[str]:
     return found
 
 
+def each_cluster(url: str) -> list[list[str]]:
+    """Return the URLs of each cluster in `danube://eu-1,eu-2|us-1,us-2`. The scheme of the first is that of all.
+
+    A host without a port has that of brokers. Raises as `each_address`.
+    """
+    if not isinstance(url, str) or "|" not in url:
+        return [each_address(url)]
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "http", url
+    groups = [
+        [_with_port(place.strip()) for place in group.replace(f"{scheme}://", "").split(",")]
+        for group in rest.split("|")
+    ]
+    found = [each_address(f"{scheme}://{','.join(group)}") for group in groups]
+    if len(found) > MOST_CLUSTERS:
+        raise InvalidArgument(
+            f"url {url!r}: {len(found)} clusters, at most {MOST_CLUSTERS} are taken",
+            field="url",
+            value=url[:200],
+        )
+    return found
+
+
+def _with_port(place: str) -> str:
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{BROKER_PORT}"
+
+
+MOST_CLUSTERS: Final = 8
+BROKER_PORT: Final = 6650
 UNIX: Final = "unix:"
 #: scheme → whether it means TLS
 SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}

@@ -29,18 +29,24 @@ class ResolveRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., create: bool = ..., partitions: _Optional[int] = ..., dispatch_strategy: _Optional[str] = ..., schema_subject: _Optional[str] = ..., schema_version: _Optional[int] = ..., unused_ttl_s: _Optional[int] = ..., away: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("topic", "dispatch_strategy", "partitions", "partitioned", "max_message_bytes")
+    __slots__ = ("topic", "dispatch_strategy", "partitions", "partitioned", "max_message_bytes", "mirror_of", "failed_over_to", "fail_overs")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONED_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_OF_FIELD_NUMBER: _ClassVar[int]
+    FAILED_OVER_TO_FIELD_NUMBER: _ClassVar[int]
+    FAIL_OVERS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     dispatch_strategy: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     partitioned: bool
     max_message_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., dispatch_strategy: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., partitioned: bool = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    mirror_of: str
+    failed_over_to: str
+    fail_overs: int
+    def __init__(self, topic: _Optional[str] = ..., dispatch_strategy: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., partitioned: bool = ..., max_message_bytes: _Optional[int] = ..., mirror_of: _Optional[str] = ..., failed_over_to: _Optional[str] = ..., fail_overs: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("topic", "topic_id", "broker_url", "epoch", "waits_for")
@@ -545,24 +551,46 @@ class CopyFailure(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., error: _Optional[bytes] = ...) -> None: ...
 
 class MirroredRequest(_message.Message):
-    __slots__ = ("patterns", "known")
+    __slots__ = ("patterns", "known", "fence")
     PATTERNS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
     patterns: _containers.RepeatedScalarFieldContainer[str]
     known: str
-    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., known: _Optional[str] = ...) -> None: ...
+    fence: Fence
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., known: _Optional[str] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ...) -> None: ...
+
+class Fence(_message.Message):
+    __slots__ = ("cluster", "logs")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    logs: _containers.RepeatedCompositeFieldContainer[Partition]
+    def __init__(self, cluster: _Optional[str] = ..., logs: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class MirroredResponse(_message.Message):
-    __slots__ = ("state", "cluster", "topics", "subjects")
+    __slots__ = ("state", "cluster", "topics", "subjects", "fenced")
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUBJECTS_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
     state: str
     cluster: str
     topics: _containers.RepeatedCompositeFieldContainer[MirroredTopic]
     subjects: _containers.RepeatedCompositeFieldContainer[MirroredSubject]
-    def __init__(self, state: _Optional[str] = ..., cluster: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[MirroredTopic, _Mapping]]] = ..., subjects: _Optional[_Iterable[_Union[MirroredSubject, _Mapping]]] = ...) -> None: ...
+    fenced: _containers.RepeatedCompositeFieldContainer[FencedLog]
+    def __init__(self, state: _Optional[str] = ..., cluster: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[MirroredTopic, _Mapping]]] = ..., subjects: _Optional[_Iterable[_Union[MirroredSubject, _Mapping]]] = ..., fenced: _Optional[_Iterable[_Union[FencedLog, _Mapping]]] = ...) -> None: ...
+
+class FencedLog(_message.Message):
+    __slots__ = ("topic", "end", "why")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    end: int
+    why: str
+    def __init__(self, topic: _Optional[str] = ..., end: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class MirroredTopic(_message.Message):
     __slots__ = ("topic", "partitioned", "settings", "partitions", "subscriptions")

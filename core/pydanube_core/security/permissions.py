@@ -22,6 +22,7 @@ LOOK_UP: Final = "data:look_up"
 PRODUCE: Final = "data:produce"
 CONSUME: Final = "data:consume"
 MIRROR: Final = "data:mirror"  # to copy a topic to another cluster, with its cursors and sessions
+FENCE: Final = "data:fence"  # to end a topic's producers and consumers, because another cluster takes it over
 ACT_FOR: Final = "security:act_for"  # to make a call for another principal
 TAKE_BACK: Final = "changes:change"  # to undo changes of another principal
 AUDIT_READ: Final = "audit:read"  # also for everything in the namespace system

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import anyio
 import pytest
-from pydanube import MirrorReadOnly
+from anyio import to_thread
+from pydanube import FailedOver, MirrorReadOnly, Retry, Unavailable
 from pydanube.sync import connect
+from pydanube_admin.remote import OpsClient
 
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import BrokerProcess
@@ -270,3 +278,266 @@ def test_a_source_that_is_away_is_said_and_copying_goes_on_when_it_is_back(
     here.start()  # without its source
     until("the state", lambda: described(here)["state"] == "source_unreachable")
     assert ends(here, ORDERS) == {ORDERS: 20}
+
+
+def test_a_fail_over_fences_the_source_and_loses_nothing(source: BrokerProcess, here: BrokerProcess) -> None:
+    source.publish(ORDERS, payloads(10))
+    source.ask("topics.create", topic=PARTS, partitions=2)
+    source.ask("subscriptions.create", topic=ORDERS, subscription="billing", start="earliest")
+    link_to(here, source)
+    until_copied(source, here, ORDERS, PARTS)
+    with connect(source.url, retry=Retry(max_elapsed_s=1)) as client:
+        with client.producer(ORDERS) as producer, client.consumer(ORDERS, "billing") as consumer:
+            next(consumer).ack()
+            with ThreadPoolExecutor(1) as beside:
+                failing_over = beside.submit(lambda: here.ask("links.fail_over", link="eu"))
+                sent: list[int] = []
+
+                def produce() -> None:
+                    for number in count():
+                        producer.send(b"%d" % number)
+                        sent.append(number)
+
+                with pytest.raises(FailedOver, match="danube links reopen /default/orders"):
+                    produce()
+            done = failing_over.result()
+        assert (done["source_fenced"], done["source"], done["missing_messages"]) == (True, None, 0)
+        assert here.rpc("topics.describe", topic=ORDERS)["result"]["next_offset"] >= 10 + len(sent)
+        assert ends(here, ORDERS) == ends(source, ORDERS)
+        assert source.ask("topics.describe", topic=ORDERS)["failed_over_to"] is not None
+        for refused_here in (
+            lambda: client.producer(ORDERS).__enter__(),
+            lambda: client.consumer(ORDERS, "billing").__enter__(),
+        ):
+            with pytest.raises(FailedOver):
+                refused_here()
+        with client.reader(ORDERS, stop="head") as reader:  # what is there can be read
+            assert len(list(reader)) == ends(source, ORDERS)[ORDERS]
+        source.kill()
+        source.start()
+        assert refused(source, "messages.publish", topic=PARTS, payload="x")["code"] == "FAILED_OVER"
+        back = source.ask("links.reopen", topic=PARTS)
+        assert back["was_failed_over_to"]
+        source.publish(PARTS, payloads(2))
+        assert refused(source, "links.reopen", topic=PARTS)["code"] == "INVALID_ARGUMENT"
+
+
+def test_an_sdk_producer_of_the_source_goes_on_at_the_mirror_exactly_once(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    """Its session is resumed after the fail-over, and a batch that was copied is answered as a duplicate."""
+    source.ask("topics.create", topic=ORDERS)
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    address = f"{source.url.replace('http', 'danube')}|{here.url.partition('://')[2]}"
+    with connect(address, retry=Retry(max_elapsed_s=60)) as client, client.producer(ORDERS) as producer:
+        numbers = iter(range(10**9))
+        stop = Event()
+
+        def produce() -> int:
+            count = 0
+            while not stop.is_set():
+                producer.send(b"%d" % next(numbers))
+                count += 1
+            return count
+
+        with ThreadPoolExecutor(1) as beside:
+            producing = beside.submit(produce)
+            until("messages", lambda: (ends(here, ORDERS) or {ORDERS: 0})[ORDERS] > 20)
+            done = here.ask("links.fail_over", link="eu")
+            at = done["topics"][0]["copied_until"][ORDERS]
+            until("more messages", lambda: ends(here, ORDERS)[ORDERS] > at + 20)
+            stop.set()
+            count = producing.result()
+        assert producer.statistics().sessions == 1, "it went on in its session"
+    assert done["missing_messages"] == 0
+    assert [data for _, data, _ in read(here, ORDERS, count)] == [b"%d" % n for n in range(count)]
+    assert ends(here, ORDERS) == {ORDERS: count}
+
+
+def test_a_source_that_does_not_answer_is_not_fenced_and_the_result_says_so(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    source.publish(ORDERS, payloads(10))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    source.pause()
+    done = here.ask("links.fail_over", link="eu")
+    assert done["source_fenced"] is False
+    assert "did not answer" in done["source"]
+    here.publish(ORDERS, payloads(1))
+    source.resume()
+    both = f"{source.url.replace('http', 'danube')}|{here.url.partition('://')[2]}"
+    with connect(both) as client, client.producer(ORDERS) as producer:  # the source takes producers, too
+        producer.send(b"to the cluster that took it over last")
+    assert ends(here, ORDERS) == {ORDERS: 12}
+
+
+def test_a_client_of_two_clusters_says_what_each_answers_when_neither_takes_it(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    source.publish(ORDERS, payloads(1))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    source.kill()
+    both = f"{source.url.replace('http', 'danube')}|{here.url.partition('://')[2]}"
+    with (
+        connect(both, retry=Retry(max_elapsed_s=1)) as client,
+        pytest.raises(
+            Unavailable, match=r"cannot be reached.*is a mirror \(eu:/default/orders\) and was not failed"
+        ),
+        client.producer(ORDERS),
+    ):
+        pass
+    with (
+        connect(both, retry=Retry(max_elapsed_s=1)) as client,
+        pytest.raises(Unavailable, match="no cluster of this client"),
+        client.producer("/default/new"),
+    ):
+        pass
+    assert ends(here, "/default/new") == {}, (
+        "a topic is not made while a cluster does not say that it has none"
+    )
+    source.start()
+    with connect(both) as client, client.producer("/default/new") as producer:
+        producer.send(b"x")
+    assert ends(source, "/default/new") == {"/default/new": 1}
+
+
+def test_two_opposite_links_on_disjoint_topics(source: BrokerProcess, here: BrokerProcess) -> None:
+    """Active and active: each cluster writes its own topics, and mirrors those of the other under a prefix."""
+    source.publish(ORDERS, payloads(20))
+    here.publish(ORDERS, payloads(30))
+    link_to(here, source, "eu", rename="eu-")
+    link_to(source, here, "us", rename="us-")
+    until("the mirrors", lambda: ends(here, "/default/eu-orders") == {"/default/eu-orders": 20})
+    until("the mirrors", lambda: ends(source, "/default/us-orders") == {"/default/us-orders": 30})
+    source.publish(ORDERS, payloads(5))
+    until("more", lambda: ends(here, "/default/eu-orders") == {"/default/eu-orders": 25})
+    for broker, link in ((here, "eu"), (source, "us")):
+        (left,) = until("the other's mirror", lambda b=broker, n=link: described(b, n)["left_out"])
+        assert (left["state"], "itself a mirror" in left["why"]) == ("left_out", True)
+    assert [each["topic"] for each in here.ask("topics.list")["items"]] == ["/default/eu-orders", ORDERS]
+    here.ask("links.fail_over", link="eu")
+    here.publish("/default/eu-orders", payloads(1))
+    assert refused(source, "messages.publish", topic=ORDERS, payload="x")["code"] == "FAILED_OVER"
+    here.publish(ORDERS, payloads(1))
+    until("the other way goes on", lambda: ends(source, "/default/us-orders") == {"/default/us-orders": 31})
+
+
+def test_a_gap_behind_retention_is_named(source: BrokerProcess, here: BrokerProcess) -> None:
+    source.publish(ORDERS, payloads(10))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    here.ask("links.pause", link="eu")
+    source.publish(ORDERS, payloads(50))
+    source.ask("topics.truncate", topic=ORDERS, before="offset:40")
+    here.ask("links.resume", link="eu")
+    until_copied(source, here, ORDERS)
+    (mirror,) = described(here)["mirrors"]
+    assert mirror["gap"] == "10–40"
+    findings = here.ask("diagnose.cluster")["findings"]
+    assert [each["rule"] for each in findings if "link" in each["rule"]], findings
+
+
+def test_a_source_that_was_restored_to_an_older_state_is_not_appended_to(
+    source: BrokerProcess, here: BrokerProcess, tmp_path: Path
+) -> None:
+    source.publish(ORDERS, payloads(10))
+    source.stop()
+    shutil.copytree(source.data_dir, tmp_path / "kept")
+    source.start()
+    link_to(here, source)
+    source.publish(ORDERS, payloads(10, 10))
+    until_copied(source, here, ORDERS)
+    source.kill()
+    shutil.rmtree(source.data_dir)
+    shutil.copytree(tmp_path / "kept", source.data_dir)
+    source.start()
+    until("the state", lambda: described(here)["state"] == "diverged")
+    source.publish(ORDERS, [b"another %d" % n for n in range(30)])
+    until("the state", lambda: described(here)["state"] == "diverged")
+    assert ends(here, ORDERS) == {ORDERS: 20}
+    assert read(here, ORDERS, 20)[-1][1] == b"message 19"
+
+
+def test_a_mirror_that_was_deleted_is_made_and_copied_again(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    source.publish(ORDERS, payloads(10))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    here.ask("topics.delete", topic=ORDERS)
+    until_copied(source, here, ORDERS)
+    assert read(here, ORDERS, 10) == read(source, ORDERS, 10)
+
+
+def test_a_link_copies_no_more_than_its_limit(source: BrokerProcess, here: BrokerProcess) -> None:
+    source.publish(ORDERS, [bytes(1000)] * 3000)  # 3 MB
+    begun_s = time.monotonic()
+    link_to(here, source, max_bytes_per_s=1_000_000)
+    until_copied(source, here, ORDERS)
+    assert time.monotonic() - begun_s > 1.5  # a piece of up to 1 MB leaves at once, and each later one waits
+    assert described(here)["max_bytes_per_s"] == 1_000_000
+
+
+def test_official_clients_are_refused_by_the_source_and_work_at_the_mirror(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    async def run() -> None:
+        async with RawClient(source.url) as official:
+            number = await official.create_producer(ORDERS, "shop")
+            for each in payloads(5):
+                await official.send(ORDERS, number, each, name="shop")
+            await to_thread.run_sync(lambda: link_to(here, source))
+            await to_thread.run_sync(lambda: until_copied(source, here, ORDERS))
+            done = await to_thread.run_sync(lambda: here.ask("links.fail_over", link="eu"))
+            assert done["source_fenced"], done
+            with pytest.raises(Exception, match="FAILED_OVER"):
+                await official.send(ORDERS, number, b"late", name="shop")
+            with pytest.raises(Exception, match="FAILED_OVER"):
+                await official.create_producer(ORDERS, "another")
+        async with RawClient(here.url) as official:
+            number = await official.create_producer(ORDERS, "shop")
+            await official.send(ORDERS, number, b"goes on", name="shop")
+
+    anyio.run(run)
+    assert [data for _, data, _ in read(here, ORDERS, 6)] == [*payloads(5), b"goes on"]
+
+
+def test_the_token_decides_what_is_mirrored_and_whether_the_source_is_fenced(
+    tmp_path: Path, here: BrokerProcess
+) -> None:
+    """`Replicate` mirrors. A fence wants `data:fence`, too."""
+
+    def at_the_source(operation: str, **arguments: Any) -> dict[str, Any]:
+        async def call() -> dict[str, Any]:
+            async with OpsClient(f"unix:{source.data_dir}/admin.sock") as ops:
+                return await ops.call(operation, arguments)
+
+        return anyio.run(call)
+
+    def token(name: str, roles: str) -> str:
+        at_the_source("bindings.create", binding=name, principal=name, roles=roles, scope="cluster")
+        return str(at_the_source("tokens.create", name=name)["token"])
+
+    environment = {"DANUBE_AUTH__MODE": "required"}
+    with BrokerProcess(tmp_path / "source", environment=environment) as source:
+        at_the_source("roles.create", role="fencer", permissions="Replicate,data:fence")
+        at_the_source("roles.create", role="replicator", permissions="Replicate")
+        file = tmp_path / "token"
+        file.write_text(token("nobody", "consumer"))
+        for topic in (ORDERS, PARTS):
+            with (
+                connect(source.url, token=token(topic[9:], "producer")) as client,
+                client.producer(topic) as one,
+            ):
+                one.send(b"x")
+        link_to(here, source, token_file=str(file))
+        until("the refusal", lambda: "data:mirror" in str(described(here)["why"]))
+        file.write_text(token("replicator", "replicator"))  # read for each call
+        until("the copies", lambda: (ends(here, ORDERS), ends(here, PARTS)) == ({ORDERS: 1}, {PARTS: 1}))
+        done = here.ask("links.fail_over", link="eu", topics=ORDERS)
+        assert (done["source_fenced"], "data:fence" in done["source"]) == (False, True), done
+        file.write_text(token("fencer", "fencer"))
+        assert here.ask("links.fail_over", link="eu", topics=PARTS)["source_fenced"]

@@ -92,6 +92,7 @@ from pydanube.admin.generated.results import (
     Rebalanced,
     Registration,
     RemovedBroker,
+    ReopenedTopic,
     ReplayedDeadLetters,
     ReplayedTopic,
     ReportResult,
@@ -766,6 +767,7 @@ class LinksOperations(KeywordsNamed):
         start: str | None = None,
         rename: str | None = None,
         token_file: str | None = None,
+        max_bytes_per_s: int | None = None,
         plan_token: str | None = None,
     ) -> ChangedLink:
         """Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over."""
@@ -780,6 +782,7 @@ class LinksOperations(KeywordsNamed):
         start: str | None = None,
         rename: str | None = None,
         token_file: str | None = None,
+        max_bytes_per_s: int | None = None,
     ) -> Plan[ChangedLink]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.create", locals(), ChangedLink)
@@ -826,6 +829,14 @@ class LinksOperations(KeywordsNamed):
     async def plan_pause(self, link: str) -> Plan[ChangedLink]:
         """What `pause` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.pause", locals(), ChangedLink)
+
+    async def reopen(self, topic: str, *, plan_token: str | None = None) -> ReopenedTopic:
+        """Let producers and consumers come back to a topic that was failed over to another cluster."""
+        return await self._caller.call("links.reopen", locals(), ReopenedTopic)
+
+    async def plan_reopen(self, topic: str) -> Plan[ReopenedTopic]:
+        """What `reopen` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "links.reopen", locals(), ReopenedTopic)
 
     async def resume(self, link: str, *, plan_token: str | None = None) -> ChangedLink:
         """Let a paused link copy again, from where it stopped."""

@@ -760,6 +760,7 @@ class LinkDescription(Result):
     start: str
     rename: str
     token_file: str | None
+    max_bytes_per_s: int
     created_at: str
     mirrors: list[MirrorItem]
     more_mirrors: int
@@ -770,6 +771,8 @@ class LinkDescription(Result):
 class FailedOverTopic(Result):
     topic: str
     copied_until: dict[str, int]
+    source_fenced: bool
+    source: str | None
     missing_messages: int | None
     missing_ms: int | None
 
@@ -780,6 +783,8 @@ class FailedOver(Result):
     undo_until: str | None = None
     link: str
     topics: list[FailedOverTopic]
+    source_fenced: bool
+    source: str | None
     missing_messages: int | None
     missing_ms: int | None
 
@@ -794,6 +799,14 @@ class LinkItem(Result):
     lag_messages: int | None
     lag_ms: int | None
     copied_until: str | None
+
+
+class ReopenedTopic(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    topic: str
+    was_failed_over_to: str
 
 
 class PeekedMessages(Result):
@@ -1634,6 +1647,7 @@ class TopicDescription(Result):
     topic_schema: dict[str, Any] | None = Field(alias="schema")
     created_at: str
     mirror_of: str | None
+    failed_over_to: str | None
     parts: list[TopicPart] = Field(default_factory=list)
 
 

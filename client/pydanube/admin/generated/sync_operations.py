@@ -191,6 +191,8 @@ class SyncLinksOperations(InLoop[LinksOperations]):
     list = Blocking(LinksOperations.list)
     pause = Blocking(LinksOperations.pause)
     plan_pause = Wrapped(Blocking(LinksOperations.plan_pause), SyncPlan)
+    reopen = Blocking(LinksOperations.reopen)
+    plan_reopen = Wrapped(Blocking(LinksOperations.plan_reopen), SyncPlan)
     resume = Blocking(LinksOperations.resume)
     plan_resume = Wrapped(Blocking(LinksOperations.plan_resume), SyncPlan)
 
