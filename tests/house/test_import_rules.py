@@ -201,6 +201,7 @@ GENERATED_USERS = (
     "pydanube_broker.services.*",
     "pydanube.client",  # Match
     "pydanube.wire.connections",  # Resolve, before a stream is opened
+    "pydanube.wire.clusters",  # the same, of each cluster
     "pydanube.schemas",  # the registry's unary calls
     "pydanube.testing.faults",  # answers in a broker's place
     "pydanube.receiving.control",  # what a consume stream is told: acknowledgements, credit, seeks

@@ -15,13 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import psutil
 from pydanube import Client, Retry, connect
 from pydanube_admin.remote import OpsClient
 from pydanube_core.errors import ClusterError
 
 from pydanube_cli.bench.catalogue import Plan
-from pydanube_cli.bench.fleet import RunningBroker, broker_of_our_own
+from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
 from pydanube_cli.bench.own_cluster import until
 from pydanube_cli.bench.payloads import percentiles_ms
 from pydanube_cli.render import prose
@@ -260,12 +259,11 @@ async def _quiet(count: int, source: RunningBroker, here: RunningBroker) -> Foun
 
 
 async def _busy(broker: RunningBroker) -> float:
-    assert broker.pid is not None
-    process = psutil.Process(broker.pid)
-    before, begun_s = process.cpu_times(), time.perf_counter()
-    await asyncio.sleep(QUIET_S)
-    after = process.cpu_times()
-    return (after.user + after.system - before.user - before.system) / (time.perf_counter() - begun_s)
+    begun_s = time.perf_counter()
+    with ServerCost(broker.pid) as cost:
+        await asyncio.sleep(QUIET_S)
+    assert cost.cpu_s is not None, "a broker of our own has a process"
+    return cost.cpu_s / (time.perf_counter() - begun_s)
 
 
 async def _failed_over(source: RunningBroker, here: RunningBroker) -> float:
