@@ -13,7 +13,9 @@ from pydanube_core.security.permissions import (
     ACT_FOR,
     BUILT_IN,
     CONSUME,
+    FENCE,
     LOOK_UP,
+    MIRROR,
     ORIGINAL,
     PRODUCE,
     TAKE_BACK,
@@ -165,7 +167,8 @@ async def create_role(context: Context, request: CreateRoleRequest) -> ChangedRo
 
 def _new_role(context: Context, stored: StoredGrants, request: CreateRoleRequest) -> Role:
     permissions = names_of(request.permissions)
-    known = {each.permission for each in DECLARED.values()} | {LOOK_UP, PRODUCE, CONSUME, ACT_FOR, TAKE_BACK}
+    of_data = {LOOK_UP, PRODUCE, CONSUME, MIRROR, FENCE}
+    known = {each.permission for each in DECLARED.values()} | of_data | {ACT_FOR, TAKE_BACK}
     areas, verbs = ({each.split(":")[at] for each in known} for at in (0, 1))
     for each in permissions:
         area, _, verb = each.partition(":")
