@@ -257,7 +257,18 @@ class TopicCatalog:
         return self._logs(topic)
 
     async def fence(self, topic: TopicName, cluster: str, now_ms: int) -> None:
-        """Note that a cluster takes a topic over. Idempotent. Raises `TopicNotFound`, `Conflict`: another cluster has it."""
+        """Note that a cluster takes a topic over. Idempotent.
+
+        Raises:
+            TopicNotFound.
+            Conflict: another cluster has it, or the metadata have format 1. Nothing has changed.
+        """
+        if self.index.format.metadata_format < WHOLE:
+            raise Conflict(
+                f"{topic} cannot be fenced while a broker of an older build may serve it: upgrade all brokers first",
+                topic=str(topic),
+                retryable=False,
+            )
 
         def decided(settings: TopicSettings) -> Mapping[str, Any]:
             taken = writer_elsewhere(settings.options)
