@@ -51,7 +51,7 @@ _HEX: Final = re.compile(r"[a-z]?[0-9a-f]+(?:-[0-9a-f]+)*")
 _OURS: Final = frozenset(
     {
         "summary", "message", "why", "because", "command", "description", "title", "note", "hint", "source",
-        "unobservable", "mark", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
+        "unobservable", "unknown", "assumptions", "mark", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
     }
 )  # fmt: skip
 # Names that programs give themselves when they connect, unchecked and needed by no call: sessions have ids.

@@ -206,6 +206,9 @@ _OTHERS = {
     "before",  # by paths that hold names of topics
     "after",
     "why",  # of a call, by its caller
+    "subject",  # of a change: any name
+    "client",  # of a session: the program, as it names itself
+    "host",
 }
 
 
