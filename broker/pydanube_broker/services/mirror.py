@@ -233,7 +233,7 @@ class SourceCluster:
         Raises `ClusterError`: the owner did not answer. It may have fenced them.
         """
         found: dict[str, int | str] = dict.fromkeys(logs, "the source's build does not fence")
-        named = [pb.Partition(topic=log, topic_id=topic_id) for log, topic_id in logs.items()]
+        named = [pb.LogToFence(topic=log, topic_id=topic_id) for log, topic_id in logs.items()]
         for start in range(0, len(named), MOST_FENCED):
             fence = pb.Fence(cluster=cluster, logs=named[start : start + MOST_FENCED])
             request = pb.MirroredRequest(fence=fence).SerializeToString()

@@ -565,8 +565,16 @@ class Fence(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
-    logs: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, cluster: _Optional[str] = ..., logs: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    logs: _containers.RepeatedCompositeFieldContainer[LogToFence]
+    def __init__(self, cluster: _Optional[str] = ..., logs: _Optional[_Iterable[_Union[LogToFence, _Mapping]]] = ...) -> None: ...
+
+class LogToFence(_message.Message):
+    __slots__ = ("topic", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ...) -> None: ...
 
 class MirroredResponse(_message.Message):
     __slots__ = ("state", "cluster", "topics", "subjects", "fenced")

@@ -53,6 +53,7 @@ def registry(name: str, *, changes: bool = False) -> tuple[Place, ...]:
 
 
 CONSUME: Final = f"{SERVICES}consume.py:ConsumeStream."
+MIRRORED: Final = f"{SERVICES}mirror.py:MirroredService.call"
 COPY: Final = f"{SERVICES}copy_stream.py:_decode_request"
 ANSWER: Final = CONSUME + "_answer"
 
@@ -247,7 +248,11 @@ READERS: Final[Mapping[str, Mapping[str, tuple[Place, ...]]]] = {
         "CopyCredit": at(COPY, by="request.credit"),
         "CopyLeave": at(COPY, by="request.leave"),
     },
-    "danube.stream.Stream/Mirrored": {"MirroredRequest": at(f"{SERVICES}mirror.py:MirroredService.call")},
+    "danube.stream.Stream/Mirrored": {
+        "MirroredRequest": at(MIRRORED),
+        "Fence": at(MIRRORED, by="fence"),
+        "LogToFence": at(MIRRORED, by="log"),
+    },
 }
 
 #: methods whose requests are refused as a whole; the answer names the method
