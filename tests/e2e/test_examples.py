@@ -46,9 +46,9 @@ def environment(broker: BrokerProcess) -> dict[str, str]:
     return client_environment({**addresses, **programs})
 
 
-def run(words: list[str], environment: dict[str, str], folder: Path) -> str:
+def run(words: list[str], environment: dict[str, str], folder: Path, *, timeout_s: float = 100) -> str:
     done = subprocess.run(
-        words, env=environment, cwd=folder, capture_output=True, text=True, timeout=100, check=False,
+        words, env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -186,6 +186,7 @@ def test_the_tests_of_the_worker_pass(environment: dict[str, str], tmp_path: Pat
     assert "2 passed" in run(words, environment | {"PYTHONPATH": "."}, tmp_path)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
 def test_the_program_in_go_publishes_and_reads(
     broker: BrokerProcess, environment: dict[str, str], tmp_path: Path
@@ -196,6 +197,7 @@ def test_the_program_in_go_publishes_and_reads(
         ["go", "run", str(EXAMPLES / "go" / "main.go"), broker.http.removesuffix("/mcp") + "/rpc"],
         environment,
         tmp_path,
+        timeout_s=350,  # it compiles the standard library first
     )
     assert printed.startswith("stored at offset 0\n")
     assert "text:hello" in printed
