@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,7 +87,8 @@ def test_rights_of_a_tokens_owner_are_checked_once_each() -> None:
     try:
         with at_most(0.5):
             check_owner(context, stored, owner)
-        stored.bindings["last"] = Binding(id="last", principal=owner, roles=("admin",), scope=Scope.CLUSTER)
+        last = Binding(id="last", principal=owner, roles=("admin",), scope=Scope.CLUSTER)
+        stored = replace(stored, bindings=stored.bindings | {"last": last})
         with pytest.raises(PermissionDenied, match="does not hold all that admin gives"):
             check_owner(context, stored, owner)
     finally:
@@ -121,7 +123,7 @@ def test_rights_on_thousands_of_resources_are_looked_up_one_by_one() -> None:
         lacking = Binding(
             id="no", principal=owner, roles=("consumer",), scope=Scope.TOPIC, resource="/shop/x"
         )
-        stored.bindings["last"] = lacking
+        stored = replace(stored, bindings=stored.bindings | {"last": lacking})
         with pytest.raises(PermissionDenied, match="does not hold all that consumer gives"):
             check_owner(context, stored, owner)
     finally:
