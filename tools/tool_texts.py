@@ -53,14 +53,14 @@ def problems() -> Iterator[str]:
     for name in sorted(GUIDES.keys() - OPERATIONS.keys()):
         yield f"guides.toml: there is no operation {name}"
     for operation in TOOLS.values():
-        for text in (*_of_tool(operation), *_of_arguments(operation)):
+        for text in (*of_tool(operation), *of_arguments(operation)):
             yield f"{operation.tool}: {text}"
     for profile, found, most in measures():
         if found > most:
             yield f"profile {profile}: {found:.0f} tokens, more than {most}"
 
 
-def _of_tool(operation: Operation) -> Iterator[str]:
+def of_tool(operation: Operation) -> Iterator[str]:
     text = operation.description
     plain = re.sub(r"\W+", " ", text).strip().casefold()
     if plain in (operation.title.casefold(), operation.tool.replace("_", " ")):
@@ -98,7 +98,7 @@ _WORDS: Final = frozenset({"balance.max_moves", "undo_until", "max_bytes", "incl
 _ABOUT_UNDO: Final = frozenset({"plans.apply", "plans.discard", "tasks.cancel", "changes.undo"})
 
 
-def _of_arguments(operation: Operation) -> Iterator[str]:
+def of_arguments(operation: Operation) -> Iterator[str]:
     schema = small_input(operation)
     full = operation.input_schema["properties"]
     required = schema.get("required", [])

@@ -47,7 +47,7 @@ def test_a_contradiction_is_found(
     declared = OPERATIONS[operation]
     if facts.pop("reversible", False):
         facts["undo"] = OPERATIONS["topics.delete"].undo
-    found = list(checker._of_tool(replace(declared, **facts)))
+    found = list(checker.of_tool(replace(declared, **facts)))
     assert found == [] if said is None else any(said in each for each in found)
 
 
@@ -65,5 +65,5 @@ def test_an_argument_without_unit_or_default_is_found(
     }
     monkeypatch.setattr(checker, "small_input", lambda _: schema)
     monkeypatch.setattr(type(TOOLS["list_topics"]), "input_schema", property(lambda _: schema))
-    found = list(checker._of_arguments(TOOLS["list_topics"]))
+    found = list(checker.of_arguments(TOOLS["list_topics"]))
     assert [each.split()[0] for each in found] == ["size", "name", "bare", "kind"]

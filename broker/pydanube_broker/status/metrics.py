@@ -161,7 +161,7 @@ class BrokerMetrics:
             yield family
         yield from _chain_families(now)
         yield self._fsync_family()
-        yield self._mcp_family()
+        yield self.mcp_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
         by_topic: Mapping[str, Counter[tuple[str, str]]] = {
@@ -198,7 +198,8 @@ class BrokerMetrics:
         family.add_metric([], buckets=buckets, sum_value=self._fsync_sum)
         return family
 
-    def _mcp_family(self) -> Metric:
+    def mcp_family(self) -> Metric:
+        """Return the sizes of answers to MCP clients, by tool."""
         declared = METRICS["danube_mcp_result_bytes"]
         family = HistogramMetricFamily(declared.name, declared.text, labels=declared.labels)
         for tool, (*counts, size) in list(self._mcp_sizes.items()):

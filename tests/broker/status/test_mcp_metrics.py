@@ -12,7 +12,7 @@ def test_programs_beyond_the_first_are_counted_together() -> None:
     metrics.mcp_call("list_topics", "program-0", "TOPIC_NOT_FOUND", 300_000)
     assert len(metrics.mcp_calls) == MCP_CLIENTS + 2
     assert metrics.mcp_calls["list_topics", OTHER, "OK"] == 40
-    (family,) = [metrics._mcp_family()]
+    (family,) = [metrics.mcp_family()]
     values = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
     assert values["1024"] == 0
     assert values["4096"] == MCP_CLIENTS + 40
