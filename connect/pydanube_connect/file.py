@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydanube_core.connectors import MOST_PARTS
 from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.positions import Position
@@ -73,6 +74,12 @@ class Delivery(_Section):
     )
     attempt_timeout: Duration = Field(
         default=120.0, gt=0, le=86_400, description="an attempt that takes longer has failed"
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PARTS,
+        description="workers of a group that share the partitions of a declared sink",
     )
     subscription: str | None = Field(
         default=None, description="a sink's subscription, connect-NAME unless given"
@@ -140,6 +147,7 @@ class Declared:
         target: the settings for creating a source's topic.
         epoch: number of times that the offsets of a declared sink were set. Positions in the target of another epoch do
             not count.
+        part: which of the `delivery.workers` parts of the partitions a declared sink reads. None: all partitions.
         references: redacts resolved secrets in texts.
     """
 
@@ -153,6 +161,7 @@ class Declared:
     delivery: Delivery
     shape: Shape
     epoch: int = 0
+    part: int | None = None
     references: References = field(repr=False)
 
     @property
@@ -213,7 +222,7 @@ def read_file(path: str | Path) -> Declared:
     return declared(tree, path=str(path))
 
 
-def declared(tree: dict[str, Any], *, path: str, epoch: int = 0) -> Declared:
+def declared(tree: dict[str, Any], *, path: str, epoch: int = 0, part: int | None = None) -> Declared:
     """Check the content of a file. Errors show `path`. Raises as `read_file` does."""
     found = checked(_File, tree, path=path)
     kind = connector_class(found.connector, path=path)
@@ -232,6 +241,7 @@ def declared(tree: dict[str, Any], *, path: str, epoch: int = 0) -> Declared:
         delivery=found.delivery,
         shape=found.shape,
         epoch=epoch if is_sink else 0,
+        part=part if found.delivery.workers > 1 else None,
         references=references,
     )
     _check_names(made)
@@ -360,6 +370,11 @@ def _check_names(made: Declared) -> None:
             f"{made.path}: delivery: {error.message}", file=made.path,
             field="delivery", value=error.details.get("value"),
         ) from None  # fmt: skip
+    if not made.is_sink and made.delivery.workers > 1:
+        raise InvalidArgument(
+            f"{made.path}: delivery.workers shares the partitions of a sink, and {made.connector} is a source. Remove it.",
+            file=made.path, field="delivery.workers", value=made.delivery.workers,
+        )  # fmt: skip
     if made.is_sink and made.shape.topic is not None:
         raise InvalidArgument(
             f"{made.path}: shape.topic chooses the topic of a source's records. Remove it from a sink.",

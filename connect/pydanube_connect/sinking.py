@@ -10,6 +10,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, repeat
@@ -21,6 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from pydanube import Batch as Piece
 from pydanube import Client, Consumer, TopicNotFound
 from pydanube_core.errors import ClusterError, InvalidArgument, PayloadInvalid
+from pydanube_core.names import TopicName
 
 from pydanube_connect.connector import Sink
 from pydanube_connect.dead_letters import DeadLetters
@@ -35,6 +37,7 @@ from pydanube_connect.writing import Writer
 #: seconds (7 days), the maximum for which unacknowledged messages are kept while the target is unavailable
 _KEPT_S: Final = 7 * 86_400.0
 _REHEARSED: Final = 10  # records that `--check` tries
+_LOOK_S: Final = 30.0  # seconds between looks for partitions that were added to those of a part
 _QUIET_S: Final = 0.5  # seconds without a message before `--once` checks whether messages are left
 
 log = logging.getLogger("pydanube.connect")
@@ -65,13 +68,14 @@ class SinkRunner:
         self._shape = shaper(declared.shape, path=declared.path)
         self._readers = Readers(client)
         self._unanswered = 0  # batches gathered and not acknowledged
-        self._seeks = 0
-        self._sought: dict[
-            Place, int
-        ] = {}  # number of the seek after which deliveries of a place count. 0: no seek was needed
+        self._own: dict[str, Place] = {}  # of a part: its partitions, by their topic's name
         self._rest: Piece | None = None  # the rest of a delivery that did not fit into its batch
         self.statistics = Statistics(
-            connector=declared.name, kind="sink", type=declared.connector, guarantee=str(self.sink.guarantee)
+            connector=declared.name,
+            part=declared.part,
+            kind="sink",
+            type=declared.connector,
+            guarantee=str(self.sink.guarantee),
         )
 
     async def run(self) -> None:
@@ -94,9 +98,13 @@ class SinkRunner:
             writer = Writer(declared, self.sink, self.statistics, dead, self._stop, self._failed)
             try:
                 await writer.open()
-                async with self._consumer() as consumer:
-                    await self._go_back(consumer, writer)
-                    await self._move(consumer, writer)
+                while await self._find_own():
+                    self._rest = None
+                    async with self._consumer() as consumer:
+                        await self._go_back(consumer, writer)
+                        await self._move(consumer, writer)
+                    if self.declared.part is None or self._stop.is_set():
+                        break
             except Stopping:
                 pass
             except TopicNotFound as error:
@@ -113,9 +121,42 @@ class SinkRunner:
             topic=topic,
         )
 
+    async def _find_own(self) -> bool:
+        """Find the partitions of this part, and wait until there is one. Return False if the connector was stopped."""
+        while not self._stop.is_set():
+            self._own = await self._own_places()
+            if self._own or self.declared.part is None:
+                return True
+            with anyio.move_on_after(_LOOK_S):
+                await self._stop.wait()
+        return False
+
+    async def _own_places(self) -> dict[str, Place]:
+        """Return the partitions that this part reads, by their topic's name. Empty if the sink reads all."""
+        if self.declared.part is None:
+            return {}
+        places: dict[str, Place] = {}
+        for topic in self.declared.topics:
+            count = (await self._client.admin.topics.describe(topic)).partitions
+            if count is None:
+                places[topic] = Place(topic, None)
+            for number in range(count or 0):
+                places[str(TopicName.parse(topic).part(number))] = Place(topic, number)
+        own = list(places.items())[self.declared.part :: self.declared.delivery.workers]
+        return dict(own)
+
+    async def _look_again(self, consumer: Consumer) -> None:
+        """End this consumer when its part has other partitions, because some were added."""
+        while self.declared.part is not None:
+            await anyio.sleep(_LOOK_S)
+            with suppress(ClusterError):
+                if await self._own_places() != self._own:
+                    consumer.drain()
+                    return
+
     def _consumer(self) -> Consumer:
         declared = self.declared
-        topics = declared.topics
+        topics = tuple(self._own) or declared.topics
         return self._client.consumer(
             topics[0] if len(topics) == 1 else list(topics),
             declared.subscription,
@@ -134,6 +175,7 @@ class SinkRunner:
         send, receive = anyio.create_memory_object_stream[_Gathered](1)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._drain_when_stopped, consumer)
+            tasks.start_soon(self._look_again, consumer)
             tasks.start_soon(self._gather, consumer, send)
             async with receive:
                 async for gathered in receive:
@@ -194,7 +236,7 @@ class SinkRunner:
         in the topic.
         """
         for (topic, partition), start in consumer.starts.items():
-            place = Place(topic, partition)
+            place = self._own.get(topic) or Place(topic, partition)
             position = await writer.position(place)
             if position is None or position >= start:
                 continue
@@ -202,14 +244,16 @@ class SinkRunner:
                 "connector_seeks",
                 extra={"connector": self.declared.name, "place": str(place), "to": position},
             )
-            one_of = topic if len(self.declared.topics) > 1 else None
+            one_of = (
+                topic if len(consumer.starts) > 1 and len(self._own or self.declared.topics) > 1 else None
+            )
             try:
                 await consumer.seek(f"offset:{position}", partition=partition, topic=one_of)
             except InvalidArgument:  # the topic no longer holds the offset
                 await consumer.seek("earliest", partition=partition, topic=one_of)
 
     async def _decode(self, piece: Piece, gathered: _Gathered) -> None:
-        place = Place(piece.topic, piece.partition)
+        place = self._own.get(piece.topic) or Place(piece.topic, piece.partition)
         offsets = piece.offsets
         gathered.pieces.append(piece)
         gathered.messages += len(piece)

@@ -45,6 +45,7 @@ class Statistics:
     """The counters of one connector since its start."""
 
     connector: str
+    part: int | None = None  # of a sink whose partitions several workers share
     kind: str  # source, sink
     type: str
     guarantee: str
@@ -148,4 +149,5 @@ def exposition(connectors: Iterable[Statistics]) -> str:
 
 def _labels(one: Statistics) -> str:  # a name has no character that needs escaping
     kind = one.type.replace("\\", "\\\\").replace('"', '\\"')
-    return f'connector="{one.connector}",type="{kind}"'
+    part = "" if one.part is None else f',part="{one.part}"'
+    return f'connector="{one.connector}",type="{kind}"{part}'

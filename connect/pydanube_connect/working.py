@@ -1,7 +1,7 @@
 """Run the declared connectors of a group in this process, shared with the other workers of the group.
 
 Each worker is a consumer of one failover subscription for each connector, on a topic without messages. The active consumer holds
-the connector's lease and runs it. If a worker dies, the broker makes the next consumer active. A worker that holds more leases than
+the connector's lease and runs it. A sink with `delivery.workers` has as many parts of its partitions, each with a lease. If a worker dies, the broker makes the next consumer active. A worker that holds more leases than
 its share leaves one and queues again as the last. The lease only says who works: two workers that run the same connector for a
 moment harm nothing that its guarantee promises, because the target's position or the named producer decides.
 """
@@ -13,14 +13,16 @@ import logging
 import math
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import anyio.abc
 from pydanube import Client, Consumer, Producer
-from pydanube_core.connectors import LEASES, LOGS, LOGS_KEPT_S, REPORT_EVERY_S, REPORTS
+from pydanube_core.connectors import LEASES, LOGS, LOGS_KEPT_S, REPORT_EVERY_S, REPORTS, lease_of, parts_of
 from pydanube_core.errors import AlreadyExists, ClusterError
 
 from pydanube_connect.file import Declared, declared
@@ -37,12 +39,25 @@ _PAGE: Final = 1_000
 log = logging.getLogger("pydanube.connect")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """A connector of the group as the cluster declares it."""
+
+    definition: str
+    epoch: int
+    generation: int
+    paused: bool
+    parts: int
+
+
 class _Run:
     """One run of a connector, until it is stopped or fails."""
 
-    def __init__(self, name: str, generation: int) -> None:
+    def __init__(self, name: str, part: int, declared: _Declared) -> None:
         self.name = name
-        self.generation = generation
+        self.part = part
+        self.generation = declared.generation
+        self._declared = declared
         self.stop = anyio.Event()
         self.ended = anyio.Event()
         self.scope = anyio.CancelScope()
@@ -52,12 +67,13 @@ class _Run:
         self._state = ""
         self._since_ms = 0
 
-    async def run(self, client: Client, definition: str, epoch: int) -> None:
+    async def run(self, client: Client) -> None:
         path = f"connector {self.name}"
         made: Declared | None = None
         try:
             with self.scope:
-                made = declared({**tomllib.loads(definition), "name": self.name}, path=path, epoch=epoch)
+                tree = {**tomllib.loads(self._declared.definition), "name": self.name}
+                made = declared(tree, path=path, epoch=self._declared.epoch, part=self.part)
                 with logs_as(made):
                     self.runner = runner_of(made, client, stop=self.stop)
                     facts = self.runner.statistics
@@ -89,7 +105,7 @@ class _Run:
 
     async def report(self, client: Client) -> dict[str, Any]:
         """Return the facts that the cluster shows of this connector."""
-        facts: dict[str, Any] = {"connector": self.name}
+        facts: dict[str, Any] = {"connector": self.name, "part": self.part}
         if self.statistics is not None:
             facts |= self.statistics.to_dict()
         state = State.STOPPED if self.ended.is_set() else facts.get("state", State.STARTING)
@@ -117,13 +133,11 @@ class _Run:
 
 
 class _Seat:
-    """This worker's place in the line for one connector, and its run while it holds the lease."""
+    """This worker's place in the line for one part of a connector, and its run while it holds the lease."""
 
     def __init__(self, lease: Consumer, stack: AsyncExitStack) -> None:
         self.lease = lease
         self.stack = stack
-        self.generation = 0
-        self.paused = False
         self.run: _Run | None = None
 
     async def stop(self, grace_s: float = _END_S) -> None:
@@ -153,7 +167,8 @@ class GroupWorker:
         self._client = client
         self._stop = stop
         self._lines = lines
-        self._seats: dict[str, _Seat] = {}
+        self._declared: dict[str, _Declared] = {}
+        self._seats: dict[tuple[str, int], _Seat] = {}  # by connector and part
         self._tending = anyio.CancelScope()
 
     def statistics(self) -> list[Statistics]:
@@ -218,49 +233,61 @@ class GroupWorker:
             found |= {item.connector: item for item in answer.items if item.group == self.group}
             if (page := answer.next_page) is None:
                 break
-        for name in self._seats.keys() - found.keys():
-            await self._seats.pop(name).leave()
+        for name in self._declared.keys() - found.keys():
+            del self._declared[name]
         for name, item in found.items():
-            if name not in self._seats:
-                self._seats[name] = await self._joined(name)
-            self._seats[name].generation, self._seats[name].paused = item.generation, item.state == "paused"
+            known, paused = self._declared.get(name), item.state == "paused"
+            if known is None or (known.generation, known.paused) != (item.generation, paused):
+                whole = await self._client.admin.connectors.describe(name)
+                self._declared[name] = _Declared(
+                    definition=whole.definition,
+                    epoch=whole.epoch,
+                    generation=whole.generation,
+                    paused=whole.state == "paused",
+                    parts=parts_of(whole.definition),
+                )
+        places = {(name, part) for name, each in self._declared.items() for part in range(each.parts)}
+        for place in self._seats.keys() - places:
+            await self._seats.pop(place).leave()
+        for place in sorted(places - self._seats.keys()):
+            self._seats[place] = await self._joined(*place)
 
-    async def _joined(self, name: str) -> _Seat:
+    async def _joined(self, name: str, part: int) -> _Seat:
         async with AsyncExitStack() as stack:
             lease = self._client.consumer(
-                LEASES, f"connect-{name}", type="failover", name=self.name, credit_messages=1
+                LEASES, lease_of(name, part), type="failover", name=self.name, credit_messages=1
             )
             await stack.enter_async_context(lease)
             return _Seat(lease, stack.pop_all())
         raise AssertionError("unreachable")
 
     async def _take(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Run each connector whose lease this worker holds, as it is declared now. Stop the others."""
-        for name, seat in self._seats.items():
+        """Run each part of a connector whose lease this worker holds, as it is declared now. Stop the others."""
+        for (name, part), seat in self._seats.items():
+            declared = self._declared[name]
             if not seat.lease.active:
                 await seat.stop(_LOST_S)
                 continue
-            if seat.run is not None and (seat.paused or seat.run.generation != seat.generation):
+            if seat.run is not None and (declared.paused or seat.run.generation != declared.generation):
                 await seat.stop()
-            if seat.run is None and not seat.paused:
-                described = await self._client.admin.connectors.describe(name)
-                seat.run = _Run(name, described.generation)
-                tasks.start_soon(seat.run.run, self._client, described.definition, described.epoch)
+            if seat.run is None and not declared.paused:
+                seat.run = _Run(name, part, declared)
+                tasks.start_soon(seat.run.run, self._client)
 
     async def _share(self) -> None:
-        """Leave one lease, if this worker holds more than its share of them."""
-        held = [name for name, seat in self._seats.items() if seat.lease.active]
+        """Leave leases, if this worker holds more than its share of them: first of the connector of which it holds most."""
+        held = [place for place, seat in self._seats.items() if seat.lease.active]
         if len(held) < 2:
             return
         sessions = await self._client.admin.consumers.list(topic=LEASES, limit=_PAGE)
-        workers = {each.consumer for each in sessions.items if each.subscription == f"connect-{held[0]}"}
+        workers = {each.consumer for each in sessions.items if each.subscription == lease_of(*held[0])}
         while len(held) > math.ceil(len(self._seats) / max(1, len(workers))):
-            name = held.pop()
-            seat = self._seats.pop(name)
-            await seat.leave()
-            self._seats[name] = again = await self._joined(name)
-            again.generation, again.paused = seat.generation, seat.paused
-            log.info("connector_handed_on", extra={"connector": name, "worker": self.name})
+            parts = Counter(name for name, _ in held)
+            place = max(held, key=lambda place: (parts[place[0]], held.index(place)))
+            held.remove(place)
+            await self._seats.pop(place).leave()
+            self._seats[place] = await self._joined(*place)
+            log.info("connector_handed_on", extra={"connector": place[0], "worker": self.name})
 
     async def _report(self, reports: Producer, logs: Producer) -> None:
         for connector, lines in self._lines.take().items() if self._lines is not None else ():

@@ -4,7 +4,7 @@ A connector is declared in the metadata and run by a worker. The record is the d
 workers, whether it is paused. Workers report the actual state as messages of `REPORTS`, and log lines as
 messages of `LOGS`. A worker holds the lease of a
 connector while it is the active consumer of the failover subscription with the connector's name on `LEASES`, a topic
-without messages.
+without messages. The partitions of a sink may be several parts, each with a lease of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ REPORT_EVERY_S: Final = 2.0
 #: milliseconds after which a report no longer counts: several reports, and the delay of a loaded broker
 REPORT_COUNTS_MS: Final = 15_000
 MOST_CONNECTORS: Final = 1_000
+MOST_PARTS: Final = 64  # of a sink's partitions. Each has a lease, a consumer and a connection to the target
 MOST_DEFINITION_CHARS: Final = 65_536
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}")
 _PASSWORD: Final = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
@@ -105,6 +106,18 @@ def check_definition(text: str) -> Mapping[str, Any]:
     for topic in topics_of(tree):
         TopicName.parse(topic)
     return tree
+
+
+def parts_of(definition: str) -> int:
+    """Return the number of parts of a connector's partitions, which as many workers can share."""
+    delivery = tomllib.loads(definition).get("delivery")
+    parts = delivery.get("workers") if isinstance(delivery, dict) else None
+    return parts if type(parts) is int and 1 <= parts <= MOST_PARTS else 1
+
+
+def lease_of(connector: str, part: int) -> str:
+    """Return the subscription of `LEASES` whose active consumer runs one part of a connector."""
+    return f"connect-{connector}.{part}" if part else f"connect-{connector}"
 
 
 def topics_of(tree: Mapping[str, Any]) -> list[str]:

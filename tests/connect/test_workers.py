@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from tests.connect.servers import MISSING, Postgres
 from tests.connect.targets import HttpTarget
 from tests.support.broker_process import BrokerProcess, client_environment, danube_command
 from tests.support.waiting import wait_until
@@ -62,6 +63,14 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def workers() -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    if MISSING is not None:
+        pytest.skip(MISSING)
+    with Postgres() as found:
+        yield found
 
 
 def start(stack: contextlib.ExitStack, broker: BrokerProcess, folder: Path, name: str, *more: str) -> Worker:
@@ -240,3 +249,42 @@ def test_logs_are_reported_and_offsets_are_reset(
     assert {item["worker"] for item in said} == {"w"}
     assert b"connector_started" in broker.command("connectors", "logs", "sink").stdout
     assert worker.stop() == 0
+
+
+def test_parts_of_a_sink_are_shared_and_taken_over_exactly_once(
+    broker: BrokerProcess, postgres: Postgres, tmp_path: Path, workers: contextlib.ExitStack
+) -> None:
+    broker.command("topics", "create", "t", "--partitions", "4")
+    text = (
+        f'connector = "postgres-sink"\ntopic = "t"\n[settings]\ndsn = "{postgres.dsn}"\ntable = "rows"\n'
+        '[delivery]\nworkers = 4\nbatch_age = "50ms"\nbackoff_s = 0.05\n'
+    )
+    broker.command("connectors", "create", "sink", "--definition", text)
+    first = start(workers, broker, tmp_path, "first")
+    start(workers, broker, tmp_path, "second")
+
+    def leases() -> list[str]:
+        """Return the worker of each part."""
+        found = broker.ask("consumers.list", topic="connect-leases", limit=100)["items"]
+        return sorted(each["consumer"] for each in found if each["active"])
+
+    def rows() -> list[int]:
+        return [n for (n,) in postgres.sql("SELECT n FROM rows ORDER BY n")]
+
+    wait_until(lambda: items(broker)["sink"]["worker"] == "first, second")
+    wait_until(lambda: leases() == ["first", "first", "second", "second"])
+    for n in range(0, 1_000, 125):  # each call fills one partition
+        publish(broker, "t", range(n, n + 125))
+    wait_until(lambda: bool(postgres.sql("SELECT to_regclass('rows')")[0][0]) and len(rows()) == 1_000)
+    first.kill()
+    for n in range(1_000, 3_000, 250):
+        publish(broker, "t", range(n, n + 250))
+    wait_until(lambda: len(rows()) >= 3_000)
+    assert rows() == list(range(3_000))
+    # The places are those of the whole topic, as without parts
+    positions = postgres.sql(
+        "SELECT topic, sum(next_offset), min(partition) >= 0 FROM danube_positions GROUP BY 1"
+    )
+    assert positions == [("/default/t", 3_000, True)]
+    wait_until(lambda: leases() == ["second"] * 4)
+    wait_until(lambda: items(broker)["sink"]["worker"] == "second")

@@ -15,6 +15,7 @@ from pydanube_core.connectors import (
     EPOCHS,
     MOST_CONNECTORS,
     MOST_DEFINITION_CHARS,
+    MOST_PARTS,
     REPORT_COUNTS_MS,
     REPORTS,
     ConnectorRecord,
@@ -47,6 +48,9 @@ MOST_REPORTS: Final = 500  # messages: 60 workers in the time that reports count
 _BLOCK: Final = 50  # messages that are read together
 MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 _ONLY_REPORTED: Final = {"error_code", "refused_per_min", "busy", "last_record_ms", "held_bytes"}
+#: fields of reports whose values are added for the parts of a connector, and those of which the greatest counts
+_SUMS: Final = ("rate", "records", "refused", "repeated", "retries", "refused_per_min")
+_GREATEST: Final = ("lag_messages", "since_ms", "busy", "last_record_ms", "held_bytes")
 CHANGE: Final = "connectors:change"
 
 
@@ -146,6 +150,7 @@ class Report(BaseModel):
 
     connector: str
     worker: str
+    part: Annotated[int, Field(ge=0, lt=MOST_PARTS)] = 0
     state: Literal["starting", "running", "failing", "stopped"]
     kind: Literal["source", "sink"] | None = None
     guarantee: str | None = None
@@ -283,9 +288,12 @@ def subscription_of(record: ConnectorRecord) -> str:
 
 
 async def reports_of(context: Context) -> dict[str, Report]:
-    """Return the newest report of each connector. Of each worker the newest message counts, for `REPORT_COUNTS_MS`."""
+    """Return what the workers report of each connector, its parts as one.
+
+    Of each worker the newest message counts, for `REPORT_COUNTS_MS`. Of a part the newest report counts.
+    """
     since_ms = context.now_ms() - REPORT_COUNTS_MS
-    found: dict[str, Report] = {}
+    found: dict[str, dict[int, Report]] = {}
     workers: set[str] = set()
     async for message in newest_first(context, REPORTS, MOST_REPORTS):
         if message.append_time_ms < since_ms:
@@ -298,8 +306,34 @@ async def reports_of(context: Context) -> dict[str, Report]:
         for each in connectors if isinstance(connectors, list) else ():
             with suppress(ValidationError, TypeError):
                 report = Report(**{**each, "worker": worker})
-                found.setdefault(report.connector, report)
-    return found
+                found.setdefault(report.connector, {}).setdefault(report.part, report)
+    return {name: _merged([parts[part] for part in sorted(parts)]) for name, parts in found.items()}
+
+
+def _merged(parts: list[Report]) -> Report:
+    """Return the reports of a connector's parts as one. If one of several parts has stopped, the connector fails."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def known(field: str) -> list[Any]:
+        return [value for each in parts if (value := getattr(each, field)) is not None]
+
+    first = next((each for each in parts if each.error_code is not None), parts[0])
+    states = {each.state for each in parts}
+    failing = states & {"failing", "stopped"} and "failing"
+    more: dict[str, Any] = {field: sum(known(field)) for field in _SUMS if known(field)}
+    more |= {field: max(known(field)) for field in _GREATEST if known(field)}
+    return first.model_copy(
+        update=more
+        | {
+            "worker": ", ".join(sorted({each.worker for each in parts})),
+            "state": first.state if len(states) == 1 else failing or "starting",
+            "last_error": next(iter(known("last_error")), None)
+            if first.error_code is None
+            else first.last_error,
+            "position": {place: at for each in parts for place, at in each.position.items()},
+        }
+    )
 
 
 async def newest_first(context: Context, topic: str, count: int) -> AsyncIterator[MessageFacts]:

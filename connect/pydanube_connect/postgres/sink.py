@@ -34,6 +34,8 @@ _POSITIONS: Final = """
 CREATE TABLE IF NOT EXISTS danube_positions (
   connector text, topic text, partition integer, next_offset bigint NOT NULL, PRIMARY KEY (connector, topic, partition))
 """
+#: held until the transaction ends. Of two concurrent CREATE TABLE IF NOT EXISTS of a table, PostgreSQL fails one
+_ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(7310012207)"
 
 
 class PostgresSinkSettings(Settings):
@@ -68,7 +70,9 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         self._connection = connection = await connected(self.settings.dsn, autocommit=True)
         with translated("the table danube_positions"):
             if await columns_of(connection, sql.Identifier("danube_positions")) == {}:
-                await connection.execute(_POSITIONS)
+                async with connection.transaction():
+                    await connection.execute(_ONE_AT_A_TIME)
+                    await connection.execute(_POSITIONS)
             await self._look(connection)
 
     async def close(self) -> None:
@@ -206,6 +210,10 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         self, connection: psycopg.AsyncConnection[Any], values: Sequence[Mapping[str, Any]]
     ) -> None:
         """Create the table, or add columns for fields that have none."""
+        if not set().union(*values) - self._types.keys():
+            return
+        await connection.execute(_ONE_AT_A_TIME)
+        self._types = await columns_of(connection, self._table)  # another sink may have made them
         if not set().union(*values) - self._types.keys():
             return
         missing = inferred(values, self._types)
