@@ -64,6 +64,10 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
         "list": ("connect", "list_connectors", "the connectors that are installed, and their settings"),
         "new": ("connect", "new", "write a package with a connector of one's own"),
     },
+    "skills": {
+        "list": ("skills_command", "list_skills", "skills for coding agents that this version ships"),
+        "install": ("skills_command", "install", "put them where Claude Code, Cursor and Copilot find them"),
+    },
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
         "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),
@@ -75,6 +79,7 @@ GROUP_SUMMARIES: Final = {
     "cluster": "several brokers",
     "tls": "certificates",
     "connect": "sources and sinks: topics and other systems",
+    "skills": "instructions for coding agents",
     "report": "reports over telemetry, on Spark",
 }
 # Flags of every command that may also stand before the command's words. True: takes a value.
