@@ -96,12 +96,11 @@ async def test_broker_that_is_registered_and_does_not_answer(cluster: SeveralBro
         record, admin_url="http://127.0.0.1:9"
     )  # nobody is there
     with anyio.fail_after(60):
-        while True:  # on a machine under load another one may be late as well, for a moment
+        while True:  # others, or an earlier call to this one, may have been late on a busy machine
             found = await finding(leader, "broker_unreachable")
-            if id_of(mute) in found["evidence"]["brokers"]:
+            if "127.0.0.1:9" in found["evidence"]["brokers"].get(id_of(mute), ""):
                 break
             await anyio.sleep(0.2)
-    assert "127.0.0.1:9" in found["evidence"]["brokers"][id_of(mute)]
 
 
 async def test_metadata_that_does_not_answer(tmp_path: Path) -> None:
