@@ -190,7 +190,7 @@ class Plans:
         recent = 0 <= now_ms - self._swept_ms < SWEEP_MS
         if recent and self._count < MAX_PLANS and self._waiting[owner] < MAX_PLANS_OF_ONE:
             return
-        await self._sweep(now_ms)
+        await self.sweep(now_ms)
         if self._waiting[owner] >= MAX_PLANS_OF_ONE:
             raise LimitReached(
                 f"{MAX_PLANS_OF_ONE} plans of {new.principal[:80]} are waiting to be applied: apply or discard some",
@@ -204,7 +204,7 @@ class Plans:
                 limit=MAX_PLANS,
             )
 
-    async def _sweep(self, now_ms: int) -> None:
+    async def sweep(self, now_ms: int) -> None:
         items = await self._port.list_state(PREFIX, limit=MAX_PLANS)
         old_ms = now_ms - self._port.clock_apart_ms()[0]
         waiting: Counter[tuple[str, str]] = Counter()

@@ -139,7 +139,7 @@ class Tasks:
             life=self._port.life,
         )
         try:
-            await self._sweep(record.started_ms)
+            await self.sweep(record.started_ms)
             await self._put(record)
         except BaseException:
             work.close()
@@ -237,7 +237,7 @@ class Tasks:
                 given=dict(call.arguments) if detachment is not None else None,
                 life=self._port.life,
             )
-            await self._sweep(now_ms)
+            await self.sweep(now_ms)
         await self._put(record)
         task = asyncio.current_task()
         assert task is not None, "calls run in tasks"
@@ -332,7 +332,7 @@ class Tasks:
         running = [record for record in await self.kept() if record.state == RUNNING]
         return [record for record in running if await self._port.is_over(record.life)]
 
-    async def _sweep(self, now_ms: int) -> None:
+    async def sweep(self, now_ms: int) -> None:
         kept = await self.kept()
         now_ms -= self._port.clock_apart_ms()[0]
         old = [
