@@ -676,9 +676,7 @@ async def forecast_reopen(context: Context, request: ReopenTopicRequest) -> Fore
     tool="reopen_topic",
     title="Reopen a topic",
     permission="links:fail_over",
-    summary=(
-        "Let clients come back to a topic that fail_over_link moved to another cluster. Cannot be undone: the two then differ."
-    ),
+    summary="Let clients come back to a topic that was failed over to another cluster.",
     forecast=forecast_reopen,
     examples=(Example({"topic": "/default/orders"}, "the fail-over was a mistake"),),
 )

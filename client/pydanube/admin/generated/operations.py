@@ -831,7 +831,7 @@ class LinksOperations(KeywordsNamed):
         return await planned(self._caller, "links.pause", locals(), ChangedLink)
 
     async def reopen(self, topic: str, *, plan_token: str | None = None) -> ReopenedTopic:
-        """Let clients come back to a topic that fail_over_link moved to another cluster. Cannot be undone: the two then differ."""
+        """Let clients come back to a topic that was failed over to another cluster."""
         return await self._caller.call("links.reopen", locals(), ReopenedTopic)
 
     async def plan_reopen(self, topic: str) -> Plan[ReopenedTopic]:
