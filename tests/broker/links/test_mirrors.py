@@ -171,6 +171,7 @@ def test_a_failed_over_topic_goes_on_with_producers_of_its_own(
     assert [each["topic"] for each in done["topics"]] == [ORDERS]
     here.publish(ORDERS, payloads(5, 10))
     source.publish("/default/other", payloads(3))
+    source.ask("links.reopen", topic=ORDERS)  # the fail-over has fenced it
     source.publish(ORDERS, [b"too late"])
     until_copied(source, here, "/default/other")
     here.kill()
