@@ -48,7 +48,14 @@ def test_the_worker_and_its_tests_run_as_they_stand_there(tmp_path: Path) -> Non
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize("skill", ["danube-from-kafka", "danube-operate", "danube-diagnose"])
+@pytest.mark.parametrize(
+    "skill",
+    [
+        "danube-from-kafka",
+        pytest.param("danube-operate", marks=pytest.mark.long),
+        pytest.param("danube-diagnose", marks=pytest.mark.long),
+    ],
+)
 def test_the_commands_of_a_skill_run_in_order(skill: str, tmp_path: Path) -> None:
     for text in blocks(skill, "toml"):
         assert tomllib.loads(text)["connector"] == "kafka-source"
