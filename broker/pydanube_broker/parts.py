@@ -146,7 +146,7 @@ class BrokerParts:
 
         The others are those that a rotation replaced, or their owner does without them.
         """
-        files = () if self.tls is None else self.tls.expiring()
+        files = () if self.tls is None else self.tls.credentials
         last: dict[Principal, TokenRecord] = {}
         for token in () if self.locks is None else self.locks.book.tokens.values():
             known = last.get(token.principal)

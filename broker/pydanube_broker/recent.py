@@ -6,6 +6,7 @@ from array import array
 from typing import Final
 
 MINUTE_MS: Final = 60_000
+SHORTEST_S: Final = 1.0  # a rate over less time would be noise
 
 
 class Recent:

@@ -6,16 +6,43 @@ refused record. `danube dead-letters list TOPIC connect-NAME` shows them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 from pydanube import Client, Producer
 from pydanube_core.batch import timing
+from pydanube_core.errors import PayloadInvalid
 
+from pydanube_connect.file import Declared
 from pydanube_connect.records import Record
 
 _REASON_BYTES: Final = 1_000
+
+
+def letters_of(
+    declared: Declared, refused: Sequence[tuple[Record, str]], failed: str, correct: str, **details: Any
+) -> list[tuple[Record, str]]:
+    """Return refused records for the dead letters, with reasons that show no secret.
+
+    Args:
+        failed: the predicate of the error, of which the connector's name is the subject.
+        correct: the things to correct.
+        details: of the error.
+
+    Raises:
+        PayloadInvalid: `on_error` is `stop`.
+    """
+    letters = [(record, declared.references.clean(reason)) for record, reason in refused]
+    if declared.delivery.on_error == "stop":
+        raise PayloadInvalid(
+            f"{declared.name} {failed}: {letters[0][1].rstrip('.')}. Correct {correct}, or set "
+            'on_error = "dead_letter" in [delivery].',
+            field="payload",
+            value=None,
+            **details,
+        )
+    return letters
 
 
 class DeadLetters:

@@ -23,7 +23,7 @@ from pydanube_core.errors import InvalidArgument, PayloadInvalid, Unavailable
 from pydanube_core.names import TopicName
 
 from pydanube_connect.connector import Guarantee, Source
-from pydanube_connect.dead_letters import DeadLetters
+from pydanube_connect.dead_letters import DeadLetters, letters_of
 from pydanube_connect.file import Declared
 from pydanube_connect.positions import Positions
 from pydanube_connect.records import NULL, Batch, Record, Refused
@@ -295,15 +295,9 @@ class SourceRunner:
             await self._client.admin.topics.create(topic, durability=durability, partitions=partitions)
 
     async def _refuse(self, refused: Sequence[tuple[Record, str]], letters: DeadLetters) -> None:
-        declared = self.declared
-        record, reason = refused[0]
-        reason = declared.references.clean(reason)
-        topic = self._topic_of(record)
-        if declared.delivery.on_error == "stop":
-            raise PayloadInvalid(
-                f"{declared.name} cannot publish a record to {topic}: {reason.rstrip('.')}. Correct the source or the "
-                'schema, or set on_error = "dead_letter" in [delivery].', field="payload", value=None,
-            )  # fmt: skip
+        topic = self._topic_of(refused[0][0])
+        failed = f"cannot publish a record to {topic}"
+        found = letters_of(self.declared, refused, failed, "the source or the schema")
         for each, _ in refused:
             if not each.payload:
                 each.payload = each.value if isinstance(each.value, bytes) else _text_of(each.value)
@@ -311,8 +305,8 @@ class SourceRunner:
                 each.payload = each.payload[:_MOST_LETTER_BYTES]
             if sum(map(len, each.attributes.values())) > _MOST_ATTRIBUTE_CHARS:
                 each.attributes = {name: text[:1_000] for name, text in each.attributes.items()}
-        await letters.publish(topic, [(each, declared.references.clean(why)) for each, why in refused])
-        self.statistics.letters(len(refused), reason)
+        await letters.publish(topic, found)
+        self.statistics.letters(len(found), found[0][1])
 
     async def _confirm(self) -> None:
         """Store the positions, then acknowledge the batches to the source."""

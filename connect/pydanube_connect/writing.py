@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import anyio
-from pydanube_core.errors import ClusterError, PayloadInvalid
+from pydanube_core.errors import ClusterError
 
 from pydanube_connect.connector import Guarantee, Sink
+from pydanube_connect.dead_letters import letters_of
 from pydanube_connect.file import Declared
 from pydanube_connect.records import DELAYED, Batch, Delivered, Place, Record, Refused
 from pydanube_connect.retrying import Attempts
@@ -219,23 +220,15 @@ class Writer:
         Raises:
             PayloadInvalid: `on_error` is `stop`.
         """
-        record, reason = records[0]
-        reason = self._declared.references.clean(reason)
-        if self._declared.delivery.on_error == "stop":
-            where = (
-                f"{record.place} offset {record.offset}"
-                if record.place is not None
-                else record.topic or "a record"
-            )
-            raise PayloadInvalid(
-                f"{self._declared.name} refused {where}: {reason.rstrip('.')}. Correct the producer or the target, "
-                'or set on_error = "dead_letter" in [delivery].',
-                field="payload",
-                value=None,
-                offset=record.offset,
-            )
-        await self._dead_letters([(each, self._declared.references.clean(why)) for each, why in records])
-        self._statistics.letters(len(records), reason)
+        first, _ = records[0]
+        where = (
+            f"{first.place} offset {first.offset}" if first.place is not None else first.topic or "a record"
+        )
+        letters = letters_of(
+            self._declared, records, f"refused {where}", "the producer or the target", offset=first.offset
+        )
+        await self._dead_letters(letters)
+        self._statistics.letters(len(letters), letters[0][1])
 
     async def _refuse(self, records: Sequence[Record], refused: Refused) -> Sequence[Record]:
         assert refused.records is not None

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from pydanube_core.cursor_state import CursorState
 
+LEASE_S: Final = 10  # after which a broker that died without a word has lost its topics
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:

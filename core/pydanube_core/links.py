@@ -25,7 +25,7 @@ LINKS: Final = "links/"  # keys of the metadata store, below /admin/
 MOST_LINKS: Final = 100
 FENCE_S: Final = 5.0  # longest time for the source to refuse its clients
 MOST_PATTERNS: Final = 10  # as the source takes them
-_PORT: Final = 6650
+BROKER_PORT: Final = 6650  # of an address without one
 _SCHEMES: Final[Mapping[str, str]] = {
     "danube": "http",
     "http": "http",
@@ -85,7 +85,7 @@ def source_urls(source: str) -> list[str]:
     for place in rest.split(","):
         try:
             parts = urlsplit(f"//{place.strip()}")
-            host, port = parts.hostname, parts.port or _PORT
+            host, port = parts.hostname, parts.port or BROKER_PORT
         except ValueError:
             host, port = None, 0
         if scheme not in _SCHEMES or not host or parts.path or parts.query or parts.username is not None:

@@ -138,5 +138,5 @@ class Clusters:
         )
 
     async def aclose(self) -> None:
-        for client in (*self._clients.values(), *self._readers.values()):
+        for client in {*self._clients.values(), *self._readers.values()}:
             await client.aclose()

@@ -54,7 +54,7 @@ from pydanube_admin.engine.permission import sits_at_the_broker
 from pydanube_admin.operations.brokers import this_broker
 from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
-# Records a page that has items; a page may hold fewer than its limit, and have a next one
+# Records that are read for a page. It may then hold fewer than its limit, and have a next one
 MAX_LOOKED_AT: Final = 20_000
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, assert_never
 from pydantic import Field
 from pydanube_core.balance import LoadReport, Resource
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import LEASE_S
 from pydanube_core.names import TopicName
 from pydanube_core.projection import Outlook, Pace, full_in_days, kept_bytes, outlook
 from pydanube_core.units import format_time
@@ -24,7 +25,7 @@ from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MOST_SUBSCRIPTIONS: Final = 10  # of a topic, those furthest behind
-LEASE_S: Final = 10  # seconds until a broker that died without a word has lost its topics
+MOST_POLICIES: Final = 1000  # subscriptions whose failure policy is read for one answer
 ALONE: Final = frozenset(("exclusive", "failover"))  # one consumer works, the others wait or are refused
 
 
@@ -234,13 +235,17 @@ def _written_more(report: LoadReport, request: WhatIfRequest) -> float:
     """Return the bytes a second that the factor adds at a broker: of one topic, or of all."""
     if request.topic is None:
         return report.broker.load[Resource.NETWORK_IN] * (request.factor - 1)
-    name = TopicName.parse(request.topic)
-    own = sum(
-        topic.load.get(Resource.NETWORK_IN, 0.0)
-        for topic in report.topics
-        if TopicName.parse(topic.topic).base == name or topic.topic == str(name)
-    )
-    return own * (request.factor - 1)
+    return sum(_loads_of(report, request.topic)) * (request.factor - 1)
+
+
+def _loads_of(report: LoadReport, topic: str) -> list[float]:
+    """Return the bytes a second that a broker takes for each log of a topic."""
+    name = TopicName.parse(topic)
+    return [
+        each.load.get(Resource.NETWORK_IN, 0.0)
+        for each in report.topics
+        if TopicName.parse(each.topic).base == name or each.topic == str(name)
+    ]
 
 
 def _days(free: int, guard: int, bytes_per_s: float) -> float | None:
@@ -351,9 +356,6 @@ async def _named_by(context: Context, name: str, found: _Found) -> list[dict[str
     return named
 
 
-MOST_POLICIES: Final = 1000  # subscriptions whose failure policy is read for one answer
-
-
 async def _paces(context: Context, topic: Topic, subscription: str | None, found: _Found) -> dict[str, Pace]:
     """Return the measured pace of the topic's subscriptions, those furthest behind first."""
     history = await context.port.topic_history(topic.own.topic, subscription, most=MOST_SUBSCRIPTIONS)
@@ -384,12 +386,7 @@ def _per_s(times_ms: Sequence[int], totals: Sequence[int | None]) -> float | Non
 
 
 async def _bytes_per_s(context: Context, name: str) -> float | None:
-    loads = [
-        topic.load.get(Resource.NETWORK_IN, 0.0)
-        for report in await context.port.loads()
-        for topic in report.topics
-        if str(TopicName.parse(topic.topic).base) == name
-    ]
+    loads = [load for report in await context.port.loads() for load in _loads_of(report, name)]
     return round(sum(loads), 1) if loads else None
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Self
 
 import anyio
 from pydanube_core.errors import ClusterError, Conflict
-from pydanube_core.facts import BrokerAddress
+from pydanube_core.facts import LEASE_S, BrokerAddress
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import (
     MAX_OPERATIONS,
@@ -54,7 +54,7 @@ from pydanube_broker.records import Records, Table
 
 log = logging.getLogger("pydanube.cluster")
 
-LEASE_MS: Final = 10_000
+LEASE_MS: Final = LEASE_S * 1000
 SWEEP_S: Final = 2.0  # between two sweeps of the leader, which acts on topics that lack an owner in both
 _AGAIN_S: Final = 1.0  # after the store did not answer
 _ASSIGNMENTS_AT_ONCE: Final = 500  # maximum in one sweep

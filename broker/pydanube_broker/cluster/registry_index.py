@@ -241,6 +241,10 @@ class RegistryIndex:
     def partitioned(self, name: TopicName) -> PartitionedRecord | None:
         return self._partitioned.get(name)
 
+    def whole(self, name: TopicName) -> TopicRecord | PartitionedRecord | None:
+        """Return the record of a topic, which for a partitioned one is that of all its partitions."""
+        return self._partitioned.get(name) or self._topics.get(name)
+
     def all_partitioned(self) -> list[PartitionedRecord]:
         """Return all partitioned parents, by name."""
         return [self._partitioned[name] for name in sorted(self._partitioned)]

@@ -171,12 +171,11 @@ class LinkRun:
 
     def _present(self, topic: SourceTopic) -> Mapping[str, Any] | None:
         """Return the options of the topic that has the mirror's name. None if there is none."""
-        index = self._registry.catalog.index
         try:
             name = mirror_name(self.link, topic.name)
         except ClusterError:
             return None
-        record = index.partitioned(name) or index.find_topic(name)
+        record = self._registry.catalog.index.whole(name)
         return None if record is None else record.spec.settings.options
 
     async def _make(self, topic: SourceTopic, standing: Standing) -> None:

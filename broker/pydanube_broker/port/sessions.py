@@ -14,7 +14,6 @@ from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.slices import Slices
 from pydanube_broker.subscription.handling import HandlingStatistics
-from pydanube_broker.topics.gate import monotonic_ms
 from pydanube_broker.topics.topic import now_ms
 
 
@@ -24,10 +23,10 @@ class SessionsPart:
     _broker: BrokerParts
 
     async def producers(self) -> Sequence[SessionFacts]:
-        now, found = monotonic_ms(), []
+        found = []
         for topic in self._broker.registry.topics:
             for number, name, exclusive, producer in topic.gate.attached():
-                (messages, size), covered_s = producer.published.read(now)
+                messages_per_s, bytes_per_s = producer.published.per_s()
                 found.append(
                     SessionFacts(
                         session_id=str(number),
@@ -35,8 +34,8 @@ class SessionsPart:
                         name=name,
                         exclusive=exclusive,
                         connected_at_ms=producer.connected_at_ms,
-                        msgs_per_s=round(messages / max(covered_s, 1.0), 3),
-                        bytes_per_s=round(size / max(covered_s, 1.0), 1),
+                        msgs_per_s=messages_per_s,
+                        bytes_per_s=bytes_per_s,
                         **_client(producer.client()),
                     )
                 )

@@ -115,8 +115,7 @@ class TopicsPart(Administration):
             options=given,
             must_be_new=True,
         )
-        index = self._broker.registry.catalog.index
-        created = index.partitioned(name) or index.find_topic(name)
+        created = self._broker.registry.catalog.index.whole(name)
         if created is None:
             raise deleted_meanwhile(f"topic {name}", topic=str(name))
         return CreatedTopicFacts(

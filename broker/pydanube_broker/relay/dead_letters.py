@@ -99,8 +99,7 @@ class RelayedDeadLetters:
     async def _store(self, name: TopicName) -> None:
         """Raise the durability of an existing topic to stored."""
         registry = self._registry
-        index = registry.catalog.index
-        known = index.partitioned(name) or index.find_topic(name)
+        known = registry.catalog.index.whole(name)
         if known is None or known.spec.settings.durability is not Durability.FSYNCED:
             return
         await registry.check_stored()

@@ -51,7 +51,6 @@ class Certificates:
         self._protocols = list(protocols)
         self._seen = self._state()
         self.context = self._load()
-        self.expiring = self._expiring()
 
     def look(self) -> bool:
         """Read the files again if they changed since the last look. Return whether new ones are in effect."""
@@ -64,34 +63,8 @@ class Certificates:
         except InvalidArgument as error:
             log.warning("certificates_not_read", extra={"error": str(error)})
             return False
-        self.expiring = self._expiring()
         log.info("certificates_read", extra={"cert": str(self._files.cert)})
         return True
-
-    def _expiring(self) -> tuple[Credential, ...]:
-        """Return the certificates that are in use, with their times. None without the library that reads them."""
-        try:
-            from cryptography import x509
-        except ImportError:
-            return ()
-        found: list[Credential] = []
-        for kind, path in (("certificate", self._files.cert), ("client_ca", self._files.client_ca)):
-            if path is None:
-                continue
-            try:
-                chain = x509.load_pem_x509_certificates(path.read_bytes())
-            except (OSError, ValueError):
-                continue
-            found += [
-                Credential(
-                    kind=kind,
-                    name=str(path),
-                    from_ms=int(each.not_valid_before_utc.timestamp() * 1000),
-                    until_ms=int(each.not_valid_after_utc.timestamp() * 1000),
-                )
-                for each in chain
-            ]
-        return tuple(found)
 
     def _load(self) -> ssl.SSLContext:
         files = self._files
@@ -130,6 +103,32 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
+def _credentials(files: CertificateFiles) -> tuple[Credential, ...]:
+    """Return the certificates that are in use, with their times. None without the library that reads them."""
+    try:
+        from cryptography import x509
+    except ImportError:
+        return ()
+    found: list[Credential] = []
+    for kind, path in (("certificate", files.cert), ("client_ca", files.client_ca)):
+        if path is None:
+            continue
+        try:
+            chain = x509.load_pem_x509_certificates(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        found += [
+            Credential(
+                kind=kind,
+                name=str(path),
+                from_ms=int(each.not_valid_before_utc.timestamp() * 1000),
+                until_ms=int(each.not_valid_after_utc.timestamp() * 1000),
+            )
+            for each in chain
+        ]
+    return tuple(found)
+
+
 def _no_password() -> str:
     """Fail for an encrypted key, because OpenSSL would prompt on the terminal."""
     raise ValueError("the key is encrypted; a broker has nobody to ask for its password")
@@ -145,6 +144,8 @@ class PortCertificates:
     def __init__(self, files: CertificateFiles, client_auth: str) -> None:
         self._grpc = Certificates(files, client_auth=client_auth, protocols=("h2",))
         self._http = Certificates(files, client_auth="none", protocols=("http/1.1",))
+        self._files = files
+        self.credentials = _credentials(files)  # the certificates in use that expire
 
     def grpc(self) -> ssl.SSLContext:
         return self._grpc.context
@@ -152,13 +153,10 @@ class PortCertificates:
     def http(self) -> ssl.SSLContext:
         return self._http.context
 
-    def expiring(self) -> tuple[Credential, ...]:
-        """Return the certificates of the gRPC ports. The HTTP ports have the same files."""
-        return self._grpc.expiring
-
     def look(self) -> None:
         """Use files that changed. A handful of `stat` calls."""
-        self._grpc.look()
+        if self._grpc.look():
+            self.credentials = _credentials(self._files)
         self._http.look()
 
 

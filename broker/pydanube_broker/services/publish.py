@@ -26,7 +26,6 @@ from pydanube_core.links import ids_before
 from pydanube_core.names import TopicName, check_client_name
 
 from pydanube_broker.outcome import OutcomeCallback
-from pydanube_broker.recent import Recent
 from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.guard import SchemaGuard
@@ -34,7 +33,7 @@ from pydanube_broker.serving.data_plane import DataPlane
 from pydanube_broker.serving.rights_watch import Right
 from pydanube_broker.serving.topic_access import Action
 from pydanube_broker.tenants.pace import Pace
-from pydanube_broker.topics.gate import AccessMode, monotonic_ms
+from pydanube_broker.topics.gate import AccessMode, Published
 from pydanube_broker.topics.producers import Appended, ProducerSession
 from pydanube_broker.topics.topic import ProducerLeft, Topic, now_ms
 
@@ -76,7 +75,7 @@ class PublishStream:
         self._answers_unread = False  # reading is paused until the client reads its answers
         self.closed = False
         self.connected_at_ms = now_ms()
-        self.published = Recent(2, monotonic_ms())
+        self.published = Published()
 
     @property
     def right(self) -> Right | None:
@@ -291,9 +290,7 @@ class PublishStream:
             self._reply.pause_reading()
         if not duplicate:
             self._pace.count_published(part.count, size)
-            now = monotonic_ms()
-            self.published.add(0, part.count, now)
-            self.published.add(1, size, now)
+            self.published.count(part.count, size)
             if self._pace.slowed:
                 self._reply.pause_reading()
         # A duplicate without a known offset was appended earlier, and may not be durable yet.

@@ -102,11 +102,15 @@ class Levels:
         Deleted topics that can be restored count as stored.
         """
         hub = self._hub
-        if any(topic.in_store for topic in hub.topics.values()):
+
+        def is_needed() -> bool:
+            return any(topic.in_store for topic in hub.topics.values())
+
+        if is_needed():
             self._storing.want()
         elif self._storing.is_needed and hub.states.keys() <= hub.topics.keys():
             await hub.journal.until_durable()  # the store may have had more than the disk
-            await self._storing.not_needed(lambda: any(topic.in_store for topic in hub.topics.values()))
+            await self._storing.not_needed(is_needed)
 
     async def _raise(self, topic: Topic) -> None:
         await self._storing.until_stored()  # most of the journal, before anything waits for the store

@@ -254,7 +254,7 @@ class Registry:
 
     def check_no_mirror(self, name: TopicName) -> None:
         """Raise `MirrorReadOnly` for a topic that only a link changes."""
-        record = self.catalog.index.partitioned(name) or self.catalog.index.find_topic(name)
+        record = self.catalog.index.whole(name)
         link = None if record is None else link_of(record.spec.settings.options)
         if link is not None:
             raise mirror_is_read_only(str(name), link)

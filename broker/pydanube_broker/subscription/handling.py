@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pydanube_broker.recent import Recent
+from pydanube_broker.recent import SHORTEST_S, Recent
 
 # Counters of a histogram: one for each power of two of milliseconds. The last one begins at 2^21 ms, 35 minutes.
 _BUCKETS: Final = 23
-_SHORTEST_S: Final = 1.0  # a rate over less time would be noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Handling:
         acked = sum(counts)
         return HandlingStatistics(
             acked=acked,
-            acks_per_s=round(acked / max(covered_s, _SHORTEST_S), 3),
+            acks_per_s=round(acked / max(covered_s, SHORTEST_S), 3),
             p50_ms=_quantile(counts, acked, 0.5),
             p99_ms=_quantile(counts, acked, 0.99),
             from_taken=from_taken,

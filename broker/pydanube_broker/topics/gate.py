@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, ProducerFenced, RateLimited
 
-from pydanube_broker.recent import Recent
+from pydanube_broker.recent import SHORTEST_S, Recent
 from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.rate_limit import TokenBucket
@@ -41,11 +41,31 @@ class AccessMode(StrEnum):
             ) from None
 
 
+class Published:
+    """The messages and bytes of a producer in the last one to two minutes."""
+
+    __slots__ = ("_recent",)
+
+    def __init__(self) -> None:
+        self._recent = Recent(2, monotonic_ms())
+
+    def count(self, messages: int, size_bytes: int) -> None:
+        now = monotonic_ms()
+        self._recent.add(0, messages, now)
+        self._recent.add(1, size_bytes, now)
+
+    def per_s(self) -> tuple[float, float]:
+        """Return messages and bytes a second."""
+        (messages, size), covered_s = self._recent.read(monotonic_ms())
+        seconds = max(covered_s, SHORTEST_S)
+        return round(messages / seconds, 3), round(size / seconds, 1)
+
+
 class AttachedProducer(Protocol):
     """A connection through which a producer writes."""
 
     connected_at_ms: int
-    published: Recent  # messages, bytes
+    published: Published
 
     def client(self) -> ClientSeen | None:
         """Return the client at the other end, None if it is not known."""

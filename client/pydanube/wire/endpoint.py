@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.links import BROKER_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,6 @@ def _with_port(place: str) -> str:
 
 
 MOST_CLUSTERS: Final = 8
-BROKER_PORT: Final = 6650
 UNIX: Final = "unix:"
 #: scheme → whether it means TLS
 SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}

@@ -10,12 +10,11 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.names import TopicName
 
 from pydanube_broker.delivery.any_pump import AnyPump
-from pydanube_broker.recent import Recent
 from pydanube_broker.records.json_record import JsonRecord
 from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.tenants.quotas import Share
-from pydanube_broker.topics.gate import AccessMode, monotonic_ms
+from pydanube_broker.topics.gate import AccessMode, Published
 from pydanube_broker.topics.topic import Topic, now_ms
 
 QUIET_MS: Final = 10_000
@@ -114,7 +113,7 @@ class KnownProducer:
     share: Share | None = None  # the quota share in which it counts as a producer
     seen: ClientSeen | None = None  # who created it, or sent its first message after a restart
     connected_at_ms: int = field(default_factory=now_ms)
-    published: Recent = field(default_factory=lambda: Recent(2, monotonic_ms()))
+    published: Published = field(default_factory=Published)
 
     @property
     def size(self) -> int:
@@ -128,11 +127,6 @@ class KnownProducer:
 
     def client(self) -> ClientSeen | None:
         return self.seen
-
-    def count_published(self, size: int) -> None:
-        now = monotonic_ms()
-        self.published.add(0, 1, now)
-        self.published.add(1, size, now)
 
     def touch(self) -> None:
         """Note that the client called."""

@@ -104,7 +104,7 @@ class ProducerService:
             check_message(message, topic)
             checking = self._schemas.check(topic, message)
             known.touch()
-            known.count_published(len(data))
+            known.published.count(1, len(data))
             pending = Pending(message, len(data), reply, self._not_before(topic, reply, len(data)))
             if checking is None:
                 self._grouping.add(topic, pending)
