@@ -82,7 +82,7 @@ LONG_GROUPS: Final = (
     "journal", "cluster",
 )  # fmt: skip
 # So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
-PARTS: Final = {"e2e": 2}
+PARTS: Final = {"e2e": 2, "admin": 2, "cli": 2}
 # In the environment of every process that a step starts, and of what those start: the mark of this run.
 MARK: Final = "PYDANUBE_GATE_RUN"
 RUN: Final = uuid.uuid4().hex
