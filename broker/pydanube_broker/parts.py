@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pydanube_core.diagnosis.views import Credential
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, QuotaExceeded
 from pydanube_core.facts import BrokerAddress
 from pydanube_core.security.permissions import Principal
 from pydanube_core.security.records import TokenRecord
@@ -181,6 +181,9 @@ class BrokerParts:
         """Count a refused publish, and the messages it held."""
         self.metrics.rejected[topic, error.code] += 1
         self.metrics.rejected_messages[topic, error.code] += messages
+        if isinstance(error, QuotaExceeded):
+            quotas = self.registry.quotas
+            quotas.note(quotas.refused, topic, f"{error.details['quota']}: {error.details['field']}")
 
 
 def _end(token: TokenRecord) -> float:

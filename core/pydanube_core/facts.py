@@ -189,6 +189,9 @@ class ConsumerFacts:
     standing_s: float | None = None  # since when. None while it answers
     expired: int = 0  # deliveries since it answered last
     dropped: int = 0  # non-reliable topics: messages it was too slow for
+    acked: int = 0  # in the last one to two minutes
+    handling_p50_ms: int | None = None  # of those. None: none was acknowledged, or it is not measured
+    handling_from_taken: bool = False  # else it includes the wait in the client's buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

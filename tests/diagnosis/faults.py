@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from pydanube import ClusterError
+from pydanube import ClusterError, Message
 
 from tests.broker.official.raw_client import RawClient
 from tests.diagnosis.injector import (
@@ -226,6 +229,32 @@ async def ack_timeout_short(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def worker_slow(world: World) -> AsyncIterator[Expected]:
+    """One of four workers takes twenty times as long as each of the others."""
+    topic, odd = f"{world.name}-workers", f"w{world.random.randrange(4)}"
+    await world.call("topics.create", topic=topic)
+    await world.call("subscriptions.create", topic=topic, subscription="s", type="shared")
+
+    async def produce() -> None:
+        async with world.client.producer(topic) as producer:
+            while True:
+                await producer.send_many([b"x"] * 4)
+                await asyncio.sleep(0.1)
+
+    async def work(name: str) -> None:
+        async with world.client.consumer(topic, "s", type="shared", name=name) as consumer:
+            async for message in consumer:
+                await asyncio.sleep(1.0 if name == odd else 0.05)
+                await message.ack()
+
+    async with _running(produce(), *(work(f"w{at}") for at in range(4))):
+        yield Expected(
+            "worker_slow", topic, "s",
+            lambda: {"consumer": odd, "handling_p50_ms": (500, 2500), "others_handling_p50_ms": (30, 250), "consumers": 4},
+        )  # fmt: skip
+
+
+@asynccontextmanager
 async def filter_matches_nothing(world: World) -> AsyncIterator[Expected]:
     """The filter of the only consumer fits no key there is."""
     topic = f"{world.name}-filter"
@@ -358,6 +387,72 @@ async def producer_limit(world: World) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def publish_over_quota(world: World, too_large: int = 0) -> AsyncIterator[Expected]:
+    """A topic refuses messages because its namespace may store no more, and some before that for their size."""
+    namespace = f"{world.name}-ns"
+    topic, count = f"/{namespace}/two", world.random.randint(3, 9)
+    await world.call("namespaces.create", namespace=namespace)
+    await world.call("topics.create", topic=topic, policies={"max_message_size": 100})
+    async with RawClient(world.url) as raw:
+        producer = await raw.create_producer(topic)
+        await raw.send(topic, producer, b"x" * 50)
+        for _ in range(too_large):
+            with contextlib.suppress(Exception):
+                await raw.send(topic, producer, b"x" * 101)
+        await world.call("quotas.set", namespace=namespace, limits={"stored_bytes": 1})
+        refused = 0
+        while refused < count:  # its stored bytes are measured from time to time
+            try:
+                await raw.send(topic, producer, b"x" * 50)
+            except Exception as error:
+                if "QUOTA_EXCEEDED" not in str(error):
+                    raise
+                refused += 1
+        yield Expected(
+            "publish_over_quota", topic, None,
+            lambda: {"quotas": [f"namespace {namespace}: stored_bytes"], "refused_publishes_in_window": count},
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def repeated_publishes(world: World) -> AsyncIterator[Expected]:
+    """A program publishes its batch again with a new producer, though it had been stored."""
+    topic, before = f"{world.name}-again", world.random.randint(1, 30)
+    count = world.random.randint(25, 60)
+    await world.publish(topic, before)
+    for _ in range(2):
+        async with world.client.producer(topic) as producer:
+            await producer.send_many([Message.new(b"order %d" % at, key=f"k{at % 7}") for at in range(count)])
+    yield Expected(
+        "repeated_publishes", topic, None,
+        lambda: {"repeated_messages": count, "first_offset": before, "again_offset": before + count},
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def publish_time_off(world: World) -> AsyncIterator[Expected]:
+    """The clock of one producer's machine is minutes ahead; that of another is right."""
+    topic, ahead_s = f"/default/{world.name}-clock", world.random.randint(120, 900)
+    await world.call("topics.create", topic=topic)
+    async with RawClient(world.url) as raw:
+        names = {name: await raw.create_producer(topic, name) for name in ("right", "wrong")}
+
+        async def publish() -> None:
+            for at in itertools.count():
+                for name, producer in names.items():
+                    time_ms = int(1000 * (time.time() + (ahead_s if name == "wrong" else 0)))
+                    await raw.send(topic, producer, b"%d" % at, name, publish_time=time_ms)
+                await asyncio.sleep(0.05)
+
+        async with _running(publish()):
+            yield Expected(
+                "publish_time_off", topic, None,
+                lambda: {"behind_s": (-ahead_s - 5, -ahead_s + 5), "other_producers": 1},
+                {"producer": "wrong"},
+            )  # fmt: skip
+
+
+@asynccontextmanager
 async def schema_warned(world: World) -> AsyncIterator[Expected]:
     """What does not fit the schema is let through and counted."""
     topic, subject = f"{world.name}-warned", f"{world.name}-value"
@@ -447,6 +542,29 @@ async def slow_sync(world: World, helper: int) -> AsyncIterator[Expected]:
 
 
 @asynccontextmanager
+async def sync_helper_slow(world: World, helper: int) -> AsyncIterator[Expected]:
+    """The process that syncs the journal gets no processor whenever it is asked, and its syncs are as fast as ever."""
+    async with world.client.producer(f"{world.name}-queue") as producer:
+        await producer.send(b"x")
+        for _ in range(4):
+            await until(lambda: _state_of(helper) == "S")  # it has answered, and waits for a request
+            os.kill(helper, signal.SIGSTOP)
+            try:
+                waiting = asyncio.create_task(producer.send(b"x"))
+                await asyncio.sleep(0.7)
+            finally:
+                os.kill(helper, signal.SIGCONT)
+            await waiting
+        yield Expected(
+            "sync_helper_slow", None, None, lambda: {"slow_waits": (3, 6), "wait_p99_ms": (500.0, 1000.0)}
+        )
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@asynccontextmanager
 async def threshold_exceeded(world: World) -> AsyncIterator[Expected]:
     """A consumer keeps up, and holds more than its operator wants to wait."""
     topic = f"{world.name}-threshold"
@@ -495,6 +613,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "consumer_refused": consumer_refused,
     "everything_fails": everything_fails,
     "ack_timeout_short": ack_timeout_short,
+    "worker_slow": worker_slow,
     "poison_message": poison_message,
     "dead_letters_growing": dead_letters_growing,
     "dead_letters_after_retries": dead_letters_after_retries,
@@ -513,7 +632,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "producer_stopped": partial(producer_stopped, how=signal.SIGSTOP),
     "publish_throttled": publish_throttled,
     "publish_too_large": publish_too_large,
+    "publish_over_quota": publish_over_quota,
     "producer_limit": producer_limit,
+    "repeated_publishes": repeated_publishes,
+    "publish_time_off": publish_time_off,
     "schema_rejections": schema_rejections,
     "schema_warned": schema_warned,
     "threshold_exceeded": threshold_exceeded,

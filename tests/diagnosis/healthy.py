@@ -1,4 +1,4 @@
-"""Ten shapes of work that is as it should be, each running until it is cancelled."""
+"""Twelve shapes of work that is as it should be, each running until it is cancelled."""
 
 from __future__ import annotations
 
@@ -150,6 +150,26 @@ async def finished(world: World) -> None:
     await asyncio.Event().wait()
 
 
+async def uneven(world: World) -> None:
+    """One of four workers has half the machine of the others."""
+    topic = f"{world.name}-uneven"
+    await world.call("topics.create", topic=topic)
+    await asyncio.gather(
+        _produce(world, topic, per_turn=6, every_s=0.1),
+        *(_consume(world, topic, type="shared", name=f"c{i}", pause_s=0.02 if i else 0.04) for i in range(4)),
+    )
+
+
+async def heartbeats(world: World) -> None:
+    """Three services that publish the same few messages all the time, with the clocks of their own machines."""
+    topic = f"{world.name}-beats"
+    await world.call("topics.create", topic=topic)
+    await asyncio.gather(
+        *(_produce(world, topic, per_turn=4, every_s=0.1, keys=9) for _ in range(3)), _consume(world, topic)
+    )
+
+
 SHAPES: Final[tuple[Callable[[World], Awaitable[None]], ...]] = (
-    idle, steady, bursty, batch_job, paused, shared, even_keys, failover, nacking, finished,
+    idle, steady, bursty, batch_job, paused, shared, even_keys, failover, nacking, finished, uneven,
+    heartbeats,
 )  # fmt: skip

@@ -16,7 +16,14 @@ import pytest
 from anyio import to_thread
 from pydanube_admin.remote import OpsClient
 
-from tests.diagnosis.faults import FAULTS, noisy_neighbour, reconnect_storm, slow_sync
+from tests.diagnosis.faults import (
+    FAULTS,
+    noisy_neighbour,
+    publish_over_quota,
+    reconnect_storm,
+    slow_sync,
+    sync_helper_slow,
+)
 from tests.diagnosis.injector import (
     FAST,
     Expected,
@@ -154,6 +161,28 @@ async def _both(broker: BrokerProcess, first: Fault, second: Fault) -> None:
         assert len(json.dumps(answer)) <= 8192, "whatever is wrong is told in one call"
 
 
+async def test_two_refusals_of_one_topic_are_both_named_with_their_own_counts(
+    fast_broker: BrokerProcess,
+) -> None:
+    broker = fast_broker
+    with anyio.fail_after(DEADLINE_S):
+        async with (
+            world_of(broker.url, broker.admin, 1, "refusals") as world,
+            publish_over_quota(world, too_large=4) as quota,
+        ):
+            counted: dict[str, int] = {}
+            while "publish_over_quota" not in counted:
+                await asyncio.sleep(0.25)
+                answer = await world.call("diagnose.topic", topic=quota.topic)
+                counted = {
+                    one["rule"]: one["evidence"]["refused_publishes_in_window"]
+                    for one in answer["findings"]
+                    if "refused_publishes_in_window" in one["evidence"]
+                }
+            [count] = [value for name, value in quota.evidence().items() if name.startswith("refused")]
+            assert counted == {"publish_too_large": 4, "publish_over_quota": count}
+
+
 def _name(topic: str | None) -> str | None:
     return None if topic is None else topic if topic.startswith("/") else f"/default/{topic}"
 
@@ -219,7 +248,12 @@ async def test_what_weighs_on_the_whole_broker_is_found(make_broker: Make, seed:
     with anyio.fail_after(DEADLINE_S):
         broker = await started(make_broker)
         helper = broker.helper_running()[0]
-        for fault in (reconnect_storm, partial(slow_sync, helper=helper), noisy_neighbour):
+        for fault in (
+            reconnect_storm,
+            partial(sync_helper_slow, helper=helper),
+            partial(slow_sync, helper=helper),
+            noisy_neighbour,
+        ):
             async with world_of(broker.url, broker.admin, seed, "whole") as world, fault(world) as expected:
                 found = await diagnosed(world, expected, patience_s=60)
             assert found.evidence_wrong == []
@@ -277,7 +311,7 @@ async def test_a_store_that_stopped_is_unreachable(
 
 
 async def test_healthy_shapes_raise_nothing(make_broker: Make) -> None:
-    """Ten shapes of honest work side by side, watched for three windows: no finding of warning, no alert."""
+    """Twelve shapes of honest work side by side, watched for three windows: no finding of warning, no alert."""
     from tests.diagnosis.healthy import SHAPES
 
     with anyio.fail_after(DEADLINE_S):
@@ -305,7 +339,7 @@ async def test_healthy_shapes_raise_nothing(make_broker: Make) -> None:
                 for shape in shapes:
                     shape.cancel()
                 outcomes = await asyncio.gather(*shapes, return_exceptions=True)
-        assert len(SHAPES) == 10
+        assert len(SHAPES) == 12
         failed = [
             one
             for one in outcomes

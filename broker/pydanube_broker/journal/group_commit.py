@@ -78,7 +78,8 @@ class GroupCommit:
         self.written = 0
         self.durable = 0
         self.statistics = WriterStatistics()
-        self.on_sync: Callable[[float], None] = lambda seconds: None  # called after each sync
+        # Called after each sync with the seconds that it took, and those until the helper began with it
+        self.on_sync: Callable[[float, float], None] = lambda seconds, waited_s: None
         # Called after each slice with the LSN up to which the files are written
         self.on_written: Callable[[int], None] | None = None
         syncer.done = self._synced
@@ -160,7 +161,7 @@ class GroupCommit:
         self._in_flight, self._unsynced = self._unsynced, []
         self._syncer.sync(tuple(target.slot for target in self._in_flight), self.written)
 
-    def _synced(self, lsn: int, error: OSError | None, seconds: float) -> None:
+    def _synced(self, lsn: int, error: OSError | None, seconds: float, waited_s: float) -> None:
         self._syncing = False
         self._in_flight = []
         if error is not None:
@@ -170,7 +171,7 @@ class GroupCommit:
             return
         self.statistics.syncs += 1
         self.statistics.sync_s.append(seconds)
-        self.on_sync(seconds)
+        self.on_sync(seconds, waited_s)
         self.durable = lsn
         if self.written > lsn and (not self._pending or self._group >= GROUP_BYTES):
             self._sync()  # before the acknowledgements, so that disk and loop work in parallel

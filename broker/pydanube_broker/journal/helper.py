@@ -14,6 +14,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,8 +26,8 @@ from pydanube_broker.journal.sync_program import MESSAGE
 
 _PROGRAM: Final = str(Path(sync_program.__file__).resolve())
 
-#: called with (requested LSN, None or the error, seconds the sync took)
-SyncDone = Callable[[int, OSError | None, float], None]
+#: called with (requested LSN, None or the error, seconds the sync took, seconds until it began)
+SyncDone = Callable[[int, OSError | None, float, float], None]
 #: called with (base lsn, None or the error)
 PrepareDone = Callable[[int, OSError | None], None]
 
@@ -59,7 +60,7 @@ class _Process:
     """One helper program and the socket to it."""
 
     def __init__(
-        self, on_answer: Callable[[bytes, int, int, int], None], on_death: Callable[[], None]
+        self, on_answer: Callable[[bytes, int, int, int, int], None], on_death: Callable[[], None]
     ) -> None:
         ours, theirs = socket.socketpair()
         self._sock = ours
@@ -139,42 +140,45 @@ class HelperSyncer:
     """Syncs in a process of its own."""
 
     def __init__(self) -> None:
-        self.done: SyncDone = lambda lsn, error, seconds: None
+        self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
         self._process = _Process(self._answer, self._death)
         self._asked: int | None = None
         self._left = 0
         self._ns = 0
+        self._waited_ns: int | None = None  # from the request until the first sync of the group began
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def open(self, slot: int, fd: int) -> None:
-        self._process.send(MESSAGE.pack(b"O", slot, 0, 0), (fd,))
+        self._process.send(MESSAGE.pack(b"O", slot, 0, 0, 0), (fd,))
 
     def forget(self, slot: int) -> None:
-        self._process.send(MESSAGE.pack(b"C", slot, 0, 0))
+        self._process.send(MESSAGE.pack(b"C", slot, 0, 0, 0))
 
     def sync(self, slots: tuple[int, ...], lsn: int) -> None:
         assert self._asked is None, "one sync at a time"
-        self._asked, self._left, self._ns = lsn, len(slots), 0
+        self._asked, self._left, self._ns, self._waited_ns = lsn, len(slots), 0, None
+        asked_ns = time.monotonic_ns()
         for slot in slots:
-            self._process.send(MESSAGE.pack(b"S", slot, lsn, 0))
+            self._process.send(MESSAGE.pack(b"S", slot, lsn, 0, asked_ns))
 
-    def _answer(self, kind: bytes, error: int, lsn: int, ns: int) -> None:
+    def _answer(self, kind: bytes, error: int, lsn: int, ns: int, waited_ns: int) -> None:
         if self._asked is None:
             return
         self._left -= 1
         self._ns += ns
+        if self._waited_ns is None:  # the second file of a group waits for the sync of the first
+            self._waited_ns = waited_ns
         if error or self._left == 0:
             self._asked = None
-            self.done(
-                lsn, OSError(error, errno.errorcode.get(error, "sync")) if error else None, self._ns / 1e9
-            )
+            problem = OSError(error, errno.errorcode.get(error, "sync")) if error else None
+            self.done(lsn, problem, self._ns / 1e9, self._waited_ns / 1e9)
 
     def _death(self) -> None:
         lsn, self._asked = self._asked, None
-        self.done(lsn or 0, OSError(errno.EIO, "the sync helper process died"), 0.0)
+        self.done(lsn or 0, OSError(errno.EIO, "the sync helper process died"), 0.0, 0.0)
 
     def close(self) -> None:
         self._process.close()
@@ -184,7 +188,7 @@ class InlineSyncer:
     """Syncs in the loop, which blocks on the disk. For tests, and for disks that sync in < 0.3 ms."""
 
     def __init__(self, disk: Disk) -> None:
-        self.done: SyncDone = lambda lsn, error, seconds: None
+        self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
         self._disk = disk
         self._fds: dict[int, int] = {}
 
@@ -203,7 +207,7 @@ class InlineSyncer:
                 self._disk.datasync(self._fds[slot])
         except OSError as problem:
             error = problem
-        loop.call_soon(self.done, lsn, error, loop.time() - start)
+        loop.call_soon(self.done, lsn, error, loop.time() - start, 0.0)
 
     def close(self) -> None:
         self._fds.clear()
@@ -238,9 +242,9 @@ class HelperPreparer:
                 "header": encode_file_header(base_lsn, segment_bytes).hex(),
             }
         ).encode()
-        self._process.send(MESSAGE.pack(b"P", 0, base_lsn, len(order)) + order)
+        self._process.send(MESSAGE.pack(b"P", 0, base_lsn, len(order), 0) + order)
 
-    def _answer(self, kind: bytes, error: int, lsn: int, ns: int) -> None:
+    def _answer(self, kind: bytes, error: int, lsn: int, ns: int, waited_ns: int) -> None:
         self._asked = None
         self.done(lsn, OSError(error, errno.errorcode.get(error, "prepare")) if error else None)
 

@@ -506,8 +506,8 @@ class Journal(StoredBatches):
             if self._active is not None and base < self._active.base
         ]
 
-    def when_synced(self, tell: Callable[[float], None]) -> None:
-        """Call `tell` with the duration of each sync in seconds, from now on."""
+    def when_synced(self, tell: Callable[[float, float], None]) -> None:
+        """Call `tell` with the duration of each sync and the wait before it, in seconds, from now on."""
         self._writer.on_sync = tell
 
     def statistics(self) -> JournalStatistics:

@@ -1,7 +1,8 @@
 """The helper process: syncs the files written by the broker's loop, and prepares new segment files.
 
-The broker starts it by path, without a fork, with the standard library only. It reads requests of 24 bytes from the
-socket whose number is its first argument and answers each with 24 bytes:
+The broker starts it by path, without a fork, with the standard library only. It reads requests of 32 bytes from the
+socket whose number is its first argument and answers each with 32 bytes. The last field of a request is the machine's
+monotonic clock at the request, that of an answer the nanoseconds from then until the work began:
 
     S slot lsn     fdatasync the descriptor in `slot`         → S errno, lsn, nanoseconds it took
     O slot         keep the attached descriptor (SCM_RIGHTS) in `slot`  → no answer
@@ -21,7 +22,7 @@ import struct
 import sys
 import time
 
-MESSAGE = struct.Struct("<cxxxIQQ")  # kind, slot or errno, lsn, size or ns
+MESSAGE = struct.Struct("<cxxxIQQQ")  # kind, slot or errno, lsn, size or ns, asked at or waited ns
 FD = struct.Struct("i")
 CONTROL_BYTES = socket.CMSG_SPACE(FD.size)  # one descriptor per message
 
@@ -108,7 +109,7 @@ def main(number: int) -> None:
                 if rest is None:
                     return
                 message += rest
-            kind, slot, lsn, length = MESSAGE.unpack(message)
+            kind, slot, lsn, length, asked = MESSAGE.unpack(message)
             if kind == b"O":
                 slots[slot] = FD.unpack_from(ancillary[0][2])[0]
                 continue
@@ -128,9 +129,9 @@ def main(number: int) -> None:
                     prepare(order["path"], order["bytes"], bytes.fromhex(order["header"]))
             except OSError as problem:
                 error = problem.errno or 5
-            answer = MESSAGE.pack(kind, error, lsn, clock_ns() - start)
+            answer = MESSAGE.pack(kind, error, lsn, clock_ns() - start, max(0, start - asked))
             if send(answer) < size:
-                raise ConnectionError("the broker does not take an answer of 24 bytes")
+                raise ConnectionError("the broker does not take an answer of 32 bytes")
 
 
 if __name__ == "__main__":

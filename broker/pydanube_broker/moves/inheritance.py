@@ -190,14 +190,14 @@ class _NoSyncer:
     """Syncs nothing: a replay is never used by a later process. A helper process would take half a second to start."""
 
     def __init__(self) -> None:
-        self.done: SyncDone = lambda lsn, error, seconds: None
+        self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
 
     def open(self, slot: int, fd: int) -> None: ...
 
     def forget(self, slot: int) -> None: ...
 
     def sync(self, slots: tuple[int, ...], lsn: int) -> None:
-        asyncio.get_running_loop().call_soon(self.done, lsn, None, 0.0)
+        asyncio.get_running_loop().call_soon(self.done, lsn, None, 0.0, 0.0)
 
     def close(self) -> None: ...
 

@@ -36,7 +36,7 @@ from pydanube_core.observation import (
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
-from pydanube_broker.status.metrics import FSYNC_BUCKETS_S
+from pydanube_broker.status.metrics import FSYNC_BUCKETS_S, BrokerMetrics
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.observation")
@@ -48,6 +48,7 @@ SLOW_FROM: Final = FSYNC_BUCKETS_S.index(0.5) + 1  # the first bucket of more th
 class _Seen(NamedTuple):
     at_ms: int
     syncs: tuple[int, ...]  # since the start, by bucket
+    waits: tuple[int, ...]  # before them
     opened: int  # connections, since the start
     cpu_s: float
     late_ms: float
@@ -75,13 +76,14 @@ class Pressures:
         if size_bytes > self._busiest[0]:
             self._busiest = (size_bytes, name)
 
-    def note(self, now_ms: int, syncs: tuple[int, ...], connections: Counter[str], cpu_s: float) -> None:
+    def note(self, now_ms: int, metrics: BrokerMetrics, cpu_s: float) -> None:
         """Record the round that ends."""
         most, name = self._busiest
-        opened = connections["opened"]
-        self._open_now = opened - connections["ended"]
+        opened = metrics.connections["opened"]
+        self._open_now = opened - metrics.connections["ended"]
+        syncs, waits = metrics.fsyncs(), metrics.fsync_waits()
         self._seen.append(
-            _Seen(now_ms, syncs, opened, cpu_s, self.late_ms, self._bytes, name, most, self._grew)
+            _Seen(now_ms, syncs, waits, opened, cpu_s, self.late_ms, self._bytes, name, most, self._grew)
         )
         self._bytes, self._busiest, self._grew = 0, (0, None), 0
 
@@ -93,6 +95,7 @@ class Pressures:
         first, last, rounds = seen[0], seen[-1], seen[1:]
         span_s = max(0.001, (last.at_ms - first.at_ms) / 1000)
         syncs = [after - before for before, after in zip(first.syncs, last.syncs, strict=True)]
+        waits = [after - before for before, after in zip(first.waits, last.waits, strict=True)]
         most: Counter[str] = Counter()
         for one in rounds:
             if one.busiest is not None:
@@ -104,6 +107,9 @@ class Pressures:
             slow_syncs=sum(syncs[SLOW_FROM:]),
             sync_p50_ms=_within_ms(syncs, 0.5),
             sync_p99_ms=_within_ms(syncs, 0.99),
+            slow_waits=sum(waits[SLOW_FROM:]),
+            wait_p50_ms=_within_ms(waits, 0.5),
+            wait_p99_ms=_within_ms(waits, 0.99),
             opened=last.opened - first.opened,
             open_now=self._open_now,
             busy=(last.cpu_s - first.cpu_s) / span_s,
@@ -435,7 +441,7 @@ class Sampler:
                 if not before or oldest[0] - before[-1][0] >= DISK_STEP_MS:
                     self.disk_free_before = [*before[-DISK_SAMPLES:], oldest]
         memory, cpu_s = self._process.memory_info(), sum(os.times()[:2])
-        self.pressure.note(now, observed.metrics.fsyncs(), observed.metrics.connections, cpu_s)
+        self.pressure.note(now, observed.metrics, cpu_s)
         return BrokerSample(
             now,
             str(observed.data_dir.broker_id),

@@ -184,6 +184,8 @@ class LogTrack:
         "stamp",
         "steady_from_ms",
         "steady_offset",
+        "tail_offset",
+        "tail_round",
         "usual",
     )  # fmt: skip
 
@@ -206,6 +208,8 @@ class LogTrack:
         self.emitted = -1
         self.stamp: object = None
         self.look_at_ms = 0
+        self.tail_round = 0  # in which its newest messages were looked at last
+        self.tail_offset = next_offset  # its head then
         self.limits: object = None  # the policies in effect when its subscriptions were considered last
         self.cursors: dict[str, CursorTrack] = {}
 

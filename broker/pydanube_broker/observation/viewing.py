@@ -31,6 +31,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.cluster_viewing import ClusterViewing
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tail import tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.chunk import ACK_TIMEOUT
@@ -139,7 +140,7 @@ class Viewer:
         lag = self.judgement(topic, pump, track, cursor, state)
         settled = settled_status(sampler, cursor, lag)[0]
         window_ms = int(sampler.options.window_s * 1000)
-        policy = pump.policy
+        policy, quotas = pump.policy, self._observed.registry.quotas
         rewind, cause = self._rewind(pump, cursor)
         consumers = consumers_of(pump)
         wants_keys = (
@@ -185,7 +186,7 @@ class Viewer:
             answered_late=pump.answered_late() if state.unanswered else 0,
             thresholds=thresholds_of(topic),
             settled=settled,
-            slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
+            slowed=quotas.lately(quotas.slowed, topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),
             unrouted=cursor.count("unrouted", state, window_ms),
         )
@@ -249,7 +250,7 @@ class Viewer:
                 if name == topic.name
             }
 
-        left = topic.producer_left
+        left, quotas = topic.producer_left, self._observed.registry.quotas
         binding = None if topic.schema is None else topic.schema.binding
         return TopicView(
             topic=_base(topic),
@@ -271,7 +272,9 @@ class Viewer:
             sessions=track.sessions_since(now - window_ms),
             max_message_size=topic.gate.limits.max_message_size,
             max_producers=topic.gate.limits.max_producers_per_topic,
-            slowed=self._observed.registry.quotas.slowed_of(topic.name, window_ms),
+            slowed=quotas.lately(quotas.slowed, topic.name, window_ms),
+            tail=tail_of(topic),
+            refused_by=quotas.lately(quotas.refused, topic.name, window_ms),
         )
 
     # -- the broker ------------------------------------------------------------------------------------------
@@ -396,7 +399,7 @@ def consumers_of(pump: AnyPump) -> tuple[ConsumerFacts, ...]:
     for one in statistics.consumers:
         link = pump.links.get(one.consumer_id)
         if link is not None:
-            age_ms = one.oldest_in_flight_age_ms
+            age_ms, handling = one.oldest_in_flight_age_ms, one.handling
             found.append(
                 ConsumerFacts(
                     consumer_id=str(one.consumer_id),
@@ -413,6 +416,9 @@ def consumers_of(pump: AnyPump) -> tuple[ConsumerFacts, ...]:
                     standing_s=None if one.standing_ms is None else one.standing_ms / 1000,
                     expired=one.expired,
                     dropped=one.dropped,
+                    acked=0 if handling is None else handling.acked,
+                    handling_p50_ms=None if handling is None else handling.p50_ms,
+                    handling_from_taken=handling is not None and handling.from_taken,
                 )
             )
     return tuple(found)

@@ -8,6 +8,7 @@ waits for the next round, and `waiting` is its number.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
+from pydanube_broker.observation.tail import FEWEST_MESSAGES
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import Viewer, settled_status, thresholds_of
 from pydanube_broker.slices import Slices
@@ -40,6 +42,7 @@ SLICE_S: Final = 0.003
 BUDGET_SHARE: Final = 0.01  # share of a core for judging
 LEAST_BUDGET_S: Final = 0.005
 PRESENT_S: Final = 0.2  # processor time of one answer about everything, for what changed since the last look
+TAILS: Final = 8  # topics of a round whose newest messages are looked at, a millisecond each
 LATER_ROUNDS: Final = 12  # unchanged subscriptions are judged again after so many
 NEVER_MS: Final = 1 << 62
 STEP_S: Final = 1.0  # step of a clock that was set back, not merely slowed by NTP
@@ -78,6 +81,7 @@ class Observation:
         self._unsettled: set[_Scope] = set()  # an alert of it may open or close with the next look
         self._topics_with_news: set[str] = set()  # logs with a finding, or with an alert that may change
         self._queue: dict[_Scope, tuple[Topic, LogTrack]] = {}  # to be judged, in order, each once
+        self._grown: list[tuple[Topic, LogTrack]] = []  # since their tails were looked at
         self._looking = asyncio.Lock()
         self._ahead_s = now_ms() / 1000 - time.monotonic()  # the broker's clock
         self.sampler.gone = self._gone
@@ -103,7 +107,9 @@ class Observation:
         """Run one round: sample, then judge. A caller during a round waits, and gets the next."""
         async with self._looking:
             self._time_anew()
+            self._grown.clear()
             await self.sampler.round(self._consider)
+            self._queue_tails()
             await self._judge_waiting()
             self._judge_broker()
 
@@ -124,8 +130,16 @@ class Observation:
 
     # -- selection -------------------------------------------------------------------------------------------
 
+    def _queue_tails(self) -> None:
+        """Queue some topics that grew, those first whose newest messages were looked at longest ago."""
+        for topic, track in heapq.nsmallest(TAILS, self._grown, key=lambda one: one[1].tail_round):
+            track.tail_round, track.tail_offset = self.sampler.number, track.last_offset
+            self._queue.setdefault((topic.name, ""), (topic, track))
+
     def _consider(self, topic: Topic, track: LogTrack, now: int) -> None:
         name = topic.name
+        if track.last_offset - track.tail_offset >= FEWEST_MESSAGES:
+            self._grown.append((topic, track))
         refused_ms = self.sampler.refusing.get(name) if self.sampler.refusing else None
         if refused_ms is not None and now - refused_ms > int(self.options.window_s * 1000):
             del self.sampler.refusing[name]

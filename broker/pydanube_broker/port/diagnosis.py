@@ -120,6 +120,7 @@ class DiagnosisPart(SubscriptionsPart):
     async def diagnose_topic(self, topic: str) -> Diagnosis:
         slices, findings, unknown = Slices(), self._broker_findings(), 0
         for one in self._known_logs(topic):
+            await slices()
             findings += self._topic_findings(one)
             for pump in list(one.subscriptions.values()):
                 await slices()

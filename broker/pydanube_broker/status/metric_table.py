@@ -67,6 +67,8 @@ _DECLARED: Final = (
     _of(_BROKER, _GAUGE, "danube_journal_bytes", "bytes of journal segments on disk", unit="bytes"),
     _of(_BROKER, _GAUGE, "danube_journal_read_only", "1: writes failed, restart needed"),
     _of(_BROKER, MetricKind.HISTOGRAM, "danube_journal_fsync_seconds", "time of one fdatasync of the journal", unit="s"),
+    _of(_BROKER, MetricKind.HISTOGRAM, "danube_journal_fsync_wait_seconds",
+        "time from the request of a sync until the helper process began with it", unit="s"),
     _of(_BROKER, _GAUGE, "danube_peer_memory_bytes", "held for connected clients, of all ports", unit="bytes"),
     _of(_BROKER, _GAUGE, "danube_peer_memory_limit_bytes", "server.peer_memory_bytes", unit="bytes"),
     _of(

@@ -95,8 +95,8 @@ class BrokerMetrics:
         self.mcp_calls: Counter[tuple[str, str, str]] = Counter()  # (tool, client, code)
         self._mcp_clients: set[str] = set()
         self._mcp_sizes: dict[str, list[int]] = {}  # tool → count of each bucket, then the sum
-        self._fsync_buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
-        self._fsync_sum = 0.0
+        self._fsync = _Durations("danube_journal_fsync_seconds")
+        self._fsync_wait = _Durations("danube_journal_fsync_wait_seconds")
         self._limit = topic_series_limit
 
     def mcp_call(self, tool: str, client: str, code: str, size: int) -> None:
@@ -111,9 +111,10 @@ class BrokerMetrics:
         sizes[bisect_left(MCP_BYTES, size)] += 1
         sizes[-1] += size
 
-    def fsync(self, seconds: float) -> None:
-        self._fsync_sum += seconds
-        self._fsync_buckets[bisect_left(FSYNC_BUCKETS_S, seconds)] += 1
+    def fsync(self, seconds: float, waited_s: float) -> None:
+        """Count a sync of the journal, and the wait until its helper began."""
+        self._fsync.count(seconds)
+        self._fsync_wait.count(waited_s)
 
     def forget(self, topics: Collection[str]) -> None:
         """Drop the counters of topics that are gone. A topic of the same name begins at 0."""
@@ -129,7 +130,11 @@ class BrokerMetrics:
 
     def fsyncs(self) -> tuple[int, ...]:
         """Return the number of syncs since the start: one for each bucket of `FSYNC_BUCKETS_S`, and those above."""
-        return tuple(self._fsync_buckets)
+        return tuple(self._fsync.buckets)
+
+    def fsync_waits(self) -> tuple[int, ...]:
+        """Return the number of syncs since the start by the wait before them, as `fsyncs`."""
+        return tuple(self._fsync_wait.buckets)
 
     async def render(self, gathered: Gathered) -> bytes:
         """Return the text of `/metrics`. Families are made in the loop, in slices, the text in a thread."""
@@ -160,7 +165,8 @@ class BrokerMetrics:
             family.add_metric([], value)
             yield family
         yield from _chain_families(now)
-        yield self._fsync_family()
+        yield self._fsync.family()
+        yield self._fsync_wait.family()
         yield self.mcp_family()
         yield from self._topic_families(now.topics)
         yield from self._subscription_families(now)
@@ -190,13 +196,6 @@ class BrokerMetrics:
             for key, count in counts:
                 family.add_metric([*key], count)
             yield family
-
-    def _fsync_family(self) -> Metric:
-        declared = METRICS["danube_journal_fsync_seconds"]
-        family = HistogramMetricFamily(declared.name, declared.text)
-        buckets = _cumulated(FSYNC_BUCKETS_S, self._fsync_buckets)
-        family.add_metric([], buckets=buckets, sum_value=self._fsync_sum)
-        return family
 
     def mcp_family(self) -> Metric:
         """Return the sizes of answers to MCP clients, by tool."""
@@ -298,6 +297,24 @@ class _Once:
 
     def collect(self) -> list[Metric]:
         return self._families
+
+
+class _Durations:
+    """A histogram of durations in seconds, by the buckets of syncs."""
+
+    def __init__(self, metric: str) -> None:
+        self._declared = METRICS[metric]
+        self._sum = 0.0
+        self.buckets = [0] * (len(FSYNC_BUCKETS_S) + 1)
+
+    def count(self, seconds: float) -> None:
+        self._sum += seconds
+        self.buckets[bisect_left(FSYNC_BUCKETS_S, seconds)] += 1
+
+    def family(self) -> Metric:
+        found = HistogramMetricFamily(self._declared.name, self._declared.text)
+        found.add_metric([], buckets=_cumulated(FSYNC_BUCKETS_S, self.buckets), sum_value=self._sum)
+        return found
 
 
 def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -23,6 +23,7 @@ from pydanube_broker.topics.gate import monotonic_ms
 
 MOST_ACCOUNTS: Final = 10_000  # accounts. Beyond it, idle ones are removed
 MOST_SLOWED: Final = 1_000  # topics with a record of the quotas that slowed them
+Felt = dict[str, dict[str, int]]  # topic → "namespace shop: bytes_in_per_s" → last time
 
 
 class Quotas:
@@ -33,7 +34,8 @@ class Quotas:
     """
 
     def __init__(self, state: AdminState, defaults: Mapping[Kind, str], aside: Aside | None = None) -> None:
-        self.slowed: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → last time
+        self.slowed: Felt = {}
+        self.refused: Felt = {}
         self._defaults: dict[Kind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
@@ -151,15 +153,17 @@ class Quotas:
             if quota.limits.get("stored_bytes") or quota.warnings.get("stored_bytes"):
                 account.counts["stored_bytes"] = await stored(account.name)
 
-    def note_slowed(self, topic: str, quota: str) -> None:
-        """Record, for diagnosis, the quota that a topic's traffic waits for."""
-        if topic not in self.slowed and len(self.slowed) >= MOST_SLOWED:
-            del self.slowed[next(iter(self.slowed))]
-        self.slowed.setdefault(topic, {})[quota] = monotonic_ms()
+    @staticmethod
+    def note(felt: Felt, topic: str, quota: str) -> None:
+        """Record, for diagnosis, the quota that a topic's traffic waits for (`slowed`), or was refused by (`refused`)."""
+        if topic not in felt and len(felt) >= MOST_SLOWED:
+            del felt[next(iter(felt))]
+        felt.setdefault(topic, {})[quota] = monotonic_ms()
 
-    def slowed_of(self, topic: str, window_ms: int) -> dict[str, float]:
-        """Return the quotas that a topic's traffic waited for in the window → seconds ago."""
-        now_ms, told = monotonic_ms(), self.slowed.get(topic, {})
+    @staticmethod
+    def lately(felt: Felt, topic: str, window_ms: int) -> dict[str, float]:
+        """Return the quotas that a topic's traffic felt in the window → seconds ago."""
+        now_ms, told = monotonic_ms(), felt.get(topic, {})
         return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
 
     def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
@@ -217,7 +221,7 @@ class Share:
                 wait_ms = account.take(key, count, now_ms)
                 if wait_ms:
                     quota = f"{account.label}: {key}"
-                    self._quotas.note_slowed(topic, quota)
+                    self._quotas.note(self._quotas.slowed, topic, quota)
                     if longest is None or wait_ms > longest.wait_ms:
                         longest = Waited(wait_ms, quota)
         return longest

@@ -238,6 +238,35 @@ class SubscriptionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """Messages with the keys and payloads of others before them, in the same order."""
+
+    messages: int
+    first_offset: int  # of those before
+    again_offset: int
+    producers: tuple[str, ...]  # names of those that wrote either
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishClock:
+    """How far the publish times of one producer are from the append times."""
+
+    producer: str
+    batches: int
+    behind_s: float  # median of append time less publish time. Below 0: its clock is ahead
+    spread_s: float  # between the largest and the smallest of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The newest messages of a log."""
+
+    messages: int
+    repetition: Repetition | None = None
+    clocks: tuple[PublishClock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
     area: ClassVar = RuleArea.TOPIC
     settles_at_ms: ClassVar[int | None] = None  # its rules say themselves how long a history they need
@@ -262,6 +291,10 @@ class TopicView:
     sessions: tuple[int, ...] = ()  # numbers of producers in the window, at the looks at which they changed
     # Quotas that were waited for in the window → seconds ago
     slowed: Mapping[str, float] = field(default_factory=dict)
+    refused_by: Mapping[str, float] = field(
+        default_factory=dict
+    )  # the same for quotas that refused publishes
+    tail: Tail | None = None  # None: too few messages, or they are not in memory
 
     @property
     def impact(self) -> int:
@@ -284,6 +317,9 @@ class Pressure:
     slow_syncs: int = 0  # longer than half a second
     sync_p50_ms: float | None = None  # upper bound. None: there was none
     sync_p99_ms: float | None = None
+    slow_waits: int = 0  # syncs that their helper process began more than half a second after the request
+    wait_p50_ms: float | None = None  # upper bound
+    wait_p99_ms: float | None = None
     opened: int = 0  # connections of clients
     open_now: int = 0
     busy: float = 0.0  # processors used: 1 is one core

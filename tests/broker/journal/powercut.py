@@ -93,7 +93,7 @@ class SlowSyncer:
     """Syncs that return when the test says so; the writer goes on writing meanwhile."""
 
     def __init__(self, disk: SyncedDisk) -> None:
-        self.done: SyncDone = lambda lsn, error, seconds: None
+        self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
         self.by_itself = True
         self._disk = disk
         self._fds: dict[int, int] = {}
@@ -119,7 +119,7 @@ class SlowSyncer:
         self._asked = None
         for slot in slots:
             self._disk.finish_sync(self._fds[slot], asked)
-        self.done(lsn, None, 0.0)
+        self.done(lsn, None, 0.0, 0.0)
 
     def close(self) -> None:
         self._asked = None

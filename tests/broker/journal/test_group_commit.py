@@ -54,7 +54,7 @@ async def test_whoever_asks_is_told_how_long_each_sync_took(fast_path: Path) -> 
     with anyio.fail_after(20):
         desk = Desk(fast_path / "j", segment_bytes=1 << 20)
         told: list[float] = []
-        desk.journal.when_synced(told.append)
+        desk.journal.when_synced(lambda seconds, _: told.append(seconds))
         await desk.start()
         desk.append(1, size=10)
         assert await desk.durable()

@@ -90,7 +90,7 @@ async def test_a_syncer_reports_what_was_asked_for_and_its_errors(
     with anyio.fail_after(30):
         said: list[tuple[int, OSError | None, float]] = []
         sync = syncer()
-        sync.done = lambda lsn, error, seconds: said.append((lsn, error, seconds))
+        sync.done = lambda lsn, error, seconds, waited_s: said.append((lsn, error, seconds))
         files = [os.open(tmp_path / str(i), os.O_RDWR | os.O_CREAT) for i in range(2)]
         reading, writing = os.pipe()
         try:
@@ -169,6 +169,26 @@ async def test_a_sync_helper_that_dies_in_a_sync_makes_the_journal_read_only(tmp
         again = Desk(tmp_path / "j", desk.truth)
         await again.start()
         await again.journal.close()
+
+
+@pytest.mark.anyio
+async def test_the_wait_for_a_helper_that_does_not_run_is_told_apart_from_the_sync(tmp_path: Path) -> None:
+    told: list[tuple[float, float]] = []
+    with anyio.fail_after(30):
+        syncer = HelperSyncer()
+        desk = Desk(tmp_path / "j", syncer=syncer)
+        await desk.start()
+        desk.append(1)
+        assert await desk.durable()
+        desk.journal.when_synced(lambda seconds, waited_s: told.append((seconds, waited_s)))
+        os.kill(syncer.pid, signal.SIGSTOP)  # it waits for a request, and has none
+        desk.append(1)
+        await anyio.sleep(0.3)
+        os.kill(syncer.pid, signal.SIGCONT)
+        assert await desk.durable()
+        await desk.journal.close()
+    assert max(waited_s for _, waited_s in told) >= 0.25
+    assert max(seconds for seconds, _ in told) < 0.25
 
 
 @pytest.mark.anyio
@@ -254,16 +274,16 @@ def test_the_program_speaks_in_pieces_of_any_size(tmp_path: Path) -> None:
             child = start_program(theirs)
         ours.settimeout(30)
         fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-        message = MESSAGE.pack(b"O", 3, 0, 0)
+        message = MESSAGE.pack(b"O", 3, 0, 0, 0)
         socket.send_fds(ours, [message[:1]], [fd])
         os.close(fd)
-        for byte in message[1:] + MESSAGE.pack(b"S", 3, 55, 0) * 2:
+        for byte in message[1:] + MESSAGE.pack(b"S", 3, 55, 0, 0) * 2:
             ours.send(bytes([byte]))
         answer = b""
         while len(answer) < 2 * MESSAGE.size:
             answer += ours.recv(7)
         for at in (0, MESSAGE.size):
-            kind, error, lsn, _ = MESSAGE.unpack_from(answer, at)
+            kind, error, lsn, *_ = MESSAGE.unpack_from(answer, at)
             assert (kind, error, lsn) == (b"S", 0, 55)
     assert child.wait(timeout=30) == 0
 

@@ -27,8 +27,11 @@ from pydanube_core.diagnosis.views import (
     KeySample,
     Pressure,
     Production,
+    PublishClock,
     Refusal,
+    Repetition,
     SubscriptionView,
+    Tail,
     Thresholds,
     TopicView,
 )
@@ -143,6 +146,16 @@ REFUSED = Refusal(at_ms=NOW - 5000, name="other", code="CONSUMER_BUSY", holder="
 STANDS: dict[str, Any] = {"cursor_moved_ms": NOW - 70_000, "settled": LagStatus.CATCHING_UP}
 GONE = Departures(count=5, abrupt=5, fruitless=0, since_ms=NOW - 120_000)
 
+SLOW_WORKER = consumer(
+    consumer_id="9", name="old", in_flight=20, oldest_in_flight_s=30.0, acked=20, handling_p50_ms=2900,
+    handling_from_taken=True,
+)  # fmt: skip
+WORKERS = (
+    SLOW_WORKER,
+    *(consumer(consumer_id=str(i), name=f"w{i}", acked=500, handling_p50_ms=90) for i in range(3)),
+)
+AGED = judged(heads=[20] * 50 + [100] * 10, cursors=[20 + i for i in range(60)], age_s=30)
+
 FIRING: list[tuple[str, SubscriptionView]] = [
     ("no_consumers", view()),
     ("no_consumers", view(departure=LEFT)),
@@ -216,6 +229,7 @@ FIRING: list[tuple[str, SubscriptionView]] = [
         "ack_timeout_short",
         view(consumers=(consumer(expired=2),), unanswered=SOME, answered_late=25, acknowledged=SOME),
     ),
+    ("worker_slow", view(consumers=WORKERS, lag=AGED, in_flight=21, unread=40, acknowledged=SOME)),
     ("retention_risk", view(settled=LagStatus.AT_RISK)),
     ("retention_risk", view(settled=LagStatus.AT_RISK, consumers=(consumer(),), acknowledged=SOME)),
     ("cursor_stuck", view(consumers=(consumer(),))),
@@ -320,6 +334,26 @@ def test_what_looks_like_a_held_head_a_refusal_or_a_short_ack_timeout_and_is_non
     started = {"consumers": (consumer(),), "failing": 12, "failed": SOME, "lag": YOUNG}
     assert quiet(view(head_of_line=replace(WORST, failures=1), **started)) == [], "each failed once, as yet"
     assert quiet(view(head_of_line=WORST, acknowledged=SOME, **started))[0].rule == "poison_message"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"consumers": WORKERS[:2]},  # which of two is the usual one?
+        {
+            "consumers": (replace(SLOW_WORKER, acked=400), *WORKERS[1:])
+        },  # many at a time, each of which takes long
+        {"consumers": (replace(SLOW_WORKER, handling_p50_ms=300), *WORKERS[1:])},
+        {"consumers": (replace(SLOW_WORKER, in_flight=0), *WORKERS[1:])},  # it is sent nothing
+        {"consumers": tuple(replace(one, acked=one.acked // 200) for one in WORKERS)},
+        {"type": "key-shared", "consumers": (replace(SLOW_WORKER, handling_from_taken=False), *WORKERS[1:])},
+        {"type": "failover"},
+        {"lag": READ, "unread": 0},
+    ],
+)
+def test_workers_that_differ_by_less_or_have_nothing_late_are_no_fault(changes: dict[str, Any]) -> None:
+    facts = {"consumers": WORKERS, "lag": AGED, "in_flight": 21, "unread": 40, "acknowledged": SOME} | changes
+    assert "worker_slow" not in [one.rule for one in quiet(view(**facts))]
 
 
 def test_a_job_that_comes_and_goes_is_no_fault_until_its_mail_is_old() -> None:
@@ -471,6 +505,64 @@ def test_traffic_slowed_by_a_quota_is_reported_with_the_quota_holder() -> None:
     }
 
 
+AGAIN = Repetition(messages=40, first_offset=10, again_offset=70, producers=("p",))
+FITS = PublishClock(producer="p", batches=9, behind_s=0.01, spread_s=0.2)
+OFF = PublishClock(producer="old", batches=9, behind_s=-300.0, spread_s=0.4)
+
+
+def test_messages_that_come_again_and_a_producer_with_another_clock_are_told() -> None:
+    [again, off] = check_view(
+        topic_view(tail=Tail(messages=500, repetition=AGAIN, clocks=(FITS, OFF))), OPTIONS
+    )
+    assert (again.rule, again.severity, again.evidence["again_offset"]) == (
+        "repeated_publishes",
+        Severity.WARNING,
+        70,
+    )
+    assert (off.rule, off.severity, off.evidence["behind_s"]) == (
+        "publish_time_off",
+        Severity.WARNING,
+        -300.0,
+    )
+    assert "300 s ahead of the append times" in off.summary
+    [alone] = check_view(topic_view(tail=Tail(messages=500, clocks=(OFF,))), OPTIONS)
+    assert alone.confidence < off.confidence, "it may be this broker's clock"
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        (FITS,),
+        (replace(OFF, producer="other"), OFF),  # it is this broker's clock
+        (FITS, replace(OFF, behind_s=300.0, spread_s=200.0)),  # it waited for the broker, and catches up
+        (FITS, replace(OFF, behind_s=50.0)),
+        (),
+    ],
+)
+def test_publish_times_that_fit_or_fit_nobody_are_no_fault_of_a_producer(
+    clocks: tuple[PublishClock, ...],
+) -> None:
+    assert check_view(topic_view(tail=Tail(messages=500, clocks=clocks)), OPTIONS) == ()
+
+
+def test_two_refusals_of_one_topic_are_both_named_each_with_its_own_count() -> None:
+    counts = {"MESSAGE_TOO_LARGE": Count(total=9, in_window=4, last_ms=NOW), "QUOTA_EXCEEDED": SOME}
+    found = check_view(
+        topic_view(
+            refused=counts, refused_messages=counts, max_message_size=9,
+            refused_by={"namespace shop: stored_bytes": 2.0},
+        ),
+        OPTIONS,
+    )  # fmt: skip
+    assert [(one.rule, one.evidence["refused_publishes_in_window"]) for one in found] == [
+        ("publish_too_large", 4),
+        ("publish_over_quota", 50),
+    ]
+    assert "refused 50 publishes for quota namespace shop: stored_bytes" in found[1].summary
+    assert "bring more than they may" not in found[1].summary, "no producer is too fast"
+    assert found[1].evidence["quotas"] == ["namespace shop: stored_bytes"]
+
+
 def test_a_burst_is_told_though_nobody_is_late_for_it() -> None:
     [found] = check_view(topic_view(production=BURST), OPTIONS)
     assert (found.rule, found.severity, found.evidence["burst_messages"]) == (
@@ -525,6 +617,8 @@ NOISY = replace(
     [
         replace(QUIET, syncs=90_000, slow_syncs=4),  # of many, a few
         replace(QUIET, syncs=2, slow_syncs=2),
+        replace(QUIET, syncs=90_000, slow_waits=4),
+        replace(QUIET, syncs=2, slow_waits=2),
         replace(QUIET, opened=300, open_now=200),  # they stay
         replace(QUIET, opened=50, open_now=0),
         replace(NOISY, others=0),  # alone
@@ -598,6 +692,12 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
         ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
+        ("sync_helper_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_waits=3)}),
+        (
+            "disk_sync_slow",
+            Severity.WARNING,
+            {"pressure": replace(QUIET, syncs=40, slow_syncs=3, slow_waits=3)},
+        ),
         ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
         ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
         ("undo_given_up", Severity.WARNING, {"given_up": {"c1": 1 << 60}}),
@@ -629,7 +729,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 61
+    assert len(RULES) == 65
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

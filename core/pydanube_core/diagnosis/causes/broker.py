@@ -373,6 +373,45 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
+    holds="the helper process began with one in a hundred syncs of the window more than half a second after the "
+    "request, with three of them at least, and the syncs themselves were not that slow",
+    evidence={
+        "syncs, slow_waits": "of the journal in the window, and those that were begun so late",
+        "wait_p50_ms, wait_p99_ms": "from the request until the helper began, no longer than",
+        "sync_p50_ms, sync_p99_ms": "the syncs themselves, no longer than; upper bounds of a histogram",
+        "cores_used, loop_late_ms": "how busy the broker itself is",
+    },
+    unobservable=("what keeps the helper from running: another process, or a limit of the container",),
+    helps="give the broker processor time: raise its limit of processors, or end what takes them",
+    many="brokers have syncs that wait for their helper process",
+)
+def sync_helper_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    seen = view.pressure
+    if seen.slow_waits < max(FEWEST_SLOW, SLOW_SHARE * seen.syncs):
+        p99 = "" if seen.wait_p99_ms is None else f", 99 of 100 within {seen.wait_p99_ms:.1f} ms"
+        return f"the helper began with {seen.syncs} syncs in the window{p99}"
+    if disk_sync_slow.holds_for(view, options):
+        return "the disk is slow: what waits for a sync waits for the sync before it"
+    return Finding(
+        confidence=0.85,
+        summary=f"syncs of the journal wait for their helper process: it began with {seen.slow_waits} of {seen.syncs} more "
+        f"than 500 ms after the request within {options.window_s:.0f} s, and every publish waits for one",
+        evidence={
+            "syncs": seen.syncs,
+            "slow_waits": seen.slow_waits,
+            "wait_p50_ms": seen.wait_p50_ms,
+            "wait_p99_ms": seen.wait_p99_ms,
+            "sync_p50_ms": seen.sync_p50_ms,
+            "sync_p99_ms": seen.sync_p99_ms,
+            "cores_used": round(seen.busy, 2),
+            "loop_late_ms": round(seen.late_ms, 1),
+        },
+        next=(_PRESSURE, NextCall("brokers.metrics", {}, "see danube_journal_fsync_wait_seconds")),
+    )
+
+
+@partial(
+    BrokerRule,
     holds="100 connections or more were opened in the window, five times as many as are open",
     evidence={"opened_in_window, per_s": "connections of clients", "open_now": "those that stayed"},
     unobservable=("which program it is, where it does not stay long enough to say its name",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from statistics import median
 from typing import Final
 
 from pydanube_core.diagnosis.causes.lateness import PROCESS, lag_evidence, late, look_again
@@ -16,6 +17,10 @@ from pydanube_core.facts import ConsumerFacts
 from pydanube_core.units import counted
 
 FEWEST: Final = 3  # departures that make a loop
+SHARING: Final = ("shared", "key-shared")
+WORKERS: Final = 3  # with two it is not known which of them is the usual one
+FEWEST_ACKS: Final = 20
+SLOW_TIMES: Final = 4  # machines of one kind differ by less
 IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 
 
@@ -232,6 +237,88 @@ def ack_timeout_short(view: SubscriptionView, options: DiagnosisOptions) -> Outc
             NextCall("consumers.list", {"topic": view.topic}, "see who answers"),
         ),
     )
+
+
+@partial(
+    SubscriptionRule,
+    severity="warning; info while nothing is late",
+    holds=f"of {WORKERS} consumers or more, one acknowledged less than a quarter of the others' median, has the median of "
+    f"their handling times {SLOW_TIMES} times or more, and holds messages, as many as they do at least; all together "
+    f"acknowledged {FEWEST_ACKS} or more",
+    evidence={
+        "consumer": "its name",
+        "handling_p50_ms, others_handling_p50_ms": "median of its handling times, and that of the others; null: it "
+        "acknowledged nothing",
+        "acked, others_acked": "messages in the last one to two minutes; of the others the median",
+        "in_flight, held_s": "messages it holds, and how long the oldest of them",
+        "handling_from": "`taken` by the application, or `sent`: with the wait in the client's buffer",
+    },
+    unobservable=("what its machine and its process do",),
+    helps="look at that consumer's machine and log; a smaller credit leaves the others more",
+    many="subscriptions have one consumer that is much slower than the others",
+)
+def worker_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
+    if view.type not in SHARING:
+        return f"the subscription is {view.type}: its consumers do not share messages"
+    if len(view.consumers) < WORKERS:
+        attached = counted(len(view.consumers), "consumer is attached", "consumers are attached")
+        return f"{attached}, too few to compare"
+    acked = sum(one.acked for one in view.consumers)
+    if acked < FEWEST_ACKS:
+        return f"the consumers acknowledged {counted(acked, 'message')} lately, too few to compare"
+    slow = max(view.consumers, key=_handling_ms)
+    others = [one for one in view.consumers if one is not slow]
+    usual_ms = median(_handling_ms(one) for one in others)
+    usual_acked, usual_held = median(one.acked for one in others), median(one.in_flight for one in others)
+    spent_ms = _handling_ms(slow)
+    if spent_ms < SLOW_TIMES * max(1.0, usual_ms):
+        return f"the slowest consumer, {slow.name!r}, takes {spent_ms:.0f} ms a message, the others {usual_ms:.0f} ms"
+    if SLOW_TIMES * slow.acked >= usual_acked:
+        return f"the slowest consumer, {slow.name!r}, acknowledged {slow.acked} messages, the others {usual_acked:.0f} each"
+    if not slow.in_flight or slow.in_flight < usual_held:
+        return f"the slowest consumer, {slow.name!r}, holds {slow.in_flight} messages, the others {usual_held:.0f} each"
+    keyed = view.type == "key-shared"
+    if keyed and not slow.handling_from_taken:
+        return "handling times include the wait in the client's buffer, and keys bind messages to consumers"
+    on_time = late(view, options)
+    return Finding(
+        severity=Severity.WARNING if on_time is None else Severity.INFO,
+        confidence=0.9 if slow.handling_from_taken else 0.75,
+        summary=f"consumer {slow.name!r} of {view.log} / {view.subscription} takes {spent_ms / 1000:.2f} s a message, the "
+        f"other {len(others)} take {usual_ms / 1000:.2f} s: it acknowledged {slow.acked} lately and holds {slow.in_flight}; "
+        + (on_time or f"{counted(view.unread, 'message is', 'messages are')} unread, and late"),
+        evidence={
+            **lag_evidence(view),
+            "consumer": slow.name,
+            "handling_p50_ms": slow.handling_p50_ms,
+            "others_handling_p50_ms": usual_ms,
+            "acked": slow.acked,
+            "others_acked": usual_acked,
+            "in_flight": slow.in_flight,
+            "held_s": slow.oldest_in_flight_s,
+            "handling_from": "taken" if slow.handling_from_taken else "sent",
+            "consumers": len(view.consumers),
+        },
+        next=(
+            NextCall(
+                "consumers.list",
+                {"topic": view.topic, "subscription": view.subscription},
+                "compare handling times, and see its host",
+            ),
+            NextCall(
+                "consumers.disconnect",
+                {"id": slow.consumer_id},
+                "give its messages to the others; it may connect again",
+            ),
+        ),
+    )
+
+
+def _handling_ms(one: ConsumerFacts) -> float:
+    """Return the median of a consumer's handling times, or for how long it holds a message without having acknowledged any."""
+    if one.handling_p50_ms is not None:
+        return one.handling_p50_ms
+    return 1000 * (one.oldest_in_flight_s or 0.0)
 
 
 def _silent(view: SubscriptionView, consumer: ConsumerFacts, options: DiagnosisOptions) -> bool:

@@ -10,8 +10,10 @@ from pydanube_core.diagnosis.causes.topics import refusals
 from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule, TopicRule
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView, TopicView
+from pydanube_core.units import counted
 
 QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
+STORED: Final = "stored_bytes"
 _NEXT: Final = NextCall("quotas.list", {}, "see the quota, and what is used of it")
 _OTHERS: Final = "which of its other topics use the quota up"
 
@@ -21,7 +23,7 @@ _OTHERS: Final = "which of its other topics use the quota up"
     holds="producers waited, or were refused, for a quota in the window",
     evidence={
         "quotas": "those that were used up, with whose they are",
-        "refused_publishes_in_window": "batches or calls that were refused",
+        "refused_publishes_in_window, refused_messages_in_window": "batches or calls that were refused, and their messages",
         "produce_rate": "messages a second that came",
     },
     unobservable=(_OTHERS,),
@@ -33,13 +35,23 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
     refused = refusals(view.refused, QUOTA_CODES)
     if not slowed and not refused.in_window:
         return f"no publish waited for a quota in the last {options.window_s:.0f} s"
-    what = "was throttled by quota " + ", ".join(slowed) if slowed else "was refused by a quota"
+    words = []
+    if slowed:
+        words.append(
+            f"was throttled by quota {', '.join(sorted(slowed))}: its producers bring more than they may"
+        )
+    if refused.in_window:
+        quotas = ", ".join(sorted(view.refused_by)) or "of its namespace or principal"
+        words.append(f"refused {counted(refused.in_window, 'publish', 'publishes')} for quota {quotas}")
+    if any(quota.endswith(STORED) for quota in view.refused_by):
+        words.append("as much is stored as may be, until retention or an operator deletes some")
     return Finding(
-        summary=f"{view.log} {what}: its producers bring more than they may",
+        summary=f"{view.log} {'; '.join(words)}",
         evidence={
-            "quotas": sorted(slowed),
-            "last_s_ago": min(slowed.values(), default=None),
+            "quotas": sorted({*slowed, *view.refused_by}),
+            "last_s_ago": min({**view.refused_by, **slowed}.values(), default=None),
             "refused_publishes_in_window": refused.in_window,
+            "refused_messages_in_window": refusals(view.refused_messages, QUOTA_CODES).in_window,
             "produce_rate": round(view.production.rate, 3),
         },
         next=(_NEXT,),

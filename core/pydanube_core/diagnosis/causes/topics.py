@@ -23,6 +23,8 @@ MANY_SESSIONS: Final = 50  # of one topic: fewer may be meant
 SESSION_TIMES: Final = 4
 RISES: Final = 4  # looks at which there are more: a deployment of many comes at once
 LEAST_BURST: Final = 100  # messages: a smaller burst is no news
+CLOCK_OFF_S: Final = 60.0
+STEADY_CLOCK_S: Final = 10.0  # what waited for the broker was published at one time and appended at many
 _WHO: Final = "which program sends them: a refused message is not kept"
 _COUNTED: Final = {
     "refused_publishes": "batches or calls refused since the broker started",
@@ -321,5 +323,103 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
         next=(
             NextCall("producers.list", {"topic": view.topic}, "see who sends"),
             NextCall("topics.chart", {"topic": view.topic}, "see it over time"),
+        ),
+    )
+
+
+@partial(
+    TopicRule,
+    holds="among the newest messages 20 different ones or more have the keys and payloads of messages before them, in the "
+    "same order",
+    evidence={
+        "repeated_messages": "in a row",
+        "first_offset, again_offset": "where they begin for the first time, and again",
+        "sampled_messages": "the newest ones that were compared",
+        "producers": "how many wrote them",
+    },
+    unobservable=("whether the repetition is meant: a snapshot that did not change looks the same",),
+    helps="let the producer retry by itself, because its retries are stored once; do not publish a batch anew after an error "
+    "of unknown outcome",
+    many="topics get the same messages again",
+)
+def repeated_publishes(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    if view.tail is None:
+        return "too few messages are at hand to compare them"
+    found = view.tail.repetition
+    if found is None:
+        return f"none of the newest {view.tail.messages} messages come in the order of others before them"
+    return Finding(
+        confidence=0.8,
+        summary=f"{counted(found.messages, 'message')} of {view.log} from offset {found.again_offset} on are, in the same "
+        f"order, those from offset {found.first_offset} on: {counted(len(found.producers), 'producer')} sent them again",
+        evidence={
+            "repeated_messages": found.messages,
+            "first_offset": found.first_offset,
+            "again_offset": found.again_offset,
+            "sampled_messages": view.tail.messages,
+            "producers": len(found.producers),
+        },
+        untrusted={"producers": list(found.producers)},
+        next=(
+            NextCall(
+                "messages.peek",
+                {"topic": view.log, "from": f"offset:{found.again_offset}", "limit": 1},
+                "look at the first of them, and compare",
+            ),
+            NextCall("producers.list", {"topic": view.topic}, "see who sends, and since when"),
+        ),
+    )
+
+
+@partial(
+    TopicRule,
+    holds=f"the publish times of one producer are {CLOCK_OFF_S:.0f} s or more from the append times, always by as much, and "
+    "no other producer's are",
+    evidence={
+        "behind_s": "append time less publish time, the median of its newest batches; below 0: its clock is ahead",
+        "spread_s": "between the largest and the smallest",
+        "batches": "that were compared",
+        "other_producers": "whose publish times fit",
+    },
+    unobservable=(
+        "the clock of the producer's machine, and where no other producer writes, whose clock is wrong",
+    ),
+    helps="correct the clock of the producer's machine: positions by time and ages use append times, applications may not",
+    many="topics get messages with publish times that are far off",
+)
+def publish_time_off(view: TopicView, options: DiagnosisOptions) -> Outcome:
+    clocks = () if view.tail is None else view.tail.clocks
+    if not clocks:
+        return "too few batches are at hand to compare their times"
+    off = [
+        one
+        for one in clocks
+        if abs(one.behind_s) > CLOCK_OFF_S and one.spread_s <= max(STEADY_CLOCK_S, abs(one.behind_s) / 20)
+    ]
+    if not off:
+        most = max(clocks, key=lambda one: abs(one.behind_s))
+        steady = "" if abs(most.behind_s) <= CLOCK_OFF_S else ", and not always by as much"
+        return f"publish times are at most {abs(most.behind_s):.1f} s from the append times{steady}"
+    others = [one for one in clocks if abs(one.behind_s) <= CLOCK_OFF_S]
+    if len(off) > 1 and not others:
+        return f"all {len(off)} producers differ from this broker's clock: see clocks_apart"
+    worst = max(off, key=lambda one: abs(one.behind_s))
+    word = "behind" if worst.behind_s > 0 else "ahead of"
+    return Finding(
+        confidence=0.95 if others else 0.7,
+        summary=f"publish times of a producer of {view.log} are {abs(worst.behind_s):.0f} s {word} the append times, in each "
+        f"of its newest {worst.batches} batches"
+        + (f"; those of {counted(len(others), 'other producer')} fit" if others else ""),
+        evidence={
+            "behind_s": worst.behind_s,
+            "spread_s": worst.spread_s,
+            "batches": worst.batches,
+            "other_producers": len(others),
+        },
+        untrusted={"producer": worst.producer},
+        next=(
+            NextCall(
+                "producers.list", {"topic": view.topic}, "see its host, and correct that machine's clock"
+            ),
         ),
     )
