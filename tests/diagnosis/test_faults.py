@@ -307,6 +307,48 @@ async def test_a_store_that_stopped_is_unreachable(
             assert found.finding["evidence"]["errors"] >= 1
 
 
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+async def test_an_object_that_is_lost_or_damaged_is_found_before_anybody_reads_it(
+    make_broker: Make, tmp_path: Path, damage: str
+) -> None:
+    with anyio.fail_after(DEADLINE_S):
+        broker = await started(
+            make_broker,
+            data_dir=tmp_path / "data",
+            environment={"DANUBE_TIER__FLUSH_AGE": "200ms", "DANUBE_TIER__CHECK_INTERVAL": "200ms"},
+        )
+        async with world_of(broker.url, broker.admin, 1, "objects") as world:
+            count = world.random.randint(5, 500)
+            for topic in ("whole", "t"):
+                await world.publish(topic, count)
+                await world.call("objects.flush", topic=topic)
+            await until(lambda: broker.status()["tier"]["objects_written"] >= 2)
+            assert (await world.call("diagnose.cluster"))["findings"] == []
+            [path] = (tmp_path / "data" / "objects").glob("**/default/t/**/*.parquet")
+            if damage == "missing":
+                path.unlink()
+            else:
+                data = bytearray(path.read_bytes())
+                data[-20] ^= 1
+                path.write_bytes(data)
+            found = await diagnosed(
+                world,
+                Expected("object_damaged", None, None, lambda: {"messages_offsets": count}),
+                patience_s=60,
+            )
+            assert found.evidence_wrong == []
+            [bad] = found.finding["evidence"]["objects"]
+            assert (bad["topic"], bad["start_offset"], bad["end_offset"], bad["state"], bad["by_reader"]) == (
+                "/default/t",
+                0,
+                count,
+                damage,
+                False,
+            )
+            assert found.finding["severity"] == "critical"
+    broker.check_log(allow=["object_damaged"])
+
+
 # -- healthy shapes ----------------------------------------------------------------------------------------------
 
 

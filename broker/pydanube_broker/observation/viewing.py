@@ -14,6 +14,7 @@ from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus, Rewind, 
 from pydanube_core.diagnosis.lag_window import LagWindow, Retention
 from pydanube_core.diagnosis.settled_status import counts_at_once
 from pydanube_core.diagnosis.views import (
+    BadObjectView,
     BrokerView,
     Count,
     Departure,
@@ -35,6 +36,7 @@ from pydanube_broker.observation.tail import tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.chunk import ACK_TIMEOUT
+from pydanube_broker.tier.tier import Tier
 from pydanube_broker.topics.topic import CLOCK, Topic, now_ms
 
 SAMPLED_KEYS: Final = 2_000  # messages, of the oldest unread ones
@@ -326,6 +328,8 @@ class Viewer:
             links=observed.links.troubles(),
             mirror_gaps=observed.links.gaps(),
             credentials=observed.credentials(),
+            bad_objects=() if tier.missing is not None else _bad_objects(tier),
+            objects_checked=0 if tier.missing is not None else tier.checks.checked,
         )
 
     def _filling(self, free: int | None, guard: int | None) -> Filling | None:
@@ -334,6 +338,22 @@ class Viewer:
             return None
         seen = [*self._sampler.disk_free_before, *self._sampler.disk_free]
         return filling(seen, room=max(0, free - guard), least_s=max(60.0, self._sampler.options.window_s / 3))
+
+
+def _bad_objects(tier: Tier) -> tuple[BadObjectView, ...]:
+    return tuple(
+        BadObjectView(
+            topic=one.topic.name,
+            path=f"{tier.options.url.rstrip('/')}/{one.key}",
+            start=one.start,
+            end=one.end,
+            state=one.state,
+            since_ms=one.since_ms,
+            by_reader=one.by_reader,
+            ahead_of=tuple(sorted(n for n, pump in one.topic.subscriptions.items() if pump.floor < one.end)),
+        )
+        for one in tier.checks.statistics()
+    )
 
 
 def _moved_ms(pump: AnyPump) -> int | None:

@@ -239,6 +239,10 @@ class Tier(Section):
         default=None,
         description="incarnation of the store's owner that is gone for good, as its refusal says; 0: the objects are gone",
     )
+    check_interval: ShortDuration = Field(
+        default=60.0,
+        description="between two checks of an object in the background: two requests each, at most 64 KiB",
+    )
     timeout: ShortDuration = Field(
         default=20.0, description="an answer of the store, and all tries of a call, may take this long"
     )

@@ -123,6 +123,7 @@ class ColdReads:
         self.cache = ColdCache(CACHE_BYTES)
         self.errors = 0
         self.reads = 0
+        self.on_bad: Callable[[int, int], None] = lambda topic_id, offset: None  # a missing or damaged object
         self._journal = journal
         self._catalog = catalog
         self._child = child
@@ -256,6 +257,7 @@ class ColdReads:
                 now = await self._catalog.find(topic.topic_id, offset)
                 self._entries.pop(topic.topic_id, None)
                 if attempt + 1 == _ATTEMPTS or (now is not None and now.name == entry.name):
+                    self.on_bad(topic.topic_id, offset)
                     raise
                 continue  # it was compacted since: another object replaces it
             except ChildDied:

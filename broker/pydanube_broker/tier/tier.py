@@ -34,6 +34,7 @@ from pydanube_broker.tier.disk_room import DiskRoom, Measure, shares_disk
 from pydanube_broker.tier.flushing import Due, Flusher
 from pydanube_broker.tier.holding import StoreHold
 from pydanube_broker.tier.maintenance import Maintenance
+from pydanube_broker.tier.object_checks import ObjectChecks
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.parts import TierParts
 from pydanube_broker.tier.steps import Step, reached
@@ -120,6 +121,7 @@ class Tier:
         self.collector: Collector
         self.upkeep: Upkeep
         self.tending: Maintenance
+        self.checks: ObjectChecks
         self.cluster = ""
         self._wake = asyncio.Event()
         self._tokens = OBJECTS_PER_S
@@ -168,6 +170,8 @@ class Tier:
         self.flusher.after_commit = self._committed
         self.collector = Collector(parts, self.flusher)
         self.upkeep = Upkeep(parts, self.flusher, self.cold, object_bytes=self._settings.object_bytes)
+        self.checks = ObjectChecks(parts, every_s=self._settings.check_interval)
+        self.cold.on_bad = self.checks.reader_failed
         self.tending = Maintenance(parts, self.flusher, self.upkeep, self.collector, self.note)
 
     async def _take_store(self) -> None:
@@ -311,6 +315,7 @@ class Tier:
         if self.hold.held:
             await self._refresh_lag()
             await self.tending.turn()
+            await self.checks.turn()
 
     async def _refresh_lag(self) -> None:
         """Look up the age of the first unread message of cursors in the cold tier, for the metrics."""

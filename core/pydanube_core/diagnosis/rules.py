@@ -35,6 +35,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         broker.journal_read_only,
         broker.disk_nearly_full,
         broker.object_store_unreachable,
+        broker.object_damaged,
         broker.metadata_set_aside,
         broker.undo_given_up,
         broker.clock_stepped,

@@ -406,6 +406,20 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BadObjectView:
+    """An object of the cold tier that the catalog lists, and that is missing or damaged."""
+
+    topic: str
+    path: str
+    start: int
+    end: int
+    state: str  # missing or damaged
+    since_ms: int
+    by_reader: bool  # a reader met it. Else a check in the background did
+    ahead_of: tuple[str, ...]  # subscriptions that have not read it yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
     area: ClassVar = RuleArea.BROKER
     settles_at_ms: ClassVar[int | None] = None
@@ -442,6 +456,8 @@ class BrokerView:
     links: tuple[LinkView, ...] = ()
     mirror_gaps: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # log → offsets
     credentials: tuple[Credential, ...] = ()  # those that expire at some time
+    bad_objects: tuple[BadObjectView, ...] = ()
+    objects_checked: int = 0  # since the start
 
     @property
     def impact(self) -> int:

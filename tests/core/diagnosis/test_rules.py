@@ -17,6 +17,7 @@ from pydanube_core.diagnosis.lag_status import Rewind
 from pydanube_core.diagnosis.rate_steps import rate_step
 from pydanube_core.diagnosis.rules import RULES, check_view, diagnose, ranked
 from pydanube_core.diagnosis.views import (
+    BadObjectView,
     BrokerView,
     ConsumerFacts,
     Count,
@@ -636,6 +637,16 @@ def test_a_loud_topic_is_a_remark_while_there_is_room_for_all() -> None:
 
 
 DAY_MS = 86_400_000
+LOST = BadObjectView(
+    topic="/default/t",
+    path="file:///x/o",
+    start=10,
+    end=20,
+    state="missing",
+    since_ms=NOW - 1,
+    by_reader=False,
+    ahead_of=("s",),
+)
 
 
 def lasting(days: float, *, life_days: float = 365) -> Credential:
@@ -692,6 +703,7 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
         ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
+        ("object_damaged", Severity.CRITICAL, {"bad_objects": (LOST,), "objects_checked": 9}),
         ("sync_helper_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_waits=3)}),
         (
             "disk_sync_slow",
@@ -729,7 +741,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 65
+    assert len(RULES) == 66
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

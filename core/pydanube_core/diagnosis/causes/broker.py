@@ -342,6 +342,66 @@ def credential_expires(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
+    severity="critical",
+    holds="an object that the catalog lists is missing in the store or is not what was written, seen by a check in the "
+    "background or by a reader",
+    evidence={
+        "objects": f"the first {SHOWN_ASIDE}: topic, path, offsets from start to end, missing or damaged, since when, and the "
+        "subscriptions that have not read it yet",
+        "messages_offsets": "offsets in all of them, which nobody can read",
+        "checked": "objects checked since the start",
+    },
+    unobservable=(
+        "objects whose turn has not come: objects.verify reads all of a topic",
+        "who deleted or changed it",
+    ),
+    helps="restore the object from a backup or an older version in the store; else seek behind it",
+    many="brokers have objects that are missing or damaged",
+)
+def object_damaged(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    bad = sorted(view.bad_objects, key=lambda one: (not one.ahead_of, one.topic, one.start))
+    if not bad:
+        return f"{counted(view.objects_checked, 'object was', 'objects were')} checked since the start, none of them bad"
+    worst = bad[0]
+    ahead = f"; {counted(len(worst.ahead_of), 'subscription has', 'subscriptions have')} not read it yet"
+    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return Finding(
+        severity=Severity.CRITICAL,
+        summary=f"an object of {worst.topic} with offsets {worst.start} to {worst.end - 1} is {worst.state}{more}"
+        + (ahead if worst.ahead_of else ""),
+        evidence={
+            "objects": [
+                {
+                    "topic": one.topic,
+                    "path": one.path,
+                    "start_offset": one.start,
+                    "end_offset": one.end,
+                    "state": one.state,
+                    "since_s": ago_s(view, one.since_ms),
+                    "by_reader": one.by_reader,
+                    "ahead_of": list(one.ahead_of[:SHOWN_ASIDE]),
+                }
+                for one in bad[:SHOWN_ASIDE]
+            ],
+            "more": max(0, len(bad) - SHOWN_ASIDE),
+            "messages_offsets": sum(one.end - one.start for one in bad),
+            "checked": view.objects_checked,
+        },
+        next=(
+            NextCall(
+                "objects.verify", {"topic": worst.topic}, "read all its objects back: others may be bad, too"
+            ),
+            NextCall(
+                "objects.list",
+                {"topic": worst.topic, "from": f"offset:{worst.start}"},
+                "see it, and the objects after it",
+            ),
+        ),
+    )
+
+
+@partial(
+    BrokerRule,
     holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
     evidence={
         "syncs, slow_syncs": "of the journal, in the window",
