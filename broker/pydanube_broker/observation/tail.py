@@ -18,9 +18,12 @@ from pydanube_broker.topics.topic import Topic
 
 MOST_MESSAGES: Final = 500
 MOST_BYTES: Final = 512 << 10
-FEWEST_MESSAGES: Final = 20  # different ones in a sequence: fewer may be heartbeats
+# Different payloads in a sequence: with fewer they may be heartbeats of many services, or states that seldom change
+FEWEST_MESSAGES: Final = 20
 FEWEST_BATCHES: Final = 3  # of a producer: one alone may have waited for the broker
 MOST_PRODUCERS: Final = 16
+
+_Message = tuple[bytes | None, int]  # key, hash of the payload
 
 
 def tail_of(topic: Topic) -> Tail | None:
@@ -41,7 +44,7 @@ def tail_of(topic: Topic) -> Tail | None:
 
 def _seen(batches: Sequence[CachedBatch]) -> Tail:
     offsets: list[int] = []
-    messages: list[int] = []  # hashes of key and payload
+    messages: list[_Message] = []
     names: list[str] = []
     behind_ms: dict[str, list[int]] = {}  # producer → append time less publish time, one of each batch
     left = MOST_BYTES
@@ -53,7 +56,7 @@ def _seen(batches: Sequence[CachedBatch]) -> Tail:
         keys = decoded.keys or [None] * batch.count
         senders = [decoded.producer(at)[1] for at in range(batch.count)]
         offsets[:0] = decoded.offsets
-        messages[:0] = [hash(pair) for pair in zip(keys, decoded.payloads, strict=True)]
+        messages[:0] = zip(keys, map(hash, decoded.payloads), strict=True)
         names[:0] = senders
         for name, publish_ms in dict(zip(senders, decoded.publish_times_ms, strict=True)).items():
             behind_ms.setdefault(name, []).append(append_ms - publish_ms)
@@ -93,12 +96,12 @@ def _seen(batches: Sequence[CachedBatch]) -> Tail:
     )
 
 
-def longest_repetition(messages: Sequence[int]) -> tuple[int, int, int] | None:
+def longest_repetition(messages: Sequence[_Message]) -> tuple[int, int, int] | None:
     """Return (first, again, length) of the longest run that came before in the same order. O(messages).
 
-    A run holds `FEWEST_MESSAGES` different messages at least.
+    A run holds `FEWEST_MESSAGES` different payloads at least.
     """
-    last: dict[int, int] = {}
+    last: dict[_Message, int] = {}
     best: tuple[int, int, int] | None = None
     begin, distance = 0, 0
     for at, message in enumerate([*messages, None]):
@@ -109,7 +112,7 @@ def longest_repetition(messages: Sequence[int]) -> tuple[int, int, int] | None:
                 distance
                 and length >= FEWEST_MESSAGES
                 and (best is None or length > best[2])
-                and len(set(messages[begin:at])) >= FEWEST_MESSAGES
+                and len({payload for _, payload in messages[begin:at]}) >= FEWEST_MESSAGES
             ):
                 best = begin - distance, begin, length
             begin, distance = at, 0 if before is None else at - before

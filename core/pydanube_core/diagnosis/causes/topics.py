@@ -329,8 +329,8 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     TopicRule,
-    holds="among the newest messages 20 different ones or more have the keys and payloads of messages before them, in the "
-    "same order",
+    holds="among the newest messages a run with 20 different payloads or more has the keys and payloads of messages before "
+    "it, in the same order",
     evidence={
         "repeated_messages": "in a row",
         "first_offset, again_offset": "where they begin for the first time, and again",
