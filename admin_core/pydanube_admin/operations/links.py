@@ -195,14 +195,8 @@ class _Found:
         if away:
             return "source_unreachable", away[0].why
         mirrors = self.mirrors
-        others = [each for each in self.left_out if each.state in DIVERGED]
-        apart = [each for each in mirrors if each.state in DIVERGED]
-        if apart or others:
-            worst = [
-                *((each.topic, each.why) for each in apart),
-                *((each.topic, each.why) for each in others),
-            ]
-            return "diverged", f"{worst[0][0]}: {worst[0][1]}"
+        if apart := [each for each in mirrors if each.state in DIVERGED]:
+            return "diverged", f"{apart[0].topic}: {apart[0].why}"
         late = [each for each in mirrors if each.state != "copying"]
         if late and all(each.state == "source_unreachable" for each in mirrors):
             return "source_unreachable", late[0].why

@@ -93,12 +93,11 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
         )
     if first <= topic.start_offset or not request.previous_time_ms:
         return first
-    if first <= topic.state.tiered_offset:
-        return first  # objects are rewritten, with other batches
-    found = None
-    while found is None:
-        found = await read_once(topic, first - 1, first, 1, worker_threads)
-    if found and found[0].base < first and found[0].append_time_ms != request.previous_time_ms:
+    if first == topic.commit == topic.state.next_offset and topic.state.append_time_ms:
+        found_ms: int | None = topic.state.append_time_ms  # a quiet topic is not read
+    else:
+        found_ms = await _append_time_ms(topic, first - 1, worker_threads)
+    if found_ms is not None and found_ms != request.previous_time_ms:
         raise Diverged(
             f"{topic.name} has another message at offset {first - 1} than its mirror: the source was restored to an "
             "older state and written since. The mirror keeps what it has. Fail over to it, or delete it and copy again",
@@ -106,6 +105,19 @@ async def check_continues(topic: Topic, request: Round, worker_threads: WorkerTh
             offset=first - 1,
         )
     return first
+
+
+async def _append_time_ms(topic: Topic, offset: int, worker_threads: WorkerThreads) -> int | None:
+    """Return the append time of a message. None: it was deleted. Batches of objects are others, with the same times."""
+    found = None
+    while found is None:
+        if offset < topic.start_offset:
+            return None
+        found = await read_once(topic, offset, offset + 1, 1, worker_threads)
+    for each in found:
+        if each.base <= offset < each.end and len(messages_between(each, offset, offset + 1, 1)[0]):
+            return each.append_time_ms
+    return None
 
 
 async def next_piece(topic: Topic, at: int, worker_threads: WorkerThreads) -> Piece | None:

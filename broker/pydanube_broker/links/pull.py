@@ -198,8 +198,13 @@ class Pull:
 
     def source_is_there(self) -> None:
         """Note that the source answers, so that a quiet log's marks still hold."""
-        if self._marks is not None and self._error is None and self._missing is None:
+        if self.follows:
             self._marked_at_ms = self._now_ms()
+
+    @property
+    def follows(self) -> bool:
+        """Return whether the source has this log, and it continues the mirror."""
+        return self._marks is not None and self._error is None and self._missing is None
 
     def _complete_until(self, lag: int | None) -> int | None:
         if lag is None:

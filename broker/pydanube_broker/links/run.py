@@ -150,7 +150,7 @@ class LinkRun:
             self._done = ()
         if self._done == (self._known, index.changes):
             return
-        self._standings, slices = [], Slices()
+        self._standings, slices, waits = [], Slices(), False
         for source, topic in self._topics.items():
             await slices()
             standing = standing_of(self.link, self._cluster, topic, self._present(topic))
@@ -162,12 +162,14 @@ class LinkRun:
                         "mirror_not_made", extra={"topic": source, "code": error.code, "error": error.message}
                     )
                     self._failures[source] = error
+            if standing.state == COPYING and not await self._delete_subscriptions(topic):
+                waits = True
             if (failed := self._failures.get(source)) is not None:
                 standing = Standing(
                     topic=source, mirror=standing.mirror, state=failed.code.lower(), why=failed.message
                 )
             self._standings.append(standing)
-        self._done = (self._known, index.changes)
+        self._done = () if waits else (self._known, index.changes)
 
     def _present(self, topic: SourceTopic) -> Mapping[str, Any] | None:
         """Return the options of the topic that has the mirror's name. None if there is none."""
@@ -231,7 +233,7 @@ class LinkRun:
         return index.partitions(name) if record is None else [record]
 
     async def _subscribe(self, record: TopicRecord, served: Topic | None, topic: SourceTopic) -> None:
-        """Make the source's subscriptions of one log, and delete those that the source has no longer."""
+        """Make the source's subscriptions of one log."""
         subscriptions, ownership = self._registry.catalog.subscriptions, self._registry.ownership
         present = {each.name: each for each in self._registry.catalog.index.subscriptions(record.topic_id)}
         for name, (kind, options) in topic.subscriptions.items():
@@ -245,11 +247,28 @@ class LinkRun:
                 found = await subscriptions.update(record.topic_id, name, options=wanted)
             if served is not None and served.closed is None:
                 ownership.adopt_subscription(served, found)
-        for name, found in present.items():
-            if MIRROR in found.spec.options and name not in topic.subscriptions:
-                await subscriptions.delete(record.topic_id, name)
-                if served is not None and (pump := served.subscriptions.get(name)) is not None:
-                    ownership.subscription_deleted(served, pump)
+
+    async def _delete_subscriptions(self, topic: SourceTopic) -> bool:
+        """Delete mirrored subscriptions that the source has no longer, of the logs that this broker owns.
+
+        Returns whether that is done. It waits while a log's copy waits: a source that was restored to an older state has
+        lost subscriptions, and its mirror keeps them.
+        """
+        catalog, done = self._registry.catalog, True
+        for record in self._records(mirror_name(self.link, topic.name)):
+            pull, _ = self._pulls.get(record.topic_id, (None, None))
+            if pull is None:
+                continue
+            for found in catalog.index.subscriptions(record.topic_id):
+                if MIRROR not in found.spec.options or found.name in topic.subscriptions:
+                    continue
+                if not pull.follows:
+                    done = False
+                    continue
+                await catalog.subscriptions.delete(record.topic_id, found.name)
+                if (pump := pull.topic.subscriptions.get(found.name)) is not None:
+                    self._registry.ownership.subscription_deleted(pull.topic, pump)
+        return done
 
     # -- copies ----------------------------------------------------------------------------------------------
 
@@ -354,6 +373,7 @@ class LinkRun:
             left_out=[
                 LeftOutFacts(topic=each.topic, mirror=each.mirror, state=each.state, why=each.why)
                 for each in self._standings
-                if each.state != COPYING
+                # The mirror of a topic that was made again has that state itself
+                if each.state not in (COPYING, SOURCE_REMADE)
             ],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
+from urllib.request import urlopen
 
 import anyio
 import pytest
@@ -52,6 +54,17 @@ def refused(broker: BrokerProcess, operation: str, **arguments: Any) -> dict[str
     assert "error" in answer, answer
     found: dict[str, Any] = answer["error"]["data"]
     return found
+
+
+def metrics(broker: BrokerProcess) -> str:
+    with urlopen(f"{broker.metrics}/metrics", timeout=60) as answer:
+        found: bytes = answer.read()
+    return found.decode()
+
+
+def finding(broker: BrokerProcess, rule: str) -> dict[str, Any] | None:
+    findings = broker.ask("diagnose.cluster")["findings"]
+    return next((each for each in findings if each["rule"] == rule), None)
 
 
 def test_topics_are_mirrored_at_the_same_offsets_with_the_same_bytes_and_new_ones_follow(
@@ -237,6 +250,52 @@ def test_a_topic_that_was_made_again_at_the_source_is_not_appended_to_its_mirror
     assert ends(here, ORDERS) == {ORDERS: 10}
     here.ask("links.fail_over", link="eu", topics=ORDERS)
     here.publish(ORDERS, payloads(1))
+
+
+def test_a_source_that_was_restored_to_an_older_state_is_never_appended_to_its_mirror(
+    tmp_path: Path, here: BrokerProcess
+) -> None:
+    """Neither while it is behind the mirror, nor once it is ahead, has its messages in objects and the mirror restarts."""
+    flushing = {"DANUBE_TIER__FLUSH_AGE": "300ms"}
+    with BrokerProcess(tmp_path / "source", environment=flushing) as source:
+        source.publish(ORDERS, payloads(10))
+        source.kill()
+        shutil.copytree(source.data_dir, tmp_path / "backup")
+        source.start()
+        source.publish(ORDERS, payloads(10, 10))
+        source.ask("subscriptions.create", topic=ORDERS, subscription="billing", start="earliest")
+        link_to(here, source)
+        until_copied(source, here, ORDERS)
+        wanted = {"topic": ORDERS, "subscription": "billing"}
+        until("the subscription", lambda: "result" in here.rpc("subscriptions.describe", **wanted))
+        source.kill()
+        shutil.rmtree(source.data_dir)
+        shutil.copytree(tmp_path / "backup", source.data_dir)
+        source.start()
+
+        def states(why: str) -> bool:
+            (mirror,) = described(here)["mirrors"]
+            return mirror["state"] == "diverged" and why in mirror["why"]
+
+        until("the older state", lambda: states("ends at offset 10, and its mirror at 20"))
+        source.publish(ORDERS, payloads(25, 100))
+        tiered = lambda: source.ask("topics.describe", topic=ORDERS)["tiered_offset"]  # noqa: E731
+        until("objects", lambda: tiered() == 35)
+        until("the other messages", lambda: states("another message at offset 19"))
+        here.kill()
+        here.start()
+        until("the same after a crash", lambda: states("another message at offset 19"))
+        assert (described(here)["state"], ends(here, ORDERS)) == ("diverged", {ORDERS: 20})
+        assert "result" in here.rpc("subscriptions.describe", **wanted), (
+            "the source has lost it, and the mirror not"
+        )
+        assert 'danube_link_logs{link="eu",state="diverged"} 1' in metrics(here)
+        found = until("the finding", lambda: finding(here, "link_not_copying"))
+        assert (found["severity"], found["evidence"]["states"]) == ("critical", {"diverged": 1})
+        assert [each["operation"] for each in found["next"]] == ["links.describe", "links.fail_over"]
+        here.ask("links.fail_over", link="eu")
+        here.publish(ORDERS, payloads(1))
+        assert read(here, ORDERS, 21)[19][1] == b"message 19"
 
 
 def test_a_mirror_follows_the_start_of_its_source_and_begins_with_the_latest_if_asked(
