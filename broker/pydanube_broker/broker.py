@@ -76,6 +76,7 @@ from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.lease_hold import LeaseHold
 from pydanube_broker.tier.lost_and_found import refuse_removed
+from pydanube_broker.tier.metadata_snapshots import MetadataSnapshots
 from pydanube_broker.tier.options import check_asked_for, store_options
 from pydanube_broker.tier.storing import Storing
 from pydanube_broker.tier.tier import Tier, cluster_name
@@ -367,6 +368,7 @@ class Broker(BrokerParts):
         self.spawn(self._maintain())
         self.spawn(self.following.run())
         self.spawn(self.links.run())
+        self.spawn(MetadataSnapshots(store, self.tier, self.ownership.office.leads).run())
         if self.relay is not None:
             open_wire = wires(self.relay, self.ownership.url_of)
             self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire, self.chain))

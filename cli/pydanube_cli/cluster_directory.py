@@ -1,4 +1,4 @@
-"""`danube cluster adopt|release|recover`: change the data directory of a stopped broker, and etcd."""
+"""`danube cluster adopt|release|recover|snapshot`: change, or read, the data directory of a stopped broker, and etcd."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydanube_core.units import human_bytes
+from pydanube_core.errors import CorruptObject
+from pydanube_core.units import format_time, human_bytes
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.config import ConfigOption
@@ -18,6 +19,8 @@ from pydanube_cli.parameters import argument, option
 from pydanube_cli.ready import program_name
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
+
+_SHOWN: Final = 10  # keys that an error names
 
 if TYPE_CHECKING:
     from pydanube_broker.home.adoption import Adopted
@@ -161,4 +164,64 @@ def recover(
         print(
             f"Broker {done.broker_id} is recovered, and so is the cluster: start its brokers.\n"
             f"  {program_name()} up --data-dir {data_dir} --metadata {metadata}"
+        )
+
+
+@command(
+    examples=[
+        "danube cluster snapshot ./danube-data",
+        "DANUBE_TIER__URL=/mnt/danube-objects danube cluster snapshot ./broker-1 --metadata etcd://h1:2379,h2:2379/production --verify",
+    ]
+)
+def snapshot(
+    *,
+    common: Common,
+    data_dir: _Directory,
+    metadata: _Metadata = "embedded",
+    verify: Annotated[
+        bool, option("--verify", help="Compare it with the metadata. Those of a lone broker: it is stopped.")
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Read the newest snapshot of the metadata back from the object store. The leader writes one a minute if they changed.
+
+    Ends with 5 if the snapshot is not what the metadata were.
+    """
+    from pydanube_broker.home.snapshot_check import read_back
+
+    found = run_async(partial(read_back, _settings(config, data_dir, metadata), verify=verify))
+    newest, compared = found.snapshot, found.comparison
+    if common.as_json:
+        print_json(
+            {
+                "cluster": found.cluster,
+                "snapshot": newest.snapshot,
+                "revision": newest.revision,
+                "written_at": format_time(newest.written_ms),
+                "pieces": newest.pieces,
+                "bytes": newest.bytes,
+                "keys": len(newest.keys),
+                "withheld": newest.withheld,
+                "verified": None if compared is None else compared.agrees,
+                "comparison": None if compared is None else asdict(compared),
+            }
+        )
+    else:
+        print(
+            f"Snapshot {newest.snapshot} of {found.cluster}: {len(newest.keys)} keys at revision {newest.revision}, written "
+            f"{format_time(newest.written_ms)}, {newest.pieces} pieces with {human_bytes(newest.bytes)}."
+        )
+        print(f"Secrets are not in it: {', '.join(newest.withheld) or 'there are none'}.")
+        if compared is not None:
+            print(
+                f"{compared.same} keys are the same in the metadata, {compared.changed_since} were changed since, "
+                f"{len(compared.gone)} are only in the snapshot."
+            )
+    if compared is not None and not compared.agrees:
+        wrong = compared.wrong + (compared.gone if compared.exact else [])
+        raise CorruptObject(
+            f"snapshot {newest.snapshot} is not what the metadata were at revision {newest.revision}: {', '.join(wrong[:_SHOWN])}. "
+            "Restart the leader, which begins a new one, and report this",
+            key=newest.snapshot,
+            keys=wrong[:_SHOWN],
         )

@@ -54,6 +54,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
             "recover",
             "go on with an etcd that was restored from an older snapshot",
         ),
+        "snapshot": ("cluster_directory", "snapshot", "read the newest snapshot of the metadata back"),
     },
     "tls": {
         "init": ("certificates", "init", "make an authority and certificates for a broker and its clients")

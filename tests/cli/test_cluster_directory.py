@@ -1,4 +1,4 @@
-"""`danube cluster adopt|release|recover` with what they cannot work with: a sentence with the remedy, and nothing is made."""
+"""`danube cluster adopt|release|recover|snapshot` with what they cannot work with: a sentence with the remedy, and nothing is made."""
 
 from __future__ import annotations
 
@@ -34,3 +34,10 @@ def test_bad_input_is_refused_with_what_to_do(
         danube("cluster", command, str(folder), "--metadata", ETCD, "--json").error["code"]
         == "TIER_NOT_SHARED"
     )
+
+
+def test_a_snapshot_is_read_of_a_directory_that_a_broker_has_used(danube: Danube, tmp_path: Path) -> None:
+    refused = danube("cluster", "snapshot", str(tmp_path), "--verify", "--json")
+    assert (refused.code, refused.error["details"]["field"]) == (2, "data.dir")
+    refused = danube("cluster", "snapshot", str(tmp_path), "--json")
+    assert (refused.code, refused.error["details"]["field"]) == (2, "tier.url")

@@ -80,6 +80,7 @@ _OF_SEVERAL: Final = (
     "owner",
     "fragments",
     "states",
+    "metadata",
 )  # folders of objects that only several brokers need
 
 

@@ -122,7 +122,7 @@ async def relocate_objects(
     say: Say,
     *,
     dry_run: bool,
-    left: tuple[str, ...] = ("owner",),
+    left: tuple[str, ...] = ("owner", "metadata"),
 ) -> dict[str, int]:
     """Copy the objects, and return the size of each that the target has then, or would have, by its key.
 

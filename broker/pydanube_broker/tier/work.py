@@ -82,6 +82,9 @@ class TierWork:
             "owner_newest": self.owner_newest,
             "owner_make": self.owner_make,
             "store_identity": self.store_identity,
+            "object_create": self.object_create,
+            "object_names": self.object_names,
+            "object_delete": self.object_delete,
             "export_begin": self._exports.begin,
             "export_add": self._exports.add,
             "export_finish": self._exports.finish,
@@ -90,6 +93,19 @@ class TierWork:
             **FragmentWork(self._store).calls(),
             **TelemetryWork(self._store).calls(),
         }
+
+    def object_create(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Create an object, or find it with this content: an earlier attempt has made it. Never changes one."""
+        key, data = arguments["key"], bytes(blob)
+        made = self._store.create(key, data) or self._store.read(key, 0, self._store.size(key)) == data
+        return {"made": made}, b""
+
+    def object_names(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        return {"names": [fact.key for fact in self._store.list(arguments["folder"])]}, b""
+
+    def object_delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        self._store.delete(arguments["key"])
+        return {}, b""
 
     def _spooling(
         self, call: Callable[[dict[str, Any], bytes], Answer]

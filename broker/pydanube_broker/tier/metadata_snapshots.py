@@ -1,0 +1,168 @@
+"""The leader's snapshots of the metadata in the object store (`pydanube_storage.metadata.snapshots`).
+
+The leader reads all keys once and then follows their changes by a watch, which makes the first reading consistent. Once a
+minute it writes what has changed. After `_MOST_PIECES` pieces, or another leader's election, a new snapshot begins. The
+newest few are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import anyio
+from pydanube_core.errors import ClusterError, Conflict
+from pydanube_storage.metadata import Event, KeyRange, KeyValue, MetadataStore, Revision
+from pydanube_storage.metadata.snapshots import Head, by_snapshot, encode_piece, folder_of, piece_key
+
+from pydanube_broker.tier.tier import Tier
+from pydanube_broker.topics.topic import now_ms
+
+log = logging.getLogger("pydanube.cluster")
+
+EVERY_S: Final = 60.0
+_LOOK_S: Final = 1.0
+_KEPT: Final = 3
+_MOST_PIECES: Final = 500  # of one snapshot. Reading it back takes a request for each
+_MOST_PENDING: Final = 10_000  # changed keys in memory. More are written before the minute is over
+_EVERYTHING: Final = KeyRange.prefix("/")
+
+
+class MetadataSnapshots:
+    """See the module. Single user: the loop.
+
+    Args:
+        leads: returns whether this broker writes them now.
+    """
+
+    def __init__(
+        self, metadata: MetadataStore, tier: Tier, leads: Callable[[], bool], every_s: float = EVERY_S
+    ) -> None:
+        self._metadata = metadata
+        self._tier = tier
+        self._leads = leads
+        self._every_s = every_s
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pieces = 0
+        self._pending: dict[str, Event] = {}  # by key, of whole revisions
+        self._newest: dict[str, Event] = {}  # of one revision, of which more may come
+        self._pending_revision = self._newest_revision = Revision(0)
+        self._came = 0
+        self._room = asyncio.Event()
+
+    async def run(self) -> None:
+        """Write snapshots while this broker leads, until cancelled. A failure is logged, and a new snapshot begun."""
+        failed = ""
+        while True:
+            if self._leads() and self._tier.missing is None and self._tier.hold.held:
+                try:
+                    await self._snapshot()
+                    failed = ""
+                except* ClusterError as errors:
+                    error = errors.exceptions[0]
+                    if failed != str(error):
+                        log.warning("metadata_snapshot_failed", extra={"error": str(error)})
+                    failed = str(error)
+                    await asyncio.sleep(self._every_s)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _snapshot(self) -> None:
+        """Write one snapshot and what changes, until it is long or this broker no longer leads."""
+        self._reset()
+        cluster = self._tier.cluster
+        present = by_snapshot(await self._names())
+        page = await self._metadata.range(_EVERYTHING)
+        begun = page.revision
+        # After an etcd that was restored from an older snapshot revisions are lower: the newest still sorts last.
+        number = max(int(begun), *(1 + int(each.partition("-")[0]) for each in present), 0)
+        name = f"{number:020d}-{secrets.token_hex(4)}"
+        async with (
+            self._metadata.watch(_EVERYTHING, from_revision=Revision(begun + 1)) as watch,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(self._follow, watch)
+            while True:
+                last = page.revision
+                await self._write(name, page.items, last, whole=not page.more and last == begun)
+                if not page.more:
+                    break
+                page = await self._metadata.range(_EVERYTHING, after=page.items[-1].key)
+            is_whole, due_s = last == begun, self._monotonic()
+            while self._leads() and self._pieces < _MOST_PIECES:
+                came = self._came
+                await asyncio.sleep(_LOOK_S)
+                if came == self._came:
+                    self._close_revision()  # no more of it comes
+                if is_whole and present:
+                    await self._delete_older(present)
+                    present = {}
+                due = not is_whole or self._monotonic() >= due_s or len(self._pending) >= _MOST_PENDING
+                if not due or not self._pending:
+                    continue
+                due_s = self._monotonic() + self._every_s
+                changes, revision = list(self._pending.values()), self._pending_revision
+                self._pending = {}
+                self._room.set()
+                is_whole = is_whole or revision >= last
+                await self._write(name, changes, revision, whole=is_whole)
+            group.cancel_scope.cancel()
+        log.info("metadata_snapshot_ends", extra={"cluster": cluster, "pieces": self._pieces})
+
+    @staticmethod
+    def _monotonic() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _follow(self, watch: AsyncIterator[Event]) -> None:
+        async for event in watch:
+            while len(self._pending) >= 2 * _MOST_PENDING:
+                self._room.clear()
+                await self._room.wait()
+            if event.revision > self._newest_revision:
+                self._close_revision()
+                self._newest_revision = event.revision
+            self._newest[event.key] = event
+            self._came += 1
+
+    def _close_revision(self) -> None:
+        """Count the newest revision as whole. A transaction's events share it, and a snapshot has all or none of them."""
+        self._pending |= self._newest
+        self._pending_revision = self._newest_revision
+        self._newest = {}
+
+    async def _write(
+        self, name: str, changes: Sequence[KeyValue | Event], revision: Revision, *, whole: bool
+    ) -> None:
+        """Write the next piece. Raises `Conflict`: another writer has it. Also the errors of the store."""
+        head = Head(
+            cluster=self._tier.cluster,
+            snapshot=name,
+            piece=self._pieces,
+            revision=revision,
+            whole=whole,
+            written_ms=now_ms(),
+        )
+        data = await asyncio.to_thread(encode_piece, head, changes)
+        key = piece_key(head.cluster, name, head.piece)
+        self._tier.hold.check()
+        said, _ = await self._tier.child.call("object_create", {"key": key}, data)
+        if not said["made"]:
+            raise Conflict(f"{key} exists with another content: a new snapshot is begun")
+        self._pieces += 1
+
+    async def _names(self) -> Sequence[str]:
+        said, _ = await self._tier.child.call("object_names", {"folder": folder_of(self._tier.cluster)})
+        return [str(each) for each in said["names"]]
+
+    async def _delete_older(self, present: dict[str, list[str]]) -> None:
+        """Delete all but the newest of the earlier snapshots. The present one is whole."""
+        for name in sorted(present)[: 1 - _KEPT]:
+            for key in reversed(present[name]):  # what is left after a crash lacks its end, and not its begin
+                self._tier.hold.check()
+                with suppress(ClusterError):
+                    await self._tier.child.call("object_delete", {"key": key})
