@@ -25,7 +25,7 @@ from pydanube_broker.topics.topic import now_ms
 log = logging.getLogger("pydanube.cluster")
 
 EVERY_S: Final = 60.0
-_LOOK_S: Final = 1.0
+LOOK_S: Final = 1.0
 _KEPT: Final = 3
 _MOST_PIECES: Final = 500  # of one snapshot. Reading it back takes a request for each
 _MOST_PENDING: Final = 10_000  # changed keys in memory. More are written before the minute is over
@@ -70,7 +70,7 @@ class MetadataSnapshots:
                         log.warning("metadata_snapshot_failed", extra={"error": str(error)})
                     failed = str(error)
                     await asyncio.sleep(self._every_s)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     async def _snapshot(self) -> None:
         """Write one snapshot and what changes, until it is long or this broker no longer leads."""
@@ -96,7 +96,7 @@ class MetadataSnapshots:
             is_whole, due_s = last == begun, self._monotonic()
             while self._leads() and self._pieces < _MOST_PIECES:
                 came = self._came
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(LOOK_S)
                 if came == self._came:
                     self._close_revision()  # no more of it comes
                 if is_whole and present:

@@ -77,7 +77,7 @@ async def check(metadata: EmbeddedStore, found: Snapshot) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_snapshots, "_LOOK_S", 0.02)
+    monkeypatch.setattr(metadata_snapshots, "LOOK_S", 0.02)
 
 
 async def fill(metadata: EmbeddedStore, count: int, first: int = 0) -> None:
