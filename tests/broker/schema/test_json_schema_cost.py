@@ -125,6 +125,37 @@ PAIRS: dict[str, tuple[Any, Any]] = {
         {"patternProperties": {"^(a|a)*$|^(a*)*b$": {"type": "integer"}}},
     ),
     "many_parts": ({"allOf": [{"type": "object"}] * 8000}, {"allOf": [{"minProperties": 1}] * 4000}),
+    "conditions": tuple(
+        {
+            "allOf": [
+                {"if": {"properties": {"k": {"const": n}}}, "then": {"required": [f"r{n}"]}}
+                for n in range(size)
+            ]
+        }
+        for size in (30, 31)
+    ),
+    "unions": tuple(
+        {
+            "oneOf": [
+                {
+                    "type": "object",
+                    "properties": {"k": {"const": n}, f"f{n}": {"type": "string"}},
+                    "required": ["k"],
+                }
+                for n in range(size)
+            ]
+        }
+        for size in (60, 61)
+    ),
+    "expressions": (
+        {"allOf": [{"pattern": f"a{n}.*b{n}.*c"} for n in range(200)]},
+        {"allOf": [{"pattern": f"^b{n}.*c"} for n in range(200)]},
+    ),
+    "unique_values": tuple(
+        {"type": "array", "uniqueItems": True, "items": {"enum": [*range(3000)]}, "minItems": least}
+        for least in (2000, 2001)
+    ),
+    "values": ({"enum": [*range(20_000)]}, {"enum": [*range(1, 20_001)]}),
     "huge_number": ({"multipleOf": 10**400}, {"multipleOf": 10**399}),
     "huge_number_and_fraction": ({"multipleOf": 10**400}, {"multipleOf": 0.5}),
     "huge_bounds": ({"minimum": 10**400, "type": "integer"}, {"minimum": 1.5, "multipleOf": 3}),

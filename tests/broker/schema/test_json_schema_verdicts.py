@@ -380,7 +380,7 @@ def named_pairs(draw: st.DrawFn) -> tuple[Json, Json]:
 
 
 @given(pair=named_pairs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_what_the_old_schema_speaks_of_is_read_by_one_with_more_properties(pair: tuple[Json, Json]) -> None:
     old, new = pair
     only_known = of_known_names(old)
@@ -396,7 +396,7 @@ def test_what_the_old_schema_speaks_of_is_read_by_one_with_more_properties(pair:
 
 
 @given(pair=pairs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_compatible_is_true_of_every_document_whatever_the_dialect(pair: tuple[Json, Json]) -> None:
     held(*pair)
 

@@ -37,7 +37,7 @@ _YEARS: Final = (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 
 # Dialects in which `$ref` hides its siblings ("JSON Reference"). From 2019-09 on siblings apply too.
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 # `cost.admit` refuses expressions that need backtracking. This limit is for schemas registered before that check.
-_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=2_000)
+PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=2_000)
 MAX_REFERENCES: Final = 32  # maximum consecutive references without a step down in the instance
 
 
@@ -92,7 +92,7 @@ def parse_json_schema(value: Any) -> tuple[Document, jsonschema_rs.Validator]:
     if not isinstance(value, (dict, bool)):
         raise _bad("", "a JSON Schema is an object, or true or false", value)
     try:
-        validator = jsonschema_rs.validator_for(value, retriever=_no_network, pattern_options=_PATTERNS)
+        validator = jsonschema_rs.validator_for(value, retriever=_no_network, pattern_options=PATTERNS)
     except jsonschema_rs.ValidationError as error:
         first = str(error).split("\n", 1)[0]
         raise _bad(pointer("", *error.instance_path), first, None) from None

@@ -6,53 +6,91 @@ name, so adding a property, the most common change, would always be refused. A s
 of anything. For a union, only the matching branch counts. A name that was removed and reused with another type is
 found when all versions are compared (`transitive`).
 
-Containment of JSON Schemas cannot be decided cheaply in general. So this module proves it keyword by keyword, and
-without a proof reports "incompatible". An incompatible pair is never reported as compatible. The sections are those of
-JSON Schema Validation 2020-12 (6.1 any type, 6.2 numbers, 6.3 strings, 6.4 arrays, 6.5 objects) and Core (10.2
-subschemas in place, 10.3 subschemas below). Older dialects follow the same rules for their keywords.
+jsonschema-rs decides whether a schema contains another, exactly or with "unknown". The rules here do what it cannot:
+they name the keyword and the place of a difference, ignore names that the writer never uses, and follow recursive
+schemas. Each rule splits the question into smaller ones, down to single keywords. Without a proof the result is
+"incompatible". An incompatible pair is never reported as compatible.
 
-The writer's side is split into alternatives by kind of value (`alternatives`). For each, every keyword of the reader
-must follow from the alternative. Finite sets (`enum`, `const`, null, booleans) are checked value by value. Recursive
-schemas: a pair that recurs deeper in the instance counts as proved, because instances are finite. A pair that recurs in
-place proves nothing.
+The writer's side is split into alternatives (`anyOf`, `oneOf`, lists of types), each a list of plain schemas that all
+hold. Recursive schemas: a pair that recurs deeper in the instance counts as proved, because instances are finite. A
+pair that recurs in place proves nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
-from pydanube_broker.schema.differences import Difference, Direction, Findings
-from pydanube_broker.schema.json_schema.alternatives import (
-    KINDS,
-    Alternative,
-    Judge,
-    alternatives,
-    finite_values,
-    kind_of,
-    kinds_of,
-    listed,
-    required_of,
-    same,
-    shown,
-)
-from pydanube_broker.schema.json_schema.bounds import (
-    highest_count,
-    is_multiple,
-    lower_bound,
-    lowest_count,
-    upper_bound,
-)
+import jsonschema_rs
+from jsonschema_rs.canonical import Containment, Satisfiability
+
+from pydanube_broker.schema.differences import MAX_DIFFERENCES, Difference, Direction, Findings
+from pydanube_broker.schema.json_schema.cost import matches
 from pydanube_broker.schema.json_schema.dialects import changed_meanings
-from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, Document, pointer
-from pydanube_broker.schema.json_schema.likeness import Budget, Likeness, TooComplex, bare
-from pydanube_broker.schema.json_schema.object_rules import ObjectRules, forbids, of_property
-from pydanube_broker.schema.json_schema.references import Schema
+from pydanube_broker.schema.json_schema.document import MAX_REFERENCES, PATTERNS, Document, pointer
+from pydanube_broker.schema.json_schema.references import Schema, inner_schemas
 from pydanube_broker.schema.json_text import value_key
 
-STEP_COST: Final = 50
-Parts = Sequence[Schema]
+MAX_ALTERNATIVES: Final = 64
+MAX_WORK: Final = 500_000  # steps of a few microseconds, in a thread
+# In a schema that the library compares. Its time is exponential in the first and quadratic in the second
+MAX_BRANCHES: Final = 8
+MAX_VALUES: Final = 200
+_STEP: Final = 30  # for a call of the library, which takes about as many microseconds
+_PATTERN_STEP: Final = 300
+_COPY_STEP: Final = 10
+_REMARKS: Final = frozenset(
+    {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+)
+_IGNORED: Final = _REMARKS | {"$defs", "definitions", "$schema", "$id", "id", "$anchor"}
+_IN_PLACE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_OBJECTS: Final = ("properties", "patternProperties", "additionalProperties")
+_ARRAYS: Final = ("prefixItems", "items", "additionalItems")
+# Keywords that limit properties outside `properties`, and are not analysed on the writer's side
+_LIMITS_OTHERS: Final = frozenset(
+    {"if", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "unevaluatedProperties"}
+)
+_BESIDE: Final = {"if": ("then", "else"), "contains": ("minContains", "maxContains")}
+_PER_NAME: Final = ("dependentRequired", "dependentSchemas", "dependencies")
+_ONE: Final = frozenset(
+    {"not", "if", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
+)
+_HARD: Final = _ONE | _IN_PLACE | {"patternProperties", "pattern", "uniqueItems", *_PER_NAME}
+_NESTING: Final = (
+    _ONE
+    | _IN_PLACE
+    | {*_OBJECTS, *_ARRAYS, *_PER_NAME, "then", "else", "minContains", "maxContains", "contentSchema"}
+)
+_DECOMPOSED: Final = {*_IGNORED, *_IN_PLACE, *_OBJECTS, *_ARRAYS, *_PER_NAME, "required"}
+_RULES: Final = {
+    "type": "type_narrowed",
+    "enum": "values_narrowed",
+    "const": "values_narrowed",
+    "multipleOf": "step_narrowed",
+    "uniqueItems": "items_must_be_unique",
+    "not": "may_be_excluded",
+    "if": "condition_not_proved",
+    "propertyNames": "property_names_narrowed",
+    "unevaluatedItems": "not_comparable",
+    "unevaluatedProperties": "not_comparable",
+}
+
+
+class TooComplex(Exception):
+    """The comparison would take too long."""
+
+
+class Alternative:
+    """Values for which all of `parts` hold. `parts` are objects of the document, so their identity is stable."""
+
+    def __init__(self, parts: tuple[Mapping[str, Any], ...]) -> None:
+        self.parts = parts
+        self.identity = frozenset(map(id, parts))
+        self.named = dict.fromkeys(name for part in parts for name in part.get("properties", ()))
+        self.required = {name for part in parts for name in part.get("required", ())}
 
 
 def compare_strictly(old: Document, new: Document, direction: Direction) -> list[Difference]:
@@ -60,7 +98,7 @@ def compare_strictly(old: Document, new: Document, direction: Direction) -> list
     writer, reader = (old, new) if direction is Direction.BACKWARD else (new, old)
     findings = Findings(direction)
     for path, value in changed_meanings(old, new):
-        findings.add(path, "dialect_changed", writer=shown(value), reader=shown(value))
+        findings.add(path, "dialect_changed", writer=value, reader=value)
     try:
         if findings.ok:
             _compare(writer, reader, findings)
@@ -70,55 +108,225 @@ def compare_strictly(old: Document, new: Document, direction: Direction) -> list
 
 
 def _compare(writer: Document, reader: Document, findings: Findings) -> None:
-    prover = _Prover(writer, reader)
     if writer.is_plain and reader.is_plain:
-        prover.contained((writer.root,), reader.root, "", findings)
-    elif not prover.said_again():
+        _Comparison(writer, reader).contained((writer.root,), reader.root, "", findings)
+    elif not _form(_bare(reader.root)).contains(_form(_bare(writer.root))):
         findings.add("", "not_comparable", writer="dynamic references", reader="dynamic references")
 
 
-class _Prover:
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A schema without annotations, and the library's form of it, None if it has none."""
+
+    text: bytes
+    canonical: jsonschema_rs.CanonicalSchema | None
+
+    def contains(self, writer: _Form) -> bool:
+        """Return whether every value of the writer is proved to be one of this schema."""
+        if self.text == writer.text:
+            return True
+        if self.canonical is None or writer.canonical is None:
+            return False
+        try:
+            return self.canonical.covers(writer.canonical) is Containment.YES
+        except ValueError:  # no common form
+            return False
+
+    def may_share_a_value(self, other: _Form) -> bool:
+        if self.canonical is None or other.canonical is None:
+            return True
+        try:
+            shared = self.canonical.intersect(other.canonical)
+        except ValueError:  # no common form
+            return True
+        return shared.satisfiability() is not Satisfiability.NO
+
+
+def _form(schema: Any) -> _Form:
+    canonical = None
+    # The library has no form of a schema with numbers or expressions beyond its own
+    with suppress(ValueError, TypeError, OverflowError, jsonschema_rs.ReferencingError):
+        if not _is_hard(schema):
+            canonical = jsonschema_rs.canonicalize(
+                schema, pattern_options=PATTERNS, offline=True, validate_formats=True
+            )
+    return _Form(value_key(schema), canonical)
+
+
+def _is_hard(schema: Any) -> bool:
+    """Return whether the library may need long."""
+    branches = (
+        -len(schema.get("allOf", ())) if isinstance(schema, Mapping) else 0
+    )  # the parts of a conjunction
+    work = [schema]
+    while work:
+        found = work.pop()
+        if not isinstance(found, Mapping):
+            continue
+        for word in _HARD & found.keys():
+            branches += len(found[word]) if isinstance(found[word], (list, dict)) and word not in _ONE else 1
+        if len(found.get("enum", ())) > MAX_VALUES:
+            return True
+        if branches > MAX_BRANCHES or ("uniqueItems" in found and not found.keys().isdisjoint(_ARRAYS)):
+            return True
+        work += [inner for _, inner in inner_schemas(found)]
+    return False
+
+
+def _bare(schema: Any) -> Any:
+    """Return a document without annotations."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {word: value for word, value in schema.items() if word not in _REMARKS}
+    for keys, inner in inner_schemas(schema):
+        _replaced(made, schema, keys, _bare(inner))
+    return made
+
+
+def _replaced(made: dict[str, Any], schema: Mapping[str, Any], keys: Sequence[Any], inner: Any) -> None:
+    """Put a schema within a copy of another, and leave the original's lists and objects as they are."""
+    if len(keys) == 1:
+        made[keys[0]] = inner
+        return
+    if made[keys[0]] is schema[keys[0]]:
+        made[keys[0]] = schema[keys[0]].copy()
+    made[keys[0]][keys[1]] = inner
+
+
+class _Side:
+    """One document, and copies of its schemas for the library."""
+
+    def __init__(self, document: Document, dialect: str) -> None:
+        self.document = document
+        self._dialect = dialect
+        # With the schemas, because their identities are the key
+        self._forms: dict[tuple[Any, ...], tuple[Sequence[Schema], _Form]] = {}
+        self._left = MAX_WORK
+
+    def spend(self, steps: int) -> None:
+        """Count work. Raises `TooComplex` when too much is done."""
+        self._left -= steps
+        if self._left < 0:
+            raise TooComplex
+
+    def form(self, schemas: Iterable[Schema], words: Sequence[str] = ()) -> _Form:
+        """Return the form of a conjunction.
+
+        Args:
+            words: the keywords that count. If empty, those without subschemas, and the values of properties that may
+                tell objects apart. So the form admits more values.
+        """
+        parts = list(schemas)
+        self.spend(len(parts))
+        key = (tuple(sorted(map(id, parts))), *words)
+        if key not in self._forms:
+            self._forms[key] = parts, _form(self._copy(parts, words))
+        return self._forms[key][1]
+
+    def flat(self, schema: Schema) -> _Form:
+        """Return a form that admits at least the schema's values, also if a reference or `allOf` limits them."""
+        found: dict[int, Schema] = {}
+        work = [schema]
+        while work and len(found) < MAX_REFERENCES:
+            each = work.pop()
+            if id(each) in found:
+                continue
+            found[id(each)] = each
+            if isinstance(each, Mapping):
+                target = (
+                    self.document.target(each["$ref"], each) if isinstance(each.get("$ref"), str) else None
+                )
+                if self.document.ref_hides_siblings and "$ref" in each:
+                    del found[id(each)]
+                else:
+                    work += each.get("allOf", ())
+                if target is not None:
+                    work.append(target)
+        return self.form(found.values())
+
+    def _copy(self, parts: Sequence[Schema], words: Sequence[str]) -> dict[str, Any]:
+        """Copy schemas and what they refer to. Equal schemas have equal copies, wherever their definitions are."""
+        numbers: dict[int, int] = {}
+        waiting: list[Schema] = []
+
+        def copied(schema: Any, dropped: Set[str] = _IGNORED) -> Any:
+            self.spend(_COPY_STEP)
+            if not isinstance(schema, Mapping):
+                return schema
+            made = {word: value for word, value in schema.items() if word not in dropped}
+            reference = made.get("$ref")
+            if isinstance(reference, str):
+                target = self.document.target(reference, schema)
+                if self.document.ref_hides_siblings:
+                    made = {"$ref": reference}
+                if target is not None:
+                    if id(target) not in numbers:
+                        numbers[id(target)] = len(numbers)
+                        waiting.append(target)
+                    made["$ref"] = f"#/definitions/{numbers[id(target)]}"
+            for keys, inner in inner_schemas(schema):
+                if keys[0] in made:
+                    _replaced(made, schema, keys, copied(inner))
+            return made
+
+        made = [
+            part
+            if not isinstance(part, Mapping)
+            else copied(part, _IGNORED | (part.keys() - words))
+            if words
+            else self._flat(part)
+            for part in parts
+        ]
+        whole: dict[str, Any] = {"allOf": made, "definitions": {}} if made else {"definitions": {}}
+        while waiting:
+            target = waiting.pop()
+            whole["definitions"][str(numbers[id(target)])] = copied(target)
+        if self._dialect:
+            whole["$schema"] = self._dialect
+        return whole
+
+    def _flat(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        made = {word: value for word, value in part.items() if word not in _IGNORED | _NESTING}
+        if len(made.get("enum", ())) > MAX_VALUES:
+            made["type"] = sorted({_type_of(value) for value in made.pop("enum")})
+        named = part.get("properties", {})
+        self.spend(1 + len(named) // 10)
+        made["properties"] = {
+            name: {word: inner[word] for word in ("type", "enum", "const") if word in inner}
+            if isinstance(inner, Mapping) and not (self.document.ref_hides_siblings and "$ref" in inner)
+            else {"not": {}}
+            if inner is False
+            else {}
+            for name, inner in named.items()
+        }
+        if part.get("additionalProperties") is False and not part.get("patternProperties"):
+            made["additionalProperties"] = False
+        return made
+
+
+class _Comparison:
     def __init__(self, writer: Document, reader: Document) -> None:
-        self._writer = writer
-        self.reader = reader
-        self._budget = Budget()
-        self._writer_judge = Judge(writer, self._budget)
-        self.reader_judge = Judge(reader, self._budget)
-        self._likeness = Likeness(writer, reader, self._budget)
+        dialect = max((writer, reader), key=lambda each: each.year).dialect
+        self._writer = _Side(writer, dialect)
+        self._reader = _Side(reader, dialect)
+        self._types: dict[str, Mapping[str, Any]] = {}
         # Pair in the current proof → level in the instance
-        self._open: dict[tuple[frozenset[int], str, int], int] = {}
+        self._open: dict[tuple[frozenset[int], int], int] = {}
         self._level = 0
-        self._objects = ObjectRules(self)
+        self._object, self._array = (
+            _form({"type": kind, **({"$schema": dialect} if dialect else {})}) for kind in ("object", "array")
+        )
 
-    # -- entry: any schemas ------------------------------------------------------------------------------------
+    # -- any schemas -------------------------------------------------------------------------------------------
 
-    def contained(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
+    def contained(self, parts: Sequence[Schema], reader: Schema, path: str, findings: Findings) -> None:
         """Add the reasons why values for which all of `parts` hold may be invalid for `reader`."""
-        if reader is True or (not reader and reader is not False):
+        if reader is True or reader == {}:
             return
-        for alternative in alternatives(self._writer, parts, self._budget):
-            if self._is_said(alternative, reader):
-                continue
-            kinds = frozenset(KINDS).intersection(*(kinds_of(part) for part in alternative.parts))
-            values = self._finite(alternative)
-            if values is not None:
-                values = [value for value in values if kind_of(value) in kinds]
-                self._each_value(values, alternative, reader, path, findings)
-                continue
-            for kind in KINDS:
-                if kind in kinds:
-                    self.proved(alternative, kind, reader, path, findings)
+        for alternative in self._alternatives(parts):
+            self._proved(alternative, reader, path, findings)
 
-    def _is_said(self, alternative: Alternative, reader: Schema) -> bool:
-        """Return whether a part of the writer's schema equals the reader's schema."""
-        self._budget.spend(4 * len(alternative.parts))
-        return any(self._likeness.schemas(part, reader) for part in alternative.parts)
-
-    def said_again(self) -> bool:
-        """Return whether the documents are equal apart from annotations, definitions and anchors included."""
-        return value_key(bare(self._writer.root)) == value_key(bare(self.reader.root))
-
-    def below(self, parts: Parts, reader: Schema, path: str, findings: Findings) -> None:
+    def _below(self, parts: Sequence[Schema], reader: Schema, path: str, findings: Findings) -> None:
         """Call `contained` one level deeper in the instance."""
         self._level += 1
         try:
@@ -126,302 +334,260 @@ class _Prover:
         finally:
             self._level -= 1
 
-    def _finite(self, alternative: Alternative) -> list[Any] | None:
-        found = [
-            values for part in alternative.parts if (values := finite_values(self._writer, part)) is not None
+    def _alternatives(self, schemas: Sequence[Schema]) -> list[Alternative]:
+        """Return the alternatives of a conjunction, none if no value can be valid. Raises `TooComplex`."""
+        document = self._writer.document
+        done: list[Alternative] = []
+        # remaining schemas, collected schemas, remaining choices, references followed
+        work: list[tuple[list[Schema], dict[int, Mapping[str, Any]], list[Sequence[Schema]], int]] = [
+            (list(schemas), {}, [], 0)
         ]
-        return min(found, key=len) if found else None
+        while work:
+            todo, taken, choices, followed = work.pop()
+            possible = True
+            while todo and possible:
+                schema = todo.pop()
+                self._writer.spend(1)
+                if isinstance(schema, bool):
+                    possible = schema
+                    continue
+                if id(schema) in taken:
+                    continue
+                reference = schema.get("$ref")
+                if isinstance(reference, str):
+                    followed += 1
+                    target = document.target(reference, schema)
+                    if target is None or followed > MAX_REFERENCES:  # an unseen schema may use any name
+                        raise TooComplex
+                    todo.append(target)
+                    if document.ref_hides_siblings or schema.keys() <= _IGNORED | {"$ref"}:
+                        continue
+                taken[id(schema)] = schema
+                todo += schema.get("allOf", ())
+                choices += [schema[word] for word in ("anyOf", "oneOf") if word in schema]
+                if isinstance(schema.get("type"), list):
+                    choices.append([self._types.setdefault(name, {"type": name}) for name in schema["type"]])
+            if possible and choices:
+                *others, branches = choices
+                self._writer.spend(len(branches) * (1 + len(taken)))
+                work += [([branch], dict(taken), list(others), followed) for branch in branches]
+            elif possible:
+                done.append(Alternative(tuple(taken.values())))
+            if len(work) + len(done) > MAX_ALTERNATIVES:
+                raise TooComplex
+        return done
 
-    def _each_value(
-        self, values: Iterable[Any], alternative: Alternative, reader: Schema, path: str, findings: Findings
-    ) -> None:
-        possible = [
-            value
-            for value in values
-            if all(self._writer_judge.accepts(part, value) is not False for part in alternative.parts)
-        ]
-        refused = [value for value in possible if self.reader_judge.accepts(reader, value) is not True]
-        if refused:
-            findings.add(path, "values_not_accepted", writer=refused, reader=shown(reader))
+    # -- one alternative ---------------------------------------------------------------------------------------
 
-    # -- one alternative of one kind ---------------------------------------------------------------------------
-
-    def proved(
-        self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
-    ) -> None:
-        self._budget.spend(STEP_COST + len(alternative.parts))
-        if reader is True:
+    def _proved(self, alternative: Alternative, reader: Schema, path: str, findings: Findings) -> None:
+        self._reader.spend(_STEP)
+        if len(findings.found) >= MAX_DIFFERENCES:
             return
+        given = self._writer.form(alternative.parts)
         if reader is False:
-            findings.add(path, "nothing_accepted", writer=_described(alternative), reader=False)
+            if given.may_share_a_value(given):
+                findings.add(path, "nothing_accepted", writer=_described(alternative), reader=False)
             return
-        if self._is_said(alternative, reader):
+        # For a union, its branches are compared first: they are smaller
+        if reader is True or (
+            not reader.keys() - _IGNORED <= _IN_PLACE and self._is_covered(alternative, reader)
+        ):
             return
-        if kind in ("null", "boolean") and (kind in kinds_of(reader) or "$ref" in reader):
-            values: list[Any] = [None] if kind == "null" else [True, False]
-            self._each_value(values, alternative, reader, path, findings)
-            return
-        key = (alternative.identity, kind, id(reader))
+        key = (alternative.identity, id(reader))
         begun = self._open.get(key)
         if begun is not None:
             if begun == self._level:
-                findings.add(path, "not_comparable", writer=None, reader=shown(reader))
+                findings.add(path, "not_comparable", writer=None, reader=dict(reader))
             return
         self._open[key] = self._level
         try:
-            self._keywords(alternative, kind, reader, path, findings)
+            self._by_keyword(alternative, reader, path, findings)
         finally:
             del self._open[key]
 
-    def _holds(
-        self, alternative: Alternative, kind: str, reader: Schema, path: str, findings: Findings
-    ) -> bool:
-        """Return whether `proved` finds no reasons, and drop the reasons."""
+    def _is_covered(self, alternative: Alternative, reader: Mapping[str, Any]) -> bool:
+        """Return whether the library proves the whole question, or a part of the writer's schema equals the reader's."""
+        wanted, given = self._whole(reader), self._writer.form(alternative.parts)
+        self._writer.spend(_STEP * len(alternative.parts))
+        return wanted.contains(given) or any(
+            wanted.contains(self._writer.form((part,), tuple(part)))
+            for part in alternative.parts
+            if given.canonical is None or not _IN_PLACE.isdisjoint(part)
+        )
+
+    def _holds(self, alternative: Alternative, reader: Schema, path: str, findings: Findings) -> bool:
+        """Return whether `_proved` finds no reasons, and drop the reasons."""
         trial = findings.trial()
-        self.proved(alternative, kind, reader, path, trial)
+        self._proved(alternative, reader, path, trial)
         return trial.ok
 
-    def _keywords(
-        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
+    def _said(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
+        """Return whether the alternative, or one part of it, ensures these keywords."""
+        if words[0] == "enum" and len(reader["enum"]) > MAX_VALUES:
+            wanted = set(map(value_key, reader["enum"]))
+            return any(
+                wanted.issuperset(map(value_key, part.get("enum", [None])))
+                for part in alternative.parts
+                if "enum" in part
+            )
+        self._writer.spend((1 + len(alternative.parts)) * (_PATTERN_STEP if words[0] == "pattern" else _STEP))
+        form = self._reader.form((reader,), words)
+        return form.contains(self._writer.form(alternative.parts)) or any(
+            form.contains(self._writer.form((part,), words)) for part in alternative.parts if words[0] in part
+        )
+
+    def _by_keyword(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
         reference = reader.get("$ref")
         if isinstance(reference, str):
-            target = self.reader.target(reference, reader)
+            target = self._reader.document.target(reference, reader)
             if target is None:
                 findings.add(pointer(path, "$ref"), "not_comparable", writer=None, reader=reference)
             else:
-                self.proved(alternative, kind, target, path, findings)
-            if self.reader.ref_hides_siblings:
+                self._proved(alternative, target, path, findings)
+            if self._reader.document.ref_hides_siblings:
                 return
-        if kind not in kinds_of(reader):
-            findings.add(
-                pointer(path, "type"), "type_narrowed", writer=_types(alternative), reader=reader["type"]
-            )
-            return
-        wanted = finite_values(self.reader, reader)
-        if wanted is not None:
-            word = "enum" if "enum" in reader else "const"
-            findings.add(pointer(path, word), "values_narrowed", writer=_types(alternative), reader=wanted)
-            return
-        self._in_place(alternative, kind, reader, path, findings)
-        match kind:
-            case "integer" | "fraction":
-                self._numbers(alternative, kind, reader, path, findings)
-            case "string":
-                self._strings(alternative, reader, path, findings)
-            case "array":
-                self._arrays(alternative, reader, path, findings)
-            case "object":
-                self._objects.check(alternative, reader, path, findings)
-
-    def said_alike(self, alternative: Alternative, reader: Mapping[str, Any], *words: str) -> bool:
-        """Return whether a part of the writer's schema has the same values for these keywords."""
-        self._budget.spend(4 * len(alternative.parts))
-        return any(
-            all(self._writer.get(part, word) is not None for word in words if word in reader)
-            and self._likeness.keywords(part, reader, words)
-            for part in alternative.parts
-        )
-
-    # -- subschemas in place (Core 10.2) -----------------------------------------------------------------------
-
-    def _in_place(
-        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        for index, schema in enumerate(listed(reader, "allOf")):
-            self.proved(alternative, kind, schema, pointer(path, "allOf", index), findings)
-        if "anyOf" in reader and not self.said_alike(alternative, reader, "anyOf"):
-            self._any_of(alternative, kind, reader["anyOf"], pointer(path, "anyOf"), findings)
-        if "oneOf" in reader and not self.said_alike(alternative, reader, "oneOf"):
-            self._one_of(alternative, kind, reader["oneOf"], pointer(path, "oneOf"), findings)
-        if "not" in reader and not (
-            self.said_alike(alternative, reader, "not") or self._disjoint(alternative, kind, reader["not"], 0)
-        ):
-            findings.add(
-                pointer(path, "not"), "may_be_excluded", writer=_described(alternative), reader=reader["not"]
-            )
-        if self.reader.get(reader, "if") is not None and not self.said_alike(
-            alternative, reader, "if", "then", "else"
-        ):
-            for word in ("then", "else"):
-                if not self._holds(alternative, kind, reader.get(word, True), pointer(path, word), findings):
-                    findings.add(
-                        pointer(path, word),
-                        "condition_not_proved",
-                        writer=None,
-                        reader=shown(reader.get(word)),
-                    )
-        for word in ("unevaluatedItems", "unevaluatedProperties"):  # they depend on the schema as a whole
-            if reader.get(word, True) is not True:
-                findings.add(pointer(path, word), "not_comparable", writer=None, reader=shown(reader[word]))
-
-    def _any_of(
-        self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
-    ) -> None:
-        for index, branch in enumerate(branches):
-            if self._holds(alternative, kind, branch, pointer(path, index), findings):
-                return
-        findings.add(path, "no_branch_covers", writer=_described(alternative), reader=shown(branches))
-
-    def _one_of(
-        self, alternative: Alternative, kind: str, branches: Sequence[Schema], path: str, findings: Findings
-    ) -> None:
-        """Check that one branch covers the alternative and every other branch excludes it."""
-        covered = False
-        for index, branch in enumerate(branches):
-            if not self._holds(alternative, kind, branch, pointer(path, index), findings):
-                continue
-            covered = True
-            others = [other for at, other in enumerate(branches) if at != index]
-            if all(self._disjoint(alternative, kind, other, 0) for other in others):
-                return
-        rule = "branches_overlap" if covered else "no_branch_covers"
-        findings.add(path, rule, writer=_described(alternative), reader=shown(branches))
-
-    def _disjoint(self, alternative: Alternative, kind: str, schema: Schema, followed: int) -> bool:
-        """Return whether no value of the alternative can be valid for a schema of the reader. False if not proved."""
-        self._budget.spend(10)
-        if isinstance(schema, bool):
-            return not schema
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            target = self.reader.target(reference, schema) if followed < MAX_REFERENCES else None
-            if target is not None and self._disjoint(alternative, kind, target, followed + 1):
-                return True
-            if self.reader.ref_hides_siblings:
-                return False
-        if kind not in kinds_of(schema):
-            return True
-        wanted = finite_values(self.reader, schema)
-        if wanted is not None and all(kind_of(value) != kind for value in wanted):
-            return True
-        if any(self._disjoint(alternative, kind, part, followed + 1) for part in listed(schema, "allOf")):
-            return True
+        for index, schema in enumerate(reader.get("allOf", ())):
+            self._proved(alternative, schema, pointer(path, "allOf", index), findings)
         for word in ("anyOf", "oneOf"):
-            branches = listed(schema, word)
-            if branches and all(self._disjoint(alternative, kind, each, followed + 1) for each in branches):
-                return True
-        return kind == "object" and self._told_apart(alternative, schema)
-
-    def _told_apart(self, alternative: Alternative, schema: Mapping[str, Any]) -> bool:
-        """Return whether a property separates the two: its values differ (a discriminator), or only one may have it."""
-        demanded = set(listed(schema, "required"))
-        if any(forbids(alternative, name) for name in demanded):
-            return True
-        properties = schema.get("properties", {})
-        for name in required_of(alternative):
-            wanted = finite_values(self.reader, properties.get(name, True))
-            if properties.get(name, True) is False:
-                return True
-            if wanted is None:
+            if word not in reader:
                 continue
-            for part in of_property(alternative, name):
-                possible = finite_values(self._writer, part)
-                if possible is not None and not any(same(one, other) for one in possible for other in wanted):
-                    return True
-        return False
-
-    # -- numbers (6.2) and strings (6.3) -----------------------------------------------------------------------
-
-    def _numbers(
-        self, alternative: Alternative, kind: str, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        for find, words in (
-            (lower_bound, ("minimum", "exclusiveMinimum")),
-            (upper_bound, ("maximum", "exclusiveMaximum")),
-        ):
-            wanted = find((reader,))
-            if wanted is None:
+            at = pointer(path, word)
+            rule = self._of_branches(alternative, reader[word], at, findings, exclusive=word == "oneOf")
+            if rule and not self._said(alternative, reader, word):
+                findings.add(at, rule, writer=_described(alternative), reader=reader[word])
+        for word in reader:
+            beside = _BESIDE.get(word, ())
+            if word in _DECOMPOSED or (word == "if" and reader.keys().isdisjoint(beside)):
                 continue
-            given = find(alternative.parts)
-            if given is None or not given.implies(wanted):
-                word = next(word for word in reversed(words) if word in reader)
-                findings.add(
-                    pointer(path, word),
-                    "bound_narrowed",
-                    writer=None if given is None else given.value,
-                    reader=reader[word],
+            if not self._said(alternative, reader, word, *beside):
+                rule = _RULES.get(word) or (
+                    "bound_narrowed" if _is_bound(word) else f"{_snake(word)}_changed"
                 )
-        step = reader.get("multipleOf")
-        if step is not None:
-            steps = [part["multipleOf"] for part in alternative.parts if "multipleOf" in part]
-            if kind == "integer":
-                steps.append(1)
-            if not any(is_multiple(each, step) for each in steps):
-                findings.add(pointer(path, "multipleOf"), "step_narrowed", writer=steps or None, reader=step)
+                findings.add(pointer(path, word), rule, writer=_given(alternative, word), reader=reader[word])
+        given = self._writer.form(alternative.parts)
+        if given.may_share_a_value(self._object):
+            self._objects(alternative, reader, path, findings)
+        if given.may_share_a_value(self._array):
+            self._arrays(alternative, reader, path, findings)
 
-    def _strings(
-        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
-    ) -> None:
-        self.counts(alternative, reader, "minLength", "maxLength", path, findings)
-        self._only_alike(
-            alternative, reader, ("pattern", "format", "contentEncoding", "contentMediaType"), path, findings
-        )
-
-    def _only_alike(
+    def _of_branches(
         self,
         alternative: Alternative,
-        reader: Mapping[str, Any],
-        words: Iterable[str],
-        path: str,
-        findings: Findings,
-    ) -> None:
-        """Check keywords that are implied only by the same keyword with an equal value."""
-        for word in words:
-            if self.reader.get(reader, word) is not None and not self.said_alike(alternative, reader, word):
-                given = [part[word] for part in alternative.parts if word in part]
-                findings.add(
-                    pointer(path, word), f"{_snake(word)}_changed", writer=given or None, reader=reader[word]
-                )
-
-    def counts(
-        self,
-        alternative: Alternative,
-        reader: Mapping[str, Any],
-        low: str,
-        high: str,
+        branches: Sequence[Schema],
         path: str,
         findings: Findings,
         *,
-        at_least: int = 0,
-        at_most: int | None = None,
-    ) -> None:
-        """Check that the writer's lengths, with `at_least` and `at_most`, satisfy the reader's bounds."""
-        if low in reader:
-            given = max(lowest_count(alternative.parts, low), at_least)
-            if given < reader[low]:
-                findings.add(pointer(path, low), "bound_narrowed", writer=given, reader=reader[low])
-        if high in reader:
-            limits = [x for x in (highest_count(alternative.parts, high), at_most) if x is not None]
-            if not limits or min(limits) > reader[high]:
-                findings.add(
-                    pointer(path, high),
-                    "bound_narrowed",
-                    writer=min(limits) if limits else None,
-                    reader=reader[high],
-                )
+        exclusive: bool,
+    ) -> str | None:
+        """Return the broken rule, None if one branch covers the alternative and, if `exclusive`, no other may hold."""
+        given = self._writer.form(alternative.parts)
+        self._writer.spend(_STEP * len(branches))
+        possible = [
+            (at, branch)
+            for at, branch in enumerate(branches)
+            if given.may_share_a_value(self._reader.flat(branch))
+        ]
+        covered = any(
+            self._holds(alternative, branch, pointer(path, at), findings) for at, branch in possible
+        )
+        if not covered:
+            return "no_branch_covers"
+        return "branches_overlap" if exclusive and len(possible) > 1 else None
 
-    # -- arrays (6.4, Core 10.3.1) -----------------------------------------------------------------------------
+    def _whole(self, reader: Schema) -> _Form:
+        return self._reader.form((reader,), tuple(reader) if isinstance(reader, Mapping) else ())
+
+    # -- objects (Validation 6.5, Core 10.3.2) -----------------------------------------------------------------
+
+    def _objects(
+        self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
+    ) -> None:
+        for name in reader.get("required", ()):
+            if name not in alternative.required:
+                findings.add(
+                    pointer(path, "properties", name),
+                    "property_not_always_written",
+                    writer="optional" if name in alternative.named else None,
+                    reader="required",
+                )
+        for word in _PER_NAME:
+            if not isinstance(self._reader.document.get(reader, word), Mapping):
+                continue
+            for name, needs in reader[word].items():
+                if not self._said(alternative, {**reader, word: {name: needs}}, word):
+                    findings.add(pointer(path, word, name), "dependency_added", writer=None, reader=needs)
+        for name in dict.fromkeys((*alternative.named, *reader.get("properties", ()))):
+            if not _is_unknown(alternative, name):
+                for wanted, at in self._wanted_of(reader, name, path):
+                    self._below(_of_property(alternative, name), wanted, at, findings)
+        patterns: Mapping[str, Schema] = reader.get("patternProperties", {})
+        for pattern, wanted in patterns.items():
+            possible = [
+                [part["patternProperties"][pattern]]
+                if pattern in part.get("patternProperties", {})
+                else [*part.get("patternProperties", {}).values(), part.get("additionalProperties", True)]
+                for part in alternative.parts
+            ]
+            self._by_some_part(possible, wanted, pointer(path, "patternProperties", pattern), findings)
+        if "additionalProperties" in reader:
+            possible = [
+                [
+                    *(
+                        schema
+                        for each, schema in part.get("patternProperties", {}).items()
+                        if each not in patterns
+                    ),
+                    part.get("additionalProperties", True),
+                ]
+                for part in alternative.parts
+            ]
+            self._by_some_part(
+                possible, reader["additionalProperties"], pointer(path, "additionalProperties"), findings
+            )
+
+    def _wanted_of(self, reader: Mapping[str, Any], name: str, path: str) -> Iterator[tuple[Schema, str]]:
+        """Yield the reader's schemas for a property of that name, each with its path."""
+        listed = name in reader.get("properties", {})
+        if listed:
+            yield reader["properties"][name], pointer(path, "properties", name)
+        for pattern, schema in reader.get("patternProperties", {}).items():
+            if matches(pattern, name) is not False:
+                listed = True
+                yield schema, pointer(path, "patternProperties", pattern)
+        if not listed and "additionalProperties" in reader:
+            rest = reader["additionalProperties"]
+            yield (
+                rest,
+                pointer(path, "properties", name) if rest is False else pointer(path, "additionalProperties"),
+            )
+
+    def _by_some_part(
+        self, possible: Sequence[Sequence[Schema]], wanted: Schema, path: str, findings: Findings
+    ) -> None:
+        """Check that some part of the writer's schema guarantees `wanted` by each of its possible schemas."""
+        first: Findings | None = None
+        for schemas in possible or [[True]]:
+            trial = findings.trial()
+            for schema in schemas:
+                self._below([schema], wanted, path, trial)
+            if trial.ok:
+                return
+            first = first or trial
+        if wanted is False:
+            findings.add(path, "additional_properties_refused", writer=True, reader=False)
+        elif first is not None:
+            findings.found += first.found
+
+    # -- arrays (Validation 6.4, Core 10.3.1) ------------------------------------------------------------------
 
     def _arrays(
         self, alternative: Alternative, reader: Mapping[str, Any], path: str, findings: Findings
     ) -> None:
-        parts = alternative.parts
-        longest = highest_count(parts, "maxItems")
-        self.counts(alternative, reader, "minItems", "maxItems", path, findings)
-        at_most_one = longest is not None and longest <= 1
-        if reader.get("uniqueItems") is True and not (
-            at_most_one or any(part.get("uniqueItems") is True for part in parts)
-        ):
-            findings.add(pointer(path, "uniqueItems"), "items_must_be_unique", writer=False, reader=True)
-        if self.reader.get(reader, "contains") is not None and not self.said_alike(
-            alternative, reader, "contains", "minContains", "maxContains"
-        ):
-            findings.add(
-                pointer(path, "contains"), "contains_changed", writer=None, reader=shown(reader["contains"])
-            )
-        firsts, rest, first_word, rest_word = _items(self.reader, reader)
-        splits = [_items(self._writer, part) for part in parts]
+        longest = min((part["maxItems"] for part in alternative.parts if "maxItems" in part), default=None)
+        firsts, rest, first_word, rest_word = _items(self._reader.document, reader)
+        splits = [_items(self._writer.document, part) for part in alternative.parts]
         places = max([len(firsts), *(len(split[0]) for split in splits)])
         for index in range(places):
             if longest is not None and longest <= index:
@@ -429,9 +595,9 @@ class _Prover:
             given = [split[0][index] if index < len(split[0]) else split[1] for split in splits]
             wanted = firsts[index] if index < len(firsts) else rest
             at = pointer(path, first_word, index) if index < len(firsts) else pointer(path, rest_word)
-            self.below(given, wanted, at, findings)
+            self._below(given, wanted, at, findings)
         if longest is None or longest > places:
-            self.below([split[1] for split in splits], rest, pointer(path, rest_word), findings)
+            self._below([split[1] for split in splits], rest, pointer(path, rest_word), findings)
 
 
 def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], Schema, str, str]:
@@ -443,14 +609,66 @@ def _items(document: Document, part: Mapping[str, Any]) -> tuple[list[Schema], S
     return firsts if isinstance(firsts, list) else [], items, "prefixItems", "items"
 
 
-def _types(alternative: Alternative) -> Any:
-    named = [part["type"] for part in alternative.parts if "type" in part]
-    return named[0] if len(named) == 1 else named or None
+def _of_property(alternative: Alternative, name: str) -> list[Schema]:
+    """Return the schemas for a property of that name in the writer's schema. Fewer if a pattern cannot be decided."""
+    found: list[Schema] = []
+    for part in alternative.parts:
+        fits = {each: matches(each, name) for each in part.get("patternProperties", {})}
+        own = [part["patternProperties"][each] for each, yes in fits.items() if yes]
+        if name in part.get("properties", {}):
+            own.append(part["properties"][name])
+        if not own and None not in fits.values() and "additionalProperties" in part:
+            own.append(part["additionalProperties"])
+        found += own
+    return found
+
+
+def _is_unknown(alternative: Alternative, name: str) -> bool:
+    """Return whether the writer's schema names properties, but no keyword of it covers this one."""
+    return (
+        bool(alternative.named)
+        and name not in alternative.named
+        and not any(
+            part.keys() & _LIMITS_OTHERS
+            or part.get("additionalProperties", True) not in (True, {})
+            or name in part.get("required", ())
+            or any(matches(pattern, name) is not False for pattern in part.get("patternProperties", {}))
+            for part in alternative.parts
+        )
+    )
+
+
+def _type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _given(alternative: Alternative, word: str) -> Any:
+    """Return the writer's value of a keyword: one, several, or None."""
+    found = [part[word] for part in alternative.parts if word in part]
+    return found[0] if len(found) == 1 else found or None
 
 
 def _described(alternative: Alternative) -> Any:
     parts = [dict(part) for part in alternative.parts]
     return parts[0] if len(parts) == 1 else parts or True
+
+
+def _is_bound(word: str) -> bool:
+    return word.startswith(("min", "max", "exclusive"))
 
 
 def _snake(word: str) -> str:
