@@ -57,6 +57,7 @@ class ChangedItem(Result):
     call_id: str | None
     undo: dict[str, Any] | None  # {until, call}: the call is ready to be made
     findings_after: list[FindingAfter]
+    untrusted: dict[str, Any] | None = None  # why: in the caller's words
 
 
 class WhatChanged(Result):
@@ -164,6 +165,7 @@ async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> Chan
         call_id=record.call_id,
         undo=undo,
         findings_after=[],
+        untrusted=record.untrusted,
     )
 
 

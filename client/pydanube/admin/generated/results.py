@@ -310,6 +310,7 @@ class ChangedItem(Result):
     call_id: str | None
     undo: dict[str, Any] | None
     findings_after: list[FindingAfter]
+    untrusted: dict[str, Any] | None = None
 
 
 class WhatChanged(Result):
