@@ -379,13 +379,16 @@ def lint_steps(*, with_import_rules: bool) -> list[Step]:
             (python, "-m", "mypy", "--strict", *(word for name in PACKAGES for word in ("-p", name))),
         ),
         (
-            "types of tools/",
+            "types of tools/ and evals/",
             (
                 python,
                 "-m",
                 "mypy",
                 "--strict",
-                *(str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("tools/*.py"))),
+                *(
+                    str(p.relative_to(ROOT))
+                    for p in sorted([*ROOT.glob("tools/*.py"), *ROOT.glob("evals/*.py")])
+                ),
             ),
         ),
         ("texts of tools", (python, "tools/tool_texts.py")),

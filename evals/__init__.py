@@ -1,0 +1,1 @@
+"""Evaluations of assistants that administer the cluster over MCP: README.md."""
