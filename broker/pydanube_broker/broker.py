@@ -44,6 +44,7 @@ from pydanube_broker.observation.alert_webhook import AlertWebhook
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.port import BrokerPort
+from pydanube_broker.port.sessions import shown_settings
 from pydanube_broker.ports import admin_port, grpc_port, status_port
 from pydanube_broker.relay.carried_calls import CARRIED_CALL, CarriedCalls
 from pydanube_broker.relay.dead_letters import APPEND, RelayedDeadLetters
@@ -71,7 +72,7 @@ from pydanube_broker.serving.unused_topics import UnusedTopics
 from pydanube_broker.settings.advertised import advertised_url
 from pydanube_broker.settings.sections import Settings
 from pydanube_broker.status.health import Health
-from pydanube_broker.telemetry import TelemetryWriter, machine_of
+from pydanube_broker.telemetry import Events, TelemetryWriter, hash_of, machine_of
 from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_broker.tier.journal_chain import JournalChain
 from pydanube_broker.tier.lease_hold import LeaseHold
@@ -83,7 +84,7 @@ from pydanube_broker.tier.tier import Tier, cluster_name
 from pydanube_broker.topics.agreement import ids_in
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.retention import JournalRetention
-from pydanube_broker.topics.topic import CLOCK, earliest_ms
+from pydanube_broker.topics.topic import CLOCK, earliest_ms, now_ms
 
 log = logging.getLogger("pydanube.broker")
 
@@ -400,22 +401,37 @@ class Broker(BrokerParts):
         settings = self.settings.telemetry
         if not settings.enabled or self.tier.missing is not None or self.data_dir.memory:
             return
+        machine, office = (
+            machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
+            self.ownership.office,
+        )
         self.telemetry = TelemetryWriter(
             settings,
-            machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
+            machine,
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=earliest_ms,
-            state=lambda: self.ownership.office.membership.state.value,
+            state=lambda: office.membership.state.value,
         )
         self.observation.observe(self.telemetry.take)
+        self.events = Events(
+            machine,
+            self.telemetry.note_events,
+            members=lambda: {each.broker_id: each.software for each in office.members.values()},
+            leads=lambda: not self.ownership.several or office.leads(),
+        )
+        self.events.started(
+            now_ms(), version=self.port.version, settings=hash_of(shown_settings(self.settings))
+        )
+        self.observation.alerts.changed = self.events.alert
+        self.observation.observe(self.events.take)
         # A new process for the rows of the last minute would delay the stop, so only a running one is used.
         stack.push_async_callback(self._close_telemetry)
         self.spawn(self.telemetry.run())
 
     async def _close_telemetry(self) -> None:
         if self.telemetry is not None and self.tier.child.pid is not None:
-            await self.telemetry.aclose()
+            await self.telemetry.aclose([self.events.stopped(now_ms())])
 
     def _open_journal(self) -> Journal:
         settings = self.settings.journal

@@ -29,6 +29,7 @@ from pydanube_core.facts import (
     CreatedTopicFacts,
     CursorDifference,
     DataChangesTaken,
+    EventFacts,
     Grace,
     LogLine,
     MessageFacts,
@@ -250,6 +251,15 @@ class MetadataPort(Protocol):
 
     async def remove_broker(self, broker_id: str) -> None:
         """Remove a broker: it cannot register again, and others take over its topics. Idempotent. Raises as `removal`."""
+
+    async def events(
+        self, since_ms: int, until_ms: int, most: int
+    ) -> tuple[Sequence[EventFacts], bool] | None:
+        """Return the newest events of all brokers in `[since_ms, until_ms)`, newest first, and whether there are older ones.
+
+        None: this broker writes no telemetry. Those of other brokers are missing until they are flushed.
+        Raises `StoreUnavailable`.
+        """
 
     async def journals(self) -> Mapping[str, Mapping[str, Any]]:
         """Return {id, term, state, copies} of each journal of a broker ever registered. Empty if this one is alone."""

@@ -195,6 +195,23 @@ class ConsumerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventFacts:
+    """A row of the telemetry table `events`."""
+
+    at_ms: int
+    broker_id: str
+    kind: str
+    subject: Mapping[str, Any]
+    rule: str | None = None
+    severity: str | None = None
+    alert_id: str | None = None
+    opened_at_ms: int | None = None  # of an alert that closed
+    detail: str | None = None
+    version: str | None = None
+    settings: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionFacts:
     """One subscription of one concrete topic."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from pydanube import connect
 from pydanube_admin.engine.context import system_now_ms as now_ms
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
+from pydanube_core.units import format_time
 
 from tests.admin.real_broker import Administered, administered
 from tests.support.waiting import until
@@ -101,3 +103,50 @@ async def test_findings_follow_the_last_change_of_their_topic(
     by_subject = {each["subject"]: each["findings_after"] for each in found["items"]}
     assert [each["rule"] for each in by_subject["/default/orders"]] == ["no_consumers"]
     assert by_subject["/default/clicks"] == []  # that one began before
+
+
+async def test_starts_of_a_broker_and_alerts_before_its_last_one_are_read_back(tmp_path: Path) -> None:
+    """What was wrong last night, and since when the broker has other settings: asked after a restart."""
+    night = Alert(
+        alert_id="n1",
+        rule="consumer_dead",
+        subject={"topic": "/default/orders", "subscription": "billing"},
+        severity=Severity.CRITICAL,
+        opened_at_ms=0,
+        closed_at_ms=None,
+        finding=Finding(summary="its connection broke", evidence={}, rule="consumer_dead"),
+    )
+    with anyio.fail_after(120):
+        async with administered(tmp_path / "data", **{"telemetry.flush_age": "200ms"}) as cluster:
+            events = cluster.broker.events
+            events.alert(replace(night, opened_at_ms=now_ms()))
+            events.alert(replace(night, opened_at_ms=now_ms() - 9, closed_at_ms=now_ms(), alert_id="n2"))
+            writer = cluster.broker.telemetry
+            assert writer is not None
+            await until(lambda: writer.statistics().files > 0 and not writer.statistics().waiting_bytes)
+        async with administered(
+            tmp_path / "data", **{"telemetry.flush_age": "200ms", "delivery.ack_timeout": "61s"}
+        ) as cluster:
+            found = await cluster("changes.list", since="1h")
+            assert found["unknown"] == []
+            starts = [each for each in found["items"] if each["kind"] == "cluster"]
+            assert {each["after"]["state"] for each in starts} == {"leads", "started", "stopped"}
+            twice = [each for each in starts if each["after"]["state"] == "started"]
+            oldest, newest = sorted(twice, key=lambda each: each["before"] is not None)
+            assert newest["before"] == {name: oldest["after"][name] for name in ("version", "settings")}
+            assert newest["after"]["settings"] != newest["before"]["settings"]
+            closed = (await cluster("alerts.list", since="1h"))["items"]
+            assert [(each["alert_id"], each["rule"], each["finding"]["summary"]) for each in closed] == [
+                ("n2", "consumer_dead", "its connection broke"),
+                ("n1", "consumer_dead", "its connection broke"),
+            ]
+            assert all(each["closed_at"] is not None for each in closed), (
+                "what was open closed with its broker"
+            )
+            assert (await cluster("alerts.list"))["items"] == []
+            assert (await cluster("alerts.list", since=format_time(now_ms() + 1000)))["items"] == []
+
+
+async def test_without_telemetry_it_is_said_that_the_past_is_not_known(cluster: Administered) -> None:
+    [why] = (await cluster("changes.list", since="1h"))["unknown"]
+    assert "telemetry" in why

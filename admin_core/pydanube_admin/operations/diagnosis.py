@@ -15,7 +15,7 @@ from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict, verdict_of
 from pydanube_core.errors import MetadataUnavailable, SubscriptionNotFound
-from pydanube_core.units import format_time, known_time
+from pydanube_core.units import format_time, known_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -32,6 +32,7 @@ from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import METADATA_S
 from pydanube_admin.operations.connectors import findings_of_connectors
+from pydanube_admin.operations.past_events import past_events, with_past
 from pydanube_admin.operations.subscriptions import no_such_subscription
 
 _MOST_OF_CONNECTORS = 20  # findings in one answer. The others are counted
@@ -113,7 +114,11 @@ class DiagnosisResult(Result):
 
 
 class AlertsRequest(SortedListRequest):
-    include_closed: Annotated[bool, Field(description="Also the last ones that closed")] = False
+    include_closed: Annotated[bool, Field(description="Also the last closed")] = False
+    since: Annotated[
+        str | None,
+        Field(max_length=64, description="Also those closed since"),
+    ] = None
 
 
 class AlertItem(Result):
@@ -227,19 +232,24 @@ async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) 
     "alerts.list",
     effect=Effect.READ,
     permission="cluster:read",
-    summary="List alerts: findings that lasted, worst first, with when they opened.",
+    summary="List alerts: findings that lasted, worst first.",
     default_profile=True,
     examples=(
         Example({}, "what is open"),
         Example({"include_closed": True}, "also the last ones that closed"),
+        Example({"since": "12h"}, "what was wrong last night"),
     ),
 )
 async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertItem]:
     opened, closed = await context.port.alerts()
+    if request.since is not None:
+        now_ms = context.now_ms()
+        since_ms = parse_moment_ms(request.since, now_ms=now_ms, field="since")
+        past = with_past([*opened, *closed], await past_events(context, since_ms, now_ms))
+        closed = [each for each in past if each.closed_at_ms is not None and each.closed_at_ms >= since_ms]
     matches = glob(request.filter)
-    found = [
-        alert for alert in chain(opened, closed if request.include_closed else ()) if matches(alert.rule)
-    ]
+    wants_closed = request.include_closed or request.since is not None
+    found = [alert for alert in chain(opened, closed if wants_closed else ()) if matches(alert.rule)]
     return await page_of(
         context,
         AlertItem,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.errors import InvalidName
+from pydanube_core.facts import EventFacts
 from pydanube_core.names import TopicName
 from pydanube_core.units import format_time, parse_moment_ms, parse_time_ms
 
@@ -20,9 +21,19 @@ from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.models import SINCE_DESCRIPTION, Effect, OptionalTopic, Place, Request, Result
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.operations.audit import AuditRecord, QueryAuditRequest, query_audit
+from pydanube_admin.operations.past_events import past_events, with_past
 
 MOST_LOOKED_AT: Final = 2_000  # audit records of changes for one answer
 MOST_FINDINGS: Final = 5  # after one change
+SAME_MS: Final = 60_000  # two accounts of one start or loss differ by less
+#: Events of brokers, as the state after them.
+STATES: Final = {
+    "broker_started": "started",
+    "broker_stopped": "stopped",
+    "broker_joined": "joined",
+    "broker_gone": "gone",
+    "leader_elected": "leads",
+}
 MOST_STATE_CHARS: Final = 400  # of a state before or after. A larger one is in the audit
 #: Arguments that say what a call was about, in the order in which they are read.
 SUBJECTS: Final = ("topic", "namespace", "subscription", "broker_id", "subject", "role", "name", "principal")
@@ -91,23 +102,22 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
         until_ms = parse_moment_ms(request.until, now_ms=now_ms, field="until")
     records, more = await _records(context, request, until_ms)
     items = [await _of_record(context, each, now_ms) for each in records]
+    past = await past_events(context, since_ms, until_ms)
     if request.topic is None and request.by is None:
+        live = await _of_brokers(context, now_ms)
         items += [
             each
-            for each in await _of_brokers(context, now_ms)
+            for each in _of_events(past.events, live)
             if since_ms <= _ms(each.at) < until_ms and request.broker_id in (None, each.broker_id)
         ]
     items.sort(key=lambda each: each.at, reverse=True)
     shown = items[: request.limit]
     opened, closed = await context.port.alerts()
     return WhatChanged(
-        items=_with_findings(shown, [*opened, *closed], until_ms),
+        items=_with_findings(shown, with_past([*opened, *closed], past), until_ms),
         more=more or len(items) > len(shown),
         as_of=format_time(now_ms),
-        unknown=[
-            "starts of a broker before its last one, and who led before",
-            "alerts from before a broker's last start",
-        ],
+        unknown=list(past.unknown),
     )
 
 
@@ -215,6 +225,45 @@ def _of_broker(broker_id: str, at_ms: int, after: dict[str, Any]) -> ChangedItem
         call_id=None,
         undo=None,
         findings_after=[],
+    )
+
+
+def _of_events(events: Sequence[EventFacts], live: Sequence[ChangedItem]) -> list[ChangedItem]:
+    """Return starts, stops, joins and losses of brokers: of the events, and those of `live` that the events lack.
+
+    A start replaces the join of the same broker, and a stop its loss. The state before a start is that of the start before it.
+    """
+    started: dict[str, dict[str, Any]] = {}  # broker → version and settings of its newest start so far
+    found: list[ChangedItem] = []
+    for event in reversed(events):
+        state, broker_id = STATES.get(event.kind), str(event.subject.get("broker_id"))
+        if state is None:
+            continue
+        known = {"version": event.version, "settings": event.settings}
+        facts = {name: value for name, value in known.items() if value is not None}
+        item = _of_broker(broker_id, event.at_ms, {"state": state, **facts})
+        if state == "started":
+            item = item.model_copy(update={"before": started.get(broker_id)})
+            started[broker_id] = facts
+        found.append(item)
+    better = {"joined": "started", "gone": "stopped"}
+    kept = [each for each in found if not _has(found, each, state=better.get(_state(each)))]
+    for each in live:
+        if not any(_has(kept, each, state=state) for state in (_state(each), better.get(_state(each)))):
+            kept.append(each)
+    return kept
+
+
+def _state(item: ChangedItem) -> str:
+    return str((item.after or {}).get("state"))
+
+
+def _has(items: Sequence[ChangedItem], item: ChangedItem, *, state: str | None) -> bool:
+    """Return whether there is an item of the same broker and about the same time with this state."""
+    return any(
+        (each.broker_id, _state(each)) == (item.broker_id, state)
+        and abs(_ms(each.at) - _ms(item.at)) <= SAME_MS
+        for each in items
     )
 
 

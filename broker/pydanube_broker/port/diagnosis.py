@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
 from pydanube_core.diagnosis.views import SubscriptionView
 from pydanube_core.errors import InvalidArgument
+from pydanube_core.facts import EventFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import SHOWN_NAMES, no_subscription
+from pydanube_core.telemetry.tables import EVENTS
 from pydanube_core.units import counted
 
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -198,6 +201,21 @@ class DiagnosisPart(SubscriptionsPart):
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         return self.observation.alerts.open(), self.observation.alerts.closed()
+
+    async def events(
+        self, since_ms: int, until_ms: int, most: int
+    ) -> tuple[Sequence[EventFacts], bool] | None:
+        if self._broker.telemetry is None:
+            return None
+        rows, more = await self._broker.telemetry.events(since_ms, until_ms, most)
+        found = []
+        for row in rows:
+            known = dict(zip(EVENTS.names, row, strict=True))
+            at_ms, opened_ms = known.pop("taken_at"), known.pop("opened_at")
+            del known["incarnation"], known["number"]
+            subject = json.loads(known.pop("subject"))
+            found.append(EventFacts(at_ms=at_ms, opened_at_ms=opened_ms, subject=subject, **known))
+        return found, more
 
     # -- parts -----------------------------------------------------------------------------------------------
 

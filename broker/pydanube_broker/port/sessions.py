@@ -12,6 +12,7 @@ from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import ClientSeen
+from pydanube_broker.settings.sections import Settings
 from pydanube_broker.slices import Slices
 from pydanube_broker.subscription.handling import HandlingStatistics
 from pydanube_broker.topics.topic import now_ms
@@ -116,21 +117,26 @@ class SessionsPart:
         )
 
     async def settings(self) -> Sequence[SettingFacts]:
-        return [
-            SettingFacts(
-                name=f"{entry.section}.{entry.key}",
-                value=REDACTED
-                if is_secret_name(entry.key) and entry.value
-                else without_secrets(str(entry.value)),
-                default=str(entry.default),
-                source=str(entry.source),
-                description=entry.description,
-            )
-            for entry in self._broker.settings.entries()
-        ]
+        return shown_settings(self._broker.settings)
 
     async def log_lines(self, *, lines: int, level: str | None, since_ms: int | None) -> Sequence[LogLine]:
         return self._broker.log_ring.last(lines=lines, level=level, since_ms=since_ms)
+
+
+def shown_settings(settings: Settings) -> Sequence[SettingFacts]:
+    """Return all settings without their secrets."""
+    return [
+        SettingFacts(
+            name=f"{entry.section}.{entry.key}",
+            value=REDACTED
+            if is_secret_name(entry.key) and entry.value
+            else without_secrets(str(entry.value)),
+            default=str(entry.default),
+            source=str(entry.source),
+            description=entry.description,
+        )
+        for entry in settings.entries()
+    ]
 
 
 def _client(seen: ClientSeen | None) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from pydanube_core.telemetry import table_named
+from pydanube_core.telemetry.tables import EVENTS
 from pydanube_storage.objects import ObjectStore
+from pydanube_storage.telemetry.reading import newest_rows
 from pydanube_storage.telemetry.upkeep import Keeping, look_after
 from pydanube_storage.telemetry.writing import encode, table_of_rows
 
@@ -21,7 +23,7 @@ class TelemetryWork:
         self._store = store
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
-        return {"telemetry_write": self.write, "telemetry_tend": self.tend}
+        return {"telemetry_write": self.write, "telemetry_tend": self.tend, "telemetry_events": self.events}
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Write files. `files`: [{table, key, sizes}]. `blob` has the rows of each, in order."""
@@ -53,3 +55,15 @@ class TelemetryWork:
             most=arguments["most"],
         )
         return dict(done), b""
+
+    def events(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Return the newest rows of `events` in `[start_ms, end_ms)`: {more}, rows."""
+        rows, more = newest_rows(
+            self._store,
+            arguments["cluster"],
+            EVENTS,
+            start_ms=arguments["start_ms"],
+            end_ms=arguments["end_ms"],
+            most=arguments["most"],
+        )
+        return {"more": more}, marshal.dumps(rows)

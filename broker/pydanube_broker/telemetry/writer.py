@@ -24,7 +24,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, date_of
-from pydanube_core.telemetry.tables import BROKERS
+from pydanube_core.telemetry.tables import BROKERS, EVENTS
 
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row, removed_row
 
@@ -147,14 +147,38 @@ class TelemetryWriter:
             if flushes % _TEND_EVERY == 1:
                 await self._tend()
 
-    async def aclose(self) -> None:
-        """Write the waiting rows, and that the broker stopped, if that is quick."""
+    async def aclose(self, last: Sequence[Row] = ()) -> None:
+        """Write the waiting rows, that the broker stopped, and its `last` events, if that is quick."""
         word = self._rows.last_word(self._now_ms())
         if word is not None:
             self._pack(BROKERS.name, word[0], [word])
+        self.note_events(last)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush()
+
+    def note_events(self, rows: Sequence[Row]) -> None:
+        """Take rows of `events`, each with its own time. Without room they are dropped and counted, as rounds are."""
+        for row in rows:
+            if self._waiting_bytes >= WAITING_BYTES:
+                self._dropped += 1
+            else:
+                self._pack(EVENTS.name, row[0], [row])
+
+    async def events(self, since_ms: int, until_ms: int, most: int) -> tuple[list[Row], bool]:
+        """Return the newest events of all brokers in `[since_ms, until_ms)`, newest first, and whether there are older ones.
+
+        Those of other brokers are missing until they are flushed. Raises the errors of the store.
+        """
+        asked = {"cluster": self._cluster, "start_ms": since_ms, "end_ms": until_ms, "most": most}
+        said, blob = await self._call("telemetry_events", asked, b"")
+        rows: list[Row] = marshal.loads(blob)
+        for packed in list(self._waiting):
+            if packed.table == EVENTS.name and since_ms <= packed.taken_ms < until_ms:
+                rows += marshal.loads(packed.data)
+        own = {row[1:4]: row for row in rows}  # rows flushed meanwhile are in both
+        newest = sorted(own.values(), key=lambda row: row[0], reverse=True)
+        return newest[:most], said["more"] or len(newest) > most
 
     def note_removed(self, broker_id: str) -> None:
         """Write that another broker was removed, so that reports do not wait for its samples."""

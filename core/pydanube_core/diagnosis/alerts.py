@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ class Alerts:
         self._closed: deque[Alert] = deque(maxlen=MOST_CLOSED)
         self.not_kept = 0
         self.changes = 0  # alerts that opened or closed
+        self.changed: Callable[[Alert], None] = lambda alert: None  # called with each of them
 
     def __len__(self) -> int:
         return len(self._open)
@@ -121,12 +122,15 @@ class Alerts:
         )
         self._open[alert.alert_id] = alert
         self.changes += 1
+        self.changed(alert)
         return alert
 
     def _close(self, alert: Alert, now_ms: int) -> None:
         self._open.pop(alert.alert_id, None)
         self.changes += 1
-        self._closed.append(replace(alert, closed_at_ms=now_ms))
+        closed = replace(alert, closed_at_ms=now_ms)
+        self._closed.append(closed)
+        self.changed(closed)
 
     def open(self) -> Sequence[Alert]:
         """Open alerts, worst first: by severity, by messages concerned, then oldest first."""

@@ -230,8 +230,32 @@ TOPICS: Final = Table(
         _flag("drop_unread", "retention does not wait for cursors", nullable=True),
     ),
 )
+EVENTS: Final = Table(
+    name="events",
+    meaning="What happened: starts and stops of brokers, alerts that opened and closed, and, as its leader saw them, brokers that "
+    "came and went. Each row is kept until `telemetry.keep_downsampled`.",
+    key=("broker_id", "incarnation", "number"),
+    columns=(
+        Column(name="taken_at", kind=Kind.TIME, meaning="when it happened, by the broker's clock"),
+        _text("broker_id", "the broker that wrote it down"),
+        _INCARNATION,
+        _int("number", "of the event, since that start"),
+        _text(
+            "kind",
+            "broker_started, broker_stopped, broker_joined, broker_gone, leader_elected, alert_opened or alert_closed",
+        ),
+        _text("subject", "what it is about, as JSON: broker_id, or topic, subscription, partition"),
+        _text("rule", "of an alert", nullable=True),
+        _text("severity", "of an alert", nullable=True),
+        _text("alert_id", "of an alert: opening and closing have the same", nullable=True),
+        Column(name="opened_at", kind=Kind.TIME, meaning="of an alert that closed", nullable=True),
+        _text("detail", "of an alert: its finding in a sentence, of the last look", nullable=True),
+        _text("version", "of a broker that started or joined", nullable=True),
+        _text("settings", "of a broker that started: a hash of its settings without secrets", nullable=True),
+    ),
+)
 TABLES: Final[dict[str, Table]] = {
-    table.name: table for table in (HEADS, CURSORS, CONSUMERS, BROKERS, TOPICS)
+    table.name: table for table in (HEADS, CURSORS, CONSUMERS, BROKERS, TOPICS, EVENTS)
 }
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydanube_core.errors import CorruptObject
-from pydanube_core.telemetry import Table, live_files, telemetry_folder
+from pydanube_core.errors import CorruptObject, ObjectMissing
+from pydanube_core.telemetry import Kind, Table, live_files, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, TelemetryFile, date_of
 
 from pydanube_storage.objects.protocol import ObjectStore
 from pydanube_storage.telemetry.writing import arrow_schema
+
+_MOST_FILES: Final = 300  # of one answer: hours of ten days, of one broker
 
 
 def stored_files(
@@ -60,3 +63,31 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
             cause="page",
         ) from error
     return pa.Table.from_arrays(arrays, names=wanted.names)
+
+
+def newest_rows(
+    store: ObjectStore, cluster: str, table: Table, *, start_ms: int, end_ms: int, most: int
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """Return the newest rows with a time in `[start_ms, end_ms)`, newest first, and whether there are older ones.
+
+    Times are milliseconds. Damaged files are left out. Raises `StoreUnavailable`.
+    """
+    listed = stored_files(store, cluster, table, start_ms=start_ms, end_ms=end_ms)
+    files = sorted(listed, key=lambda each: each[1].end_ms, reverse=True)
+    rows: list[tuple[Any, ...]] = []
+    more = len(files) > _MOST_FILES
+    for key, file, _ in files[:_MOST_FILES]:
+        rows.sort(key=lambda row: row[0], reverse=True)
+        if len(rows) >= most and rows[most - 1][0] >= file.end_ms:
+            more = True  # the remaining files are older
+            break
+        with suppress(CorruptObject, ObjectMissing):
+            samples = read_samples(store, key, table)
+            columns = [
+                (found.cast(pa.int64()) if column.kind is Kind.TIME else found).to_pylist()
+                for column in table.columns
+                for found in [samples.column(column.name)]
+            ]
+            rows += [row for row in zip(*columns, strict=True) if start_ms <= row[0] < end_ms]
+    rows.sort(key=lambda row: row[0], reverse=True)
+    return rows[:most], more or len(rows) > most

@@ -103,8 +103,8 @@ class Store:
         return sorted(found, key=lambda row: row["taken_at"])
 
 
-def made(store: Store, options: Telemetry = OPTIONS) -> TelemetryWriter:
-    return TelemetryWriter(options, MACHINE, store.call, "c", now_ms=lambda: START + 10_000_000)
+def made(store: Store, options: Telemetry = OPTIONS, machine: Machine = MACHINE) -> TelemetryWriter:
+    return TelemetryWriter(options, machine, store.call, "c", now_ms=lambda: START + 10_000_000)
 
 
 @pytest.mark.anyio

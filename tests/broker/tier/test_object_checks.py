@@ -14,7 +14,7 @@ from pydanube_core.errors import StoreUnavailable
 class Store:
     """Two topics of three and one objects, each of ten offsets; `bad` ones answer as the tier's process does."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = 0.0) -> None:
         self.entries: dict[int, list[Any]] = {
             1: [self._entry(at) for at in range(3)],
             2: [self._entry(0)],
@@ -34,7 +34,7 @@ class Store:
             folders={id_: f"f{id_}" for id_ in topics},
         )
         self.topics = topics
-        self.checks = ObjectChecks(parts, every_s=0.0)
+        self.checks = ObjectChecks(parts, every_s=every_s)
 
     @staticmethod
     def _entry(at: int) -> Any:
@@ -125,8 +125,7 @@ def test_what_a_reader_met_is_checked_next_and_whole() -> None:
 
 
 def test_one_object_is_checked_at_a_time() -> None:
-    store = Store()
-    store.checks._every_s = 3600.0
+    store = Store(every_s=3600.0)
 
     async def run() -> None:
         for _ in range(50):

@@ -143,6 +143,7 @@ class AlertsOperations(KeywordsNamed):
         self,
         *,
         include_closed: bool | None = None,
+        since: str | None = None,
         limit: int | None = None,
         page: str | None = None,
         filter: str | None = None,
@@ -150,7 +151,7 @@ class AlertsOperations(KeywordsNamed):
         top: int | None = None,
         changed_since: str | None = None,
     ) -> Page[AlertItem]:
-        """List alerts: findings that lasted, worst first, with when they opened."""
+        """List alerts: findings that lasted, worst first."""
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
 
 
