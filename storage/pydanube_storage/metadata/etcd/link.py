@@ -80,6 +80,7 @@ def _method(path: str, request: Any, answer: Any, *, repeatable: bool = True, st
 RANGE: Final = _method("KV/Range", pb.RangeRequest, pb.RangeResponse)
 TXN: Final = _method("KV/Txn", pb.TxnRequest, pb.TxnResponse, repeatable=False)
 FENCE: Final = replace(TXN, repeatable=True)
+READS: Final = FENCE  # a transaction that only reads
 COMPACT: Final = _method("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
 # Repeatable, because a lease granted twice expires unused
 LEASE_GRANT: Final = _method("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)

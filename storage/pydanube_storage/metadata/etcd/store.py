@@ -25,6 +25,7 @@ from pydanube_storage.metadata.etcd import link as api
 from pydanube_storage.metadata.etcd.address import EtcdOptions
 from pydanube_storage.metadata.etcd.link import EtcdLink, Method
 from pydanube_storage.metadata.etcd.messages import Messages
+from pydanube_storage.metadata.etcd.reads import KeyReads
 from pydanube_storage.metadata.etcd.refusals import AlreadyCompacted, AnswerTooLarge, LeaseNotFound
 from pydanube_storage.metadata.etcd.watch import EtcdWatch
 from pydanube_storage.metadata.leases import check_ttl
@@ -62,6 +63,9 @@ class EtcdStore:
         self._messages = Messages(options.address.prefix)
         self._stack = AsyncExitStack()
         self._tasks: Any = None
+        self._key_reads = KeyReads(
+            self._settled_call, self._messages, lambda send: self._tasks.start_soon(send)
+        )
         self._open = False
         self._watches: set[EtcdWatch] = set()
         self._leases: set[LeaseId] = set()
@@ -93,6 +97,7 @@ class EtcdStore:
         self._open = False
         for watch in tuple(self._watches):
             watch.close()
+        self._key_reads.close()
         return await leave(self._stack, *failure)
 
     async def _call(self, method: Method, request: Any) -> Any:
@@ -102,6 +107,10 @@ class EtcdStore:
         self._note(answer.header)
         return answer
 
+    async def _settled_call(self, method: Method, request: Any) -> Any:
+        await self._settle()
+        return await self._call(method, request)
+
     def _note(self, header: Any) -> None:
         self._revision = max(self._revision, Revision(header.revision))
         self._cluster_id = header.cluster_id or self._cluster_id
@@ -110,9 +119,7 @@ class EtcdStore:
 
     async def get(self, key: str) -> KeyValue | None:
         check_key(key)
-        await self._settle()
-        answer = await self._call(api.RANGE, self._messages.get(key))
-        return self._messages.key_value(answer.kvs[0]) if answer.kvs else None
+        return await self._key_reads.get(key)
 
     async def range(
         self,
