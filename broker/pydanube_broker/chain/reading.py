@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator
+from typing import Final
 
-import anyio
-from pydanube_core.errors import ClusterError, CorruptObject, Fenced
+from pydanube_core.errors import CorruptObject, Fenced
 
 from pydanube_broker.chain.piece import (
     HEADER_BYTES,
@@ -28,7 +28,8 @@ from pydanube_broker.chain.piece import (
 )
 from pydanube_broker.chain.store import ChainStore
 
-READ_AHEAD = 16  # pieces that are read concurrently
+PIECES_AT_ONCE: Final = 16  # pieces in one call: up to 64 MiB
+HEADERS_AT_ONCE: Final = 128  # a long chain is read in few calls
 
 
 async def chain_end(store: ChainStore, cluster: str, journal: int, from_number: int) -> Place:
@@ -133,27 +134,18 @@ async def _objects(
     most_bytes: int | None,
     until: int | None = None,
 ) -> AsyncIterator[bytes]:
-    """Yield the objects of the names from `number` on, some read ahead, up to the first name without an object."""
+    """Yield the objects of the names from `number` on, up to the first name without an object."""
+    count = PIECES_AT_ONCE
     while until is None or number < until:
-        count = READ_AHEAD if until is None else min(READ_AHEAD, until - number)
-        found: list[bytes | ClusterError | None] = [None] * count
-
-        async def one(i: int, first: int, into: list[bytes | ClusterError | None]) -> None:
-            try:
-                into[i] = await store.read(piece_key(cluster, journal, first + i), most_bytes)
-            except ClusterError as error:  # raised below as it is, not in an exception group
-                into[i] = error
-
-        async with anyio.create_task_group() as group:
-            for i in range(count):
-                group.start_soon(one, i, number, found)
-        for data in found:
+        count = count if until is None else min(count, until - number)
+        keys = [piece_key(cluster, journal, number + i) for i in range(count)]
+        for data in await store.read_many(keys, most_bytes):
             if data is None:
                 return
-            if isinstance(data, ClusterError):
-                raise data
             yield data
         number += count
+        if most_bytes is not None:
+            count = min(2 * count, HEADERS_AT_ONCE)
 
 
 def _missing(journal: int, number: int) -> CorruptObject:

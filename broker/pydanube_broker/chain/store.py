@@ -7,6 +7,7 @@ Asynchronous, unlike `ObjectStore`, which blocks: the broker's adapter calls the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 import anyio
@@ -14,7 +15,7 @@ import anyio.to_thread
 from pydanube_core.errors import ObjectMissing
 from pydanube_storage.objects import ObjectStore
 
-_THREADS: Final = 16  # concurrent calls of one chain: a replay reads as many pieces concurrently
+_THREADS: Final = 16  # concurrent reads
 
 
 class ChainStore(Protocol):
@@ -29,6 +30,9 @@ class ChainStore(Protocol):
     async def read(self, key: str, most_bytes: int | None = None) -> bytes | None:
         """Read an object, or its first bytes. Returns None if it does not exist."""
 
+    async def read_many(self, keys: Sequence[str], most_bytes: int | None = None) -> Sequence[bytes | None]:
+        """Read objects concurrently, as `read`. Return them in the order of their keys."""
+
     async def names(self, folder: str) -> Sequence[str]:
         """Return the keys of all objects below a folder, ascending."""
 
@@ -41,6 +45,7 @@ class ChainObjects:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._reads = ConcurrentReads(store)
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -50,6 +55,9 @@ class ChainObjects:
         return await anyio.to_thread.run_sync(
             read_object, self._store, key, most_bytes, limiter=self._limiter
         )
+
+    async def read_many(self, keys: Sequence[str], most_bytes: int | None = None) -> Sequence[bytes | None]:
+        return await anyio.to_thread.run_sync(self._reads, keys, most_bytes, limiter=self._limiter)
 
     async def names(self, folder: str) -> Sequence[str]:
         return await anyio.to_thread.run_sync(names_below, self._store, folder, limiter=self._limiter)
@@ -70,3 +78,14 @@ def read_object(store: ObjectStore, key: str, most_bytes: int | None) -> bytes |
 def names_below(store: ObjectStore, folder: str) -> list[str]:
     """Return the keys of all objects below a folder, ascending. Blocking."""
     return [fact.key for fact in store.list(folder)]
+
+
+class ConcurrentReads:
+    """Reads objects, or their first bytes, in threads of its own. Blocking."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._threads = ThreadPoolExecutor(_THREADS, "chain-read")  # started by the first call
+
+    def __call__(self, keys: Sequence[str], most_bytes: int | None) -> list[bytes | None]:
+        return list(self._threads.map(lambda key: read_object(self._store, key, most_bytes), keys))

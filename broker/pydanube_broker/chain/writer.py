@@ -4,6 +4,10 @@ Pieces are read back from the journal's files, so an unavailable store costs no 
 chain ends. A piece is closed `linger_s` after the first record that is in no piece, or at `PIECE_BYTES`. At most
 `MOST_IN_FLIGHT` pieces are in flight, and they count in order. Nothing is sent while nothing is written.
 
+A take-over reads all pieces, and a little load makes many small ones: 36 000 an hour. So after `PIECES_TO_READ` pieces,
+one piece repeats all records that the journal still has, and reading begins there. It is one piece, because a start may
+rely on its newest records only if it has all of them. A journal with more than `PIECE_BYTES` is not repeated.
+
 If a name is taken by a piece of another writer, a successor has fenced this one: it sends nothing more, and the
 outcome of pieces without an answer is unknown.
 """
@@ -16,7 +20,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 import anyio.abc
@@ -48,7 +52,14 @@ log = logging.getLogger("pydanube.chain")
 
 HEAD_PART_BYTES: Final = 1 << 20  # of a large head in one piece, beside its groups: a quarter more to send
 RETRY_S: Final = 0.5  # between attempts at an unavailable store, beside the retries of its adapter
+PIECES_TO_READ: Final = (
+    1_000  # after so many, one repeats the others: at least 100 s apart with the usual linger
+)
 INLINE_BYTES: Final = 64 << 10  # up to this size a thread costs more than reading and hashing in the loop
+
+
+#: reads a head that has its own file: base, number and content. None if it is gone. For a worker thread
+ReadHead: TypeAlias = Callable[[], tuple[int, int, bytes] | None]
 
 
 class ChainOwner(Protocol):
@@ -77,12 +88,18 @@ class ChainStatistics:
 
 @dataclass(slots=True)
 class _Flying:
-    """A piece in flight. `since`: when its first record was written. `drop`: base below which it drops segments."""
+    """A piece in flight.
+
+    since: when its first record was written.
+    drop: base below which it drops segments.
+    repeats: whether it has all records of the journal, so that reading may begin at it.
+    """
 
     header: PieceHeader
     bytes: int
     since: float
     drop: int | None
+    repeats: bool = False
     stored: bool = False
 
 
@@ -109,6 +126,9 @@ class ChainWriter:
         place: end of the chain, as `fenced_end` returned it.
         sent_lsn: records from this address on are sent. The chain has all earlier records that it needs.
         keep_from: makes the number durable at which reading begins. Pieces below are deleted only afterwards.
+        from_number: number at which reading begins now.
+        head_in_file: as `Journal.head_in_file`.
+        pieces_to_read: as `PIECES_TO_READ`.
     """
 
     def __init__(
@@ -124,6 +144,9 @@ class ChainWriter:
         sent_lsn: int,
         linger_s: float,
         keep_from: Callable[[int], Awaitable[None]],
+        from_number: int = 1,
+        head_in_file: Callable[[], ReadHead | None] = lambda: None,
+        pieces_to_read: int = PIECES_TO_READ,
     ) -> None:
         self.stored_lsn = place.stored_lsn
         self.fenced: Fenced | None = None
@@ -136,6 +159,9 @@ class ChainWriter:
         self._place = place
         self._sent = sent_lsn
         self._linger_s = linger_s
+        self._head_in_file = head_in_file
+        self._pieces_to_read = pieces_to_read
+        self._repeat_at = from_number + pieces_to_read  # number of the piece that repeats the others
         self._forgetting = Forgetting(store, cluster, journal, keep_from)
         self._starts: dict[int, int] = {}  # base → number of the piece with the segment's first record
         self._flying: deque[_Flying] = deque()
@@ -216,9 +242,10 @@ class ChainWriter:
     async def _send(self, group: anyio.abc.TaskGroup) -> None:
         """Close a piece, and start sending it."""
         assert self._since is not None
-        since, stretches = self._since, self._stretches()
-        small = sum(stretch.end - stretch.start for stretch in stretches) <= INLINE_BYTES
-        items: list[Item] = []
+        since, items = self._since, await self._repeated()
+        repeats = bool(items)
+        stretches = [] if repeats else self._stretches()
+        small = sum(each.end - each.start for each in stretches) + _size(items) <= INLINE_BYTES
         if stretches:
             items += (
                 self._groups(stretches) if small else await anyio.to_thread.run_sync(self._groups, stretches)
@@ -245,10 +272,12 @@ class ChainWriter:
         for item in items:
             if isinstance(item, Group) and item.lsn == item.base + FILE_HEADER_BYTES:
                 self._starts[item.base] = header.number
+        if repeats:
+            self._repeat_at = header.number + self._pieces_to_read
         self._sent = max(self._sent, header.stored_lsn)
         more = self._source.written_lsn > self._sent or self._head is not None
         self._since = asyncio.get_running_loop().time() if more else None
-        flying = _Flying(header, len(data), since, drop)
+        flying = _Flying(header, len(data), since, drop, repeats=repeats)
         self._flying.append(flying)
         group.start_soon(self._put, flying, data)
 
@@ -261,6 +290,32 @@ class ChainWriter:
             room -= stretch.end - stretch.start
             at = stretch.end
         return found
+
+    async def _repeated(self) -> list[Item]:
+        """Return all records of the journal and its newest head, if the next piece is to repeat them, else nothing."""
+        if self._place.number < self._repeat_at or self._head is not None:
+            return []
+        self._repeat_at = self._place.number + self._pieces_to_read // 8  # unless it succeeds
+        read_head, stretches, at = self._head_in_file(), list[Stretch](), 0
+        while (stretch := self._source.next_stretch(at)) is not None:
+            stretches.append(stretch)
+            at = stretch.end
+        size = sum(each.end - each.start for each in stretches)
+        if size > PIECE_BYTES:
+            return []
+
+        def read() -> list[Item]:
+            items: list[Item] = [read_group(self._source, each, PIECE_BYTES) for each in stretches]
+            if read_head is not None:
+                head = read_head()
+                if head is None or len(head[2]) > PIECE_BYTES:  # gone: a newer one follows
+                    return []
+                base, number, body = head
+                items.append(Head(base=base, number=number, size=len(body), position=0, part=body))
+            return items
+
+        is_small = size <= INLINE_BYTES and read_head is None
+        return read() if is_small else await anyio.to_thread.run_sync(read)
 
     def _groups(self, stretches: Sequence[Stretch]) -> list[Group]:
         """Read at most about `PIECE_BYTES` of the stretches. Blocking."""
@@ -316,6 +371,8 @@ class ChainWriter:
             self._bytes += done.bytes
             self._last_error = None
             self.stored_lsn = max(self.stored_lsn, done.header.stored_lsn)
+            if done.repeats:
+                self._forgetting.begin_at(done.header.number)
             if done.drop is not None and done.drop in self._starts:
                 self._forgetting.begin_at(self._starts[done.drop])
         self._landed.set()
@@ -330,3 +387,11 @@ class ChainWriter:
             self._wake.set()
             log.critical("chain_fenced", extra={"journal": str(self._journal), "error": error.message})
             self._owner.fenced(error)
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(
+        len(item.records) if isinstance(item, Group) else len(item.part)
+        for item in items
+        if isinstance(item, (Group, Head))
+    )

@@ -224,14 +224,15 @@ class Journal(StoredBatches):
         """
         self._writer.on_written, self._heads.on_written, self.copied_lsn = written, head, copied_lsn
 
-    def head_in_file(self) -> Callable[[], tuple[int, int, bytes] | None]:
+    def head_in_file(self) -> Callable[[], tuple[int, int, bytes] | None] | None:
         """Return the work that reads the newest head with a file of its own: its base, number and content.
 
-        It returns None if a record has a newer head, or `copy_to` reports one. For a worker thread. Raises `OSError`.
+        None if a record has a newer head, or `copy_to` will report it. The work is for a worker thread. It returns None
+        if the file has been replaced since. Raises `OSError`.
         """
         known = self._heads.in_file
         if known is None:
-            return lambda: None
+            return None
         base, number = known
 
         def read() -> tuple[int, int, bytes] | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydanube_storage.objects import ObjectStore
 
-from pydanube_broker.chain.store import names_below, read_object
+from pydanube_broker.chain.store import ConcurrentReads, names_below, read_object
 from pydanube_broker.tier.kept_states_work import Answer, Call, KeptStatesWork
 
 THREADS: Final = 8  # pieces on their way, and a few reads beside them
@@ -18,11 +18,13 @@ class ChainWork:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._reads = ConcurrentReads(store)
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
         return {
             "create": self.create,
             "read": self.read,
+            "read_many": self.read_many,
             "names": self.names,
             "delete": self.delete,
             "states_newest": KeptStatesWork(self._store).newest,
@@ -34,6 +36,11 @@ class ChainWork:
     def read(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         data = read_object(self._store, arguments["key"], arguments["most_bytes"])
         return {"found": data is not None}, data or b""
+
+    def read_many(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        found = self._reads(arguments["keys"], arguments["most_bytes"])
+        sizes = [None if data is None else len(data) for data in found]
+        return {"sizes": sizes}, b"".join(data or b"" for data in found)
 
     def names(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         return {"names": names_below(self._store, arguments["folder"])}, b""
@@ -56,6 +63,16 @@ class ChainCalls:
     async def read(self, key: str, most_bytes: int | None = None) -> bytes | None:
         result, data = await self._call("read", {"key": key, "most_bytes": most_bytes}, b"")
         return bytes(data) if result["found"] else None
+
+    async def read_many(self, keys: Sequence[str], most_bytes: int | None = None) -> Sequence[bytes | None]:
+        arguments = {"keys": list(keys), "most_bytes": most_bytes, "awaited": True}
+        result, data = await self._call("read_many", arguments, b"")
+        found: list[bytes | None] = []
+        at = 0
+        for size in result["sizes"]:
+            found.append(None if size is None else bytes(data[at : at + size]))
+            at += size or 0
+        return found
 
     async def names(self, folder: str) -> Sequence[str]:
         result, _ = await self._call("names", {"folder": folder, "awaited": True}, b"")

@@ -25,7 +25,7 @@ from pydanube_broker.chain.piece import Place
 from pydanube_broker.chain.probe import check_create_only
 from pydanube_broker.chain.reading import chain_end, fenced_end
 from pydanube_broker.chain.source import Stretch
-from pydanube_broker.chain.writer import ChainOwner, ChainStatistics, ChainWriter
+from pydanube_broker.chain.writer import PIECES_TO_READ, ChainOwner, ChainStatistics, ChainWriter
 from pydanube_broker.journal import Journal
 from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.tier.chain_calls import ChainCalls
@@ -254,7 +254,8 @@ class JournalChain:
         if not self._wanted.is_set():
             assert self._journal is not None
             self._journal.copy_to(self._written, self._head, self._stored_lsn)
-            found = await anyio.to_thread.run_sync(self._journal.head_in_file())
+            read_head = self._journal.head_in_file()
+            found = None if read_head is None else await anyio.to_thread.run_sync(read_head)
             if found is not None:
                 self._head(found[0], found[1], [found[2]])
             self._wanted.set()
@@ -319,6 +320,9 @@ class JournalChain:
             sent_lsn=self._place.stored_lsn,
             linger_s=self._linger_s,
             keep_from=self._keep_from,
+            from_number=self.file.from_number,
+            head_in_file=self._journal.head_in_file,
+            pieces_to_read=PIECES_TO_READ,
         )
         if self._heads is not None:
             self._writer.head(*self._heads)

@@ -112,6 +112,13 @@ class SimStore:
         data = self.objects.get(key)
         return data if data is None or most_bytes is None else data[:most_bytes]
 
+    async def read_many(self, keys: Sequence[str], most_bytes: int | None = None) -> Sequence[bytes | None]:
+        await self.read("")  # which may fail
+        return [
+            data if data is None or most_bytes is None else data[:most_bytes]
+            for data in map(self.objects.get, keys)
+        ]
+
     async def names(self, folder: str) -> Sequence[str]:
         await asyncio.sleep(self._chance.expovariate(50))
         return sorted(key for key in self.objects if key.startswith(f"{folder}/"))
@@ -327,6 +334,7 @@ class Owner:
 
     heir_of: Record | None = None
     heir_term = 0
+    pieces_to_read = 12  # after so many, one repeats the others
 
     def check(self, log: Sequence[int]) -> None:
         """Hold a log that was read from a chain against all that was acknowledged."""
@@ -340,7 +348,8 @@ class Owner:
         self.values = [(end or self.folder.written_lsn, value) for end, value in log]
         self.writer = ChainWriter(
             self.world.store, self.folder, self, cluster=CLUSTER, journal=self.folder.journal, term=term,
-            place=place, sent_lsn=sent, linger_s=LINGER_S, keep_from=self.keep_from,
+            place=place, sent_lsn=sent, linger_s=LINGER_S, keep_from=self.keep_from, from_number=from_number,
+            pieces_to_read=self.pieces_to_read,
         )  # fmt: skip
         self.task = asyncio.get_running_loop().create_task(self.writer.run())
         self.serving = True
@@ -351,6 +360,7 @@ class Owner:
         record = self.record if self.heir_of is None else None
         if record is None or self.world.record is not record:
             raise StoreUnavailable("this broker is not in the metadata")
+        self.world.stages.add("begins later")
         record.from_number = number
 
     def publish(self, value: int) -> None:

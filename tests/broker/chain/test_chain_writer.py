@@ -11,7 +11,7 @@ import pytest
 from pydanube_broker.chain import Group, Place, Safe, piece_key, pieces
 from pydanube_broker.chain.piece import MOST_IN_FLIGHT, encode_piece
 from pydanube_broker.chain.source import Stretch, read_group
-from pydanube_broker.chain.writer import ChainWriter
+from pydanube_broker.chain.writer import PIECES_TO_READ, ChainWriter
 from pydanube_broker.journal.records import FILE_HEADER_BYTES
 from pydanube_core.errors import Fenced, StoreUnavailable
 
@@ -48,19 +48,21 @@ class Store(SimStore):
 class Desk:
     """A journal's folder and its chain."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pieces_to_read: int = PIECES_TO_READ) -> None:
         self.store = Store()
         self.folder = Folder(1)
+        self.from_number = 1
         self.folder.begin(0, [])
         self.stored_lsns: list[int] = []
         self.errors: list[Fenced] = []
         self.count = 0
         self.writer = ChainWriter(
             self.store, self.folder, self, cluster=CLUSTER, journal=1, term=1, place=Place(), sent_lsn=0,
-            linger_s=0.1, keep_from=self.keep_from,
+            linger_s=0.1, keep_from=self.keep_from, pieces_to_read=pieces_to_read,
         )  # fmt: skip
 
-    async def keep_from(self, number: int) -> None: ...
+    async def keep_from(self, number: int) -> None:
+        self.from_number = number
 
     def stored(self, lsn: int) -> None:
         self.stored_lsns.append(lsn)
@@ -75,9 +77,9 @@ class Desk:
         return end
 
 
-def in_virtual_time(body: Callable[[Desk], Awaitable[Any]]) -> Desk:
+def in_virtual_time(body: Callable[[Desk], Awaitable[Any]], **given: Any) -> Desk:
     async def main() -> Desk:
-        desk = Desk()
+        desk = Desk(**given)
         task = asyncio.get_running_loop().create_task(desk.writer.run())
         await body(desk)
         if desk.errors:
@@ -130,6 +132,31 @@ def test_a_steady_load_costs_ten_pieces_a_second() -> None:
         assert max(item.end for item in values if isinstance(item, Group)) == desk.folder.written_lsn
 
     in_virtual_time(body)
+
+
+def test_a_reader_of_many_small_pieces_begins_at_one_that_repeats_them() -> None:
+    async def body(desk: Desk) -> None:
+        for _ in range(200):
+            desk.write()
+            await asyncio.sleep(0.15)
+        await asyncio.sleep(1)
+        sent = desk.writer.statistics().pieces
+        assert sent >= 190
+        assert sent - desk.from_number <= 20 + MOST_IN_FLIGHT
+        assert len(desk.store.objects) <= 2 * 20, "older pieces are deleted"
+        groups = [
+            item
+            async for _, items in pieces(desk.store, CLUSTER, 1, desk.from_number)
+            for item in items
+            if isinstance(item, Group)
+        ]
+        again = Folder(1)
+        for group in groups:
+            again.overlay(group)
+        assert again.segments == desk.folder.segments
+        assert desk.stored_lsns == sorted(desk.stored_lsns)
+
+    in_virtual_time(body, pieces_to_read=20)
 
 
 def test_four_pieces_are_on_their_way_and_the_rest_waits_in_the_files() -> None:

@@ -14,6 +14,7 @@ from pydanube_broker.chain import ChainObjects, chain_end, replay
 from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.journal import Disk, journal
 from pydanube_broker.journal.recovery import recover
+from pydanube_broker.tier import journal_chain
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
 from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable
 from pydanube_core.names import TopicName
@@ -284,3 +285,23 @@ async def test_batches_for_the_store_are_larger_by_default(opened: Opener) -> No
             counts[durability] = len(broker.journal.plan_read(topic.topic_id, 1, 901, 1 << 30))
         assert counts["fsynced"] >= 4
         assert counts["stored"] == 1
+
+
+async def test_reading_begins_at_a_piece_that_repeats_the_journal_with_its_newest_head(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "INLINE_BYTES", 0)  # as with ten thousand topics
+    monkeypatch.setattr(journal_chain, "PIECES_TO_READ", 8)
+    async with opened(**COPY, journal__stored_linger=0.01) as broker:
+        await make(broker)
+        sent = 0
+        with anyio.fail_after(60):
+            while file_of(tmp_path / "data").from_number <= 16:
+                await publish(broker, [b"x"])
+                sent += 1
+        await all_stored(broker)
+        states = await states_in_chain(tmp_path / "data", tmp_path / "replayed")
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        assert states[topic.topic_id].next_offset == topic.commit == sent
+    assert list((tmp_path / "replayed").glob("*.head"))

@@ -42,6 +42,7 @@ def test_no_acknowledged_value_is_lost_and_every_fault_happens() -> None:
         "the disk had less than the chain",
         "the disk had more than the chain",
         "dropped",
+        "begins later",
     }
     assert acknowledged > 40 * SEEDS
 
