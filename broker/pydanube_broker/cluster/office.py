@@ -214,6 +214,17 @@ class Office:
         """Return the assignment of a topic, or None if it has no owner."""
         return self._places.get(topic_id)
 
+    def watched(self, topic_id: TopicId) -> tuple[Assignment, Revision] | None:
+        """Return the assignment of a topic as it was read or watched last, with its revision.
+
+        None if there is none, or if it cannot be read.
+        """
+        key = keys.assignment_key(topic_id)
+        made, revision = self._place_table.get(key), self._place_table.revision(key)
+        return (
+            None if made is None or revision is None or key in self.catalog.aside.found else (made, revision)
+        )
+
     def moving_places(self) -> list[Assignment]:
         """Return the assignments of topics that move, anywhere in the cluster."""
         return [place for topic_id in self.moving if (place := self._places.get(topic_id)) is not None]

@@ -1,4 +1,4 @@
-"""Send the transactions that end moves, for the target. Topics whose copies become safe together share one transaction.
+"""Send the transactions that end moves and take-overs, for the new owner. Topics that are safe together share one.
 
 A transaction is sent as soon as a topic is due. Topics that become due during it wait for the next one, so that a
 lone topic does not wait and many topics cost few transactions. If a guard of a shared transaction fails, each of its
@@ -24,10 +24,10 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.moves.move import Change, Witnesses, settle, transaction
+from pydanube_broker.moves.move import Change, Step, Witnesses, settle, transaction
 
-# Topics of one transaction. Each has six guards and writes, and a transaction has at most 100.
-SHARED: Final = 10
+# Topics of one transaction, by step. A transaction has at most 100 guards and writes: an `arrive` has six, an `open` two.
+SHARED: Final = {Step.ARRIVE: 10, Step.OPEN: 40}
 # Concurrent transactions.
 _CONCURRENT: Final = 4
 
@@ -65,11 +65,11 @@ class MoveEnds:
         self._incarnation = incarnation
         self._folder_of = folder_of
         self._start_of = start_of
-        self._due: deque[_End] = deque()
+        self._due: dict[Step, deque[_End]] = {step: deque() for step in SHARED}
         self._sending = 0
 
     async def send(self, change: Change, group: TaskGroup) -> tuple[Change, Revision]:
-        """Carry out an `arrive`. Return it with its epoch, and its revision. A cancelled call may be carried out.
+        """Carry out an `arrive` or `open`. Return it with its epoch, and its revision. A cancelled call may be carried out.
 
         Args:
             group: runs the transaction, which outlives this call.
@@ -78,7 +78,7 @@ class MoveEnds:
             GuardFailed: nothing was changed. ClusterError: the outcome is unknown.
         """
         end = _End(change)
-        self._due.append(end)
+        self._due[change.step].append(end)
         if self._sending < _CONCURRENT:
             self._sending += 1
             group.start_soon(self._send_due)
@@ -90,8 +90,9 @@ class MoveEnds:
 
     async def _send_due(self) -> None:
         try:
-            while self._due:
-                batch = [self._due.popleft() for _ in range(min(SHARED, len(self._due)))]
+            while step := next((each for each, due in self._due.items() if due), None):
+                due = self._due[step]
+                batch = [due.popleft() for _ in range(min(SHARED[step], len(due)))]
                 try:
                     await self._send_together(batch)
                 finally:
@@ -105,7 +106,8 @@ class MoveEnds:
         starts: dict[_End, int] = {}
         for end in batch:
             try:
-                starts[end] = self._start_of(end.change.after.topic_id)
+                is_copy = end.change.step is Step.ARRIVE
+                starts[end] = self._start_of(end.change.after.topic_id) if is_copy else 0
             except ClusterError as error:
                 end.outcome = error
         batch = list(starts)
@@ -124,7 +126,8 @@ class MoveEnds:
                 end.outcome = error
 
     async def _transact(self, starts: Mapping[_End, int]) -> None:
-        witnesses = await self._witnesses(starts)
+        arriving = {end: start for end, start in starts.items() if end.change.step is Step.ARRIVE}
+        witnesses = dict.fromkeys(starts, Witnesses()) | (await self._witnesses(arriving) if arriving else {})
         settled = {end: settle(end.change, witnesses[end]) for end in starts}
         writes: list[Write] = []
         guards: list[Guard] = []

@@ -35,11 +35,10 @@ from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.moves.move import (
     MAX_ROUNDS,
     Change,
-    Step,
     Witnesses,
     transaction,
 )
-from pydanube_broker.moves.move_ends import MoveEnds
+from pydanube_broker.moves.move_ends import SHARED, MoveEnds
 from pydanube_broker.moves.move_seat import (
     Commit,
     CopyAhead,
@@ -493,7 +492,7 @@ class Mover:
 
     async def _commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         try:
-            if change.step is Step.ARRIVE:
+            if change.step in SHARED:
                 assert self._group is not None
                 change, revision = await self._ends.send(change, self._group)
             else:

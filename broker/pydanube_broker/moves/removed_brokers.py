@@ -10,6 +10,7 @@ leaders, or a leader that is killed in between, do each of them exactly once.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -47,7 +48,8 @@ from pydanube_broker.topics.topic import now_ms
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
-_READ_AT_ONCE: Final = 32  # topics whose records are read concurrently
+_READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
+_SENT_AT_ONCE: Final = 4  # concurrent transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,22 +191,25 @@ class RemovedBrokers:
         if broker_id not in self._said:
             self._said[broker_id], _ = await self._kept.read(broker_id)
         said = self._said[broker_id]
-        targets = office.spread(topics)
-        prepared: list[_Prepared] = []
+        # Topics that were written last are taken first, because their producers wait.
+        places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
+        targets = office.spread([each.topic_id for each in places])
+        prepared: dict[TopicId, _Prepared | None] = dict.fromkeys(targets)
         limiter = anyio.CapacityLimiter(_READ_AT_ONCE)
 
         async def prepare(place: Assignment) -> None:
             async with limiter:
-                found = await self._prepare(office, place, said, targets[place.topic_id], journal)
-            if found is not None:
-                prepared.append(found)
+                target = targets[place.topic_id]
+                prepared[place.topic_id] = await self._prepare(office, place, said, target, journal)
 
         async with anyio.create_task_group() as group:
             for place in places:
                 if place.topic_id in targets:
                     group.start_soon(prepare, place)
-        while prepared:
-            await self._take(prepared)
+        due = deque(each for each in prepared.values() if each is not None)
+        async with anyio.create_task_group() as group:
+            for _ in range(_SENT_AT_ONCE):
+                group.start_soon(self._take, due)
 
     async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
         """Return the time of the broker's last report about its topics, or None if it never made one."""
@@ -315,14 +320,13 @@ class RemovedBrokers:
     ) -> _Prepared | None:
         """Return the transaction that gives a topic of a lost broker to its next owner. None if it is not to go now."""
         topic_id = place.topic_id
-        key = keys.assignment_key(topic_id)
+        watched = office.watched(topic_id)
+        if watched is None:
+            return None
+        now, revision = watched  # if it has changed since, the guard of the transaction fails
+        if now.broker_id != place.broker_id or not self._is_to_go(now):
+            return None
         try:
-            item = await self._store.get(key)
-            if item is None:
-                return None
-            now = Assignment.of(key, item.value)
-            if now.broker_id != place.broker_id or not self._is_to_go(now):
-                return None
             head = await self._objects.head(topic_id)
             counter = await epoch_counter(self._store, now.topic)
         except ClusterError as error:
@@ -337,9 +341,9 @@ class RemovedBrokers:
         chain = None if journal is None else journal.chain
         if _is_whole(now, chain):
             end = 0  # the chain has all that was acknowledged, so every heir finds the same end there
-        taken = take_away(now, item.mod_revision, target, at_ms=now_ms(), chain=chain)
+        taken = take_away(now, revision, target, at_ms=now_ms(), chain=chain)
         epoch = Epoch(max(counter.epoch, now.epoch) + 1)
-        assigned = assign(taken.after, item.mod_revision, target, incarnation=incarnation, epoch=epoch)
+        assigned = assign(taken.after, revision, target, incarnation=incarnation, epoch=epoch)
         name = now.topic
         witnesses = Witnesses(
             head=head,
@@ -359,13 +363,17 @@ class RemovedBrokers:
         }
         return _Prepared(writes=writes, guards=guards, facts=facts)
 
-    async def _take(self, prepared: list[_Prepared]) -> None:
-        """Carry out some prepared transactions as one, and remove them from the list."""
+    async def _take(self, prepared: deque[_Prepared]) -> None:
+        """Carry out the prepared transactions, several as one, and remove them from the queue."""
+        while prepared:
+            await self._take_together(prepared)
+
+    async def _take_together(self, prepared: deque[_Prepared]) -> None:
         taken: list[_Prepared] = []
         writes: dict[str, Put] = {}
         guards: dict[Guard, None] = {}
         while prepared:
-            each = prepared[-1]
+            each = prepared[0]
             more = dict.fromkeys([*guards, *each.guards])
             size = len(writes) + len(each.writes) + len(more)
             # Two topics of one name share the counter of epochs
@@ -373,13 +381,13 @@ class RemovedBrokers:
                 break
             writes.update((write.key, write) for write in each.writes)
             guards = more
-            taken.append(prepared.pop())
+            taken.append(prepared.popleft())
         try:
             await self._store.transact(list(writes.values()), guards=list(guards))
         except GuardFailed:
             # Another leader was faster, the broker is back, or one of the topics was deleted
             for one in taken if len(taken) > 1 else ():
-                await self._take([one])
+                await self._take(deque([one]))
         except ClusterError as error:
             log.warning("topics_not_taken_away", extra={"topics": len(taken), "error": error.message})
         else:
@@ -435,6 +443,10 @@ class RemovedBrokers:
 def _is_whole(now: Assignment, chain: ChainRange | None) -> bool:
     """Return whether the chain has all that the owner of the topic acknowledged."""
     return chain is not None and (now.stored or chain.is_whole)
+
+
+def _written_ms(said: LogState | None) -> int:
+    return 0 if said is None else said.append_time_ms
 
 
 def _copied_to(now: Assignment) -> int:
