@@ -10,9 +10,10 @@ from __future__ import annotations
 import shutil
 import struct
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import anyio
@@ -21,6 +22,7 @@ from anyio import to_thread
 from pydanube import connect
 from pydanube_core.errors import ClusterError
 
+from tests.cluster import killed_at_a_step
 from tests.cluster.real_cluster import BROKERS, RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.support.broker_process import BrokerDied
@@ -166,9 +168,9 @@ async def created(cluster: RealCluster, topic: str) -> bool:
 
 
 @asynccontextmanager
-async def loaded(tmp_path: Path) -> AsyncIterator[Scene]:
-    """Three brokers under load; checked at the end."""
-    with real_cluster(tmp_path, environment=ENVIRONMENT, creates_only=True) as cluster:
+async def loaded(tmp_path: Path, more: Mapping[str, str] = MappingProxyType({})) -> AsyncIterator[Scene]:
+    """Three brokers under load; checked at the end. `more`: variables of the brokers."""
+    with real_cluster(tmp_path, environment={**ENVIRONMENT, **more}, creates_only=True) as cluster:
         await cluster.start()
         for topic in TOPICS:
             await until(lambda topic=topic: created(cluster, topic), FAR)
@@ -220,6 +222,22 @@ async def test_leader_is_killed_amid_a_take_over(tmp_path: Path) -> None:
         await scene.more()
         for n in (owner, leader):
             await to_thread.run_sync(scene.cluster.brokers[n].start)
+        await scene.more()
+
+
+@pytest.mark.parametrize("step", killed_at_a_step.STEPS)
+async def test_leader_or_heir_is_killed_at_each_step_of_a_take_over(tmp_path: Path, step: str) -> None:
+    async with loaded(tmp_path, killed_at_a_step.environment(tmp_path)) as scene:
+        owner, brokers = await scene.owner(), scene.cluster.brokers
+        killed_at_a_step.name(tmp_path, step)
+        await scene.kill(owner, disk=True)
+        others = [n for n in BROKERS if n != owner]
+        await until(lambda: any(not brokers[n].running for n in others), FAR)
+        assert killed_at_a_step.is_reached(tmp_path, step)
+        scene.failures.append(time.monotonic())
+        await scene.more()
+        (killed,) = (n for n in others if not brokers[n].running)
+        await to_thread.run_sync(brokers[killed].start)
         await scene.more()
 
 
