@@ -10,7 +10,7 @@ import pytest
 from pydanube.retry import Retry
 from pydanube.wire.connections import Connections
 from pydanube.wire.transport import Transport
-from pydanube_core.errors import Overloaded, Unavailable
+from pydanube_core.errors import NoOwner, NotOwner, Overloaded, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 
 from tests.support.waiting import until
@@ -57,6 +57,31 @@ async def test_it_ends_when_the_topic_has_another_owner() -> None:
     async with asyncio.timeout(60):
         await waiting
     assert time.monotonic() - begun < 3600
+
+
+async def test_each_owner_that_an_error_names_is_tried_at_once() -> None:
+    connections, broker = asking()
+    elsewhere = NotOwner("the topic is at broker 2", epoch=7)
+    async with asyncio.timeout(60):
+        await connections.pause("/default/t", elsewhere, 3600.0)
+        await connections.pause("/default/other", elsewhere, 3600.0)
+        await connections.pause("/default/t", NotOwner("it is at broker 3", epoch=8), 3600.0)
+    begun = time.monotonic()
+    for epoch in (7, 8):  # brokers that disagree
+        await connections.pause("/default/t", NotOwner("it is at broker 2", epoch=epoch), 0.2)
+    assert time.monotonic() - begun >= 0.4
+    assert not broker.asked
+
+
+async def test_it_ends_when_a_topic_without_an_owner_has_one() -> None:
+    connections, broker = asking()
+    waiting: Any = asyncio.create_task(connections.pause("/default/t", NoOwner("no broker"), 3600.0))
+    await until(lambda: broker.asked)
+    assert (broker.asked[0].away, broker.asked[0].wait_ms) == ("", 3_600_000)
+    broker.there = "http://two"
+    broker.may.set()
+    async with asyncio.timeout(60):
+        await waiting
 
 
 async def test_it_lasts_while_the_topic_has_not() -> None:

@@ -15,6 +15,8 @@ from pydanube_core.errors import (
     ClusterError,
     DispatchMismatch,
     InvalidArgument,
+    NoOwner,
+    NotOwner,
     Retryable,
     Unavailable,
 )
@@ -32,6 +34,7 @@ ASK_TIMEOUT_S: Final = 10.0
 WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topic gets another owner
 LEAST_PAUSE_S: Final = 0.02
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
+MOST_NAMED: Final = 10_000  # topics whose owners were named by errors
 
 _Answer = TypeVar("_Answer")
 
@@ -48,6 +51,9 @@ class Connections:
         self._transports: dict[str, Transport] = {}
         # concrete topic → url, and the owner's id if it is not registered. From the latest Resolve, used once
         self._owners: dict[str, tuple[str, str]] = {}
+        self._named: dict[
+            str, int
+        ] = {}  # concrete topic → the highest epoch in which an error has named its owner
         self.usable = False
 
     def __len__(self) -> int:
@@ -187,10 +193,16 @@ class Connections:
         return GoneOwner(self.to(url), concrete_topic, waits_for) if waits_for else self.to(url)
 
     async def pause(self, concrete_topic: str, failure: ClusterError, delay_s: float) -> None:
-        """Wait before a retry, but no longer than until the topic has left a broker that could not be reached."""
+        """Wait before a retry, but no longer than until the topic is at another broker than the one that failed.
+
+        Each new owner that an error names is tried at once.
+        """
+        if isinstance(failure, NotOwner) and self._is_new(concrete_topic, failure):
+            await asyncio.sleep(LEAST_PAUSE_S)
+            return
         until_s = time.monotonic() + delay_s
         away = str(failure.details.get("broker", ""))
-        if away and delay_s >= WATCHED_S:
+        if (away or isinstance(failure, NoOwner)) and delay_s >= WATCHED_S:
             request = pb.ResolveRequest(topic=concrete_topic, away=away, wait_ms=int(delay_s * 1000))
             try:
                 response = await self._resolve(request, timeout_s=delay_s + WATCHED_S)
@@ -200,6 +212,16 @@ class Connections:
                 if any(each.broker_url not in ("", away) for each in response.partitions):
                     until_s = min(until_s, time.monotonic() + LEAST_PAUSE_S)
         await asyncio.sleep(max(0.0, until_s - time.monotonic()))
+
+    def _is_new(self, concrete_topic: str, failure: NotOwner) -> bool:
+        """Return whether the epoch that an error names is above those named before, so that brokers cannot disagree long."""
+        epoch = int(failure.details.get("epoch", 0))
+        if epoch <= self._named.get(concrete_topic, 0):
+            return False
+        if len(self._named) >= MOST_NAMED:
+            self._named.clear()
+        self._named[concrete_topic] = epoch
+        return True
 
 
 def _unheard(reason: str) -> None:
