@@ -15,7 +15,7 @@ from typing import Final
 import anyio.to_thread
 from pydanube_core.errors import CorruptObject
 
-from pydanube_broker.chain.piece import Drop, Group, Head, Item, Safe, Start
+from pydanube_broker.chain.piece import PIECE_BYTES, Drop, Group, Head, Item, Safe, Start
 from pydanube_broker.chain.reading import pieces
 from pydanube_broker.chain.store import ChainStore
 from pydanube_broker.journal.checkpoint import checkpoint_path, write_checkpoint
@@ -24,6 +24,7 @@ from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
     HEADER_BYTES,
+    SECTOR,
     Kind,
     encode_file_header,
     read_header,
@@ -64,12 +65,17 @@ async def replay(
         OSError: the folder cannot be written.
     """
     rebuilding = _Folder(folder, disk or Disk())
-    stored_lsn = count = 0
+    stored_lsn = count = size = 0
+    taken: list[Item] = []
     with contextlib.closing(rebuilding):
         await anyio.to_thread.run_sync(rebuilding.begin)
         async for header, items in pieces(store, cluster, journal, from_number, until):
-            await anyio.to_thread.run_sync(rebuilding.take, items)
-            stored_lsn, count = header.stored_lsn, count + 1
+            taken += items
+            stored_lsn, count, size = header.stored_lsn, count + 1, size + header.body_bytes
+            if size >= PIECE_BYTES:  # small pieces share a thread's turn
+                await anyio.to_thread.run_sync(rebuilding.take, taken)
+                taken, size = [], 0
+        await anyio.to_thread.run_sync(rebuilding.take, taken)
         await anyio.to_thread.run_sync(rebuilding.finish)
     return Replayed(
         pieces=count,
@@ -170,9 +176,20 @@ class _Folder:
             parts = [head.parts[at] for at in sorted(head.parts)]
             if base in self.segments and sum(map(len, parts)) == head.size:
                 write_checkpoint(checkpoint_path(self._folder, base), base, head.number, parts, self._disk)
+        if self.segments:
+            self._shorten(max(self.segments))
         for segment in self.segments.values():
             self._disk.datasync(segment.fd)
         self._disk.sync_dir(self._folder)
+
+    def _shorten(self, base: int) -> None:
+        """Give the last segment the size of its records and a sector of zeros: recovery reads all of a segment."""
+        segment = self.segments[base]
+        size = (segment.end - base + 2 * SECTOR - 1) & ~(SECTOR - 1)
+        if size < segment.size:
+            self._disk.truncate(segment.fd, size)
+            self._disk.pwritev(segment.fd, [encode_file_header(base, size)], 0)
+            segment.size = size
 
     def _announces(self, base: int, segment: _Segment) -> bool:
         """Return whether the last record announces another segment."""

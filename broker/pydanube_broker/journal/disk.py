@@ -71,6 +71,9 @@ class Disk:
             raise
         return bytes(buffer) if got == count else None
 
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
     def datasync(self, fd: int) -> None:
         if hasattr(os, "fdatasync"):
             os.fdatasync(fd)

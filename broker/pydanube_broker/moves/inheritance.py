@@ -32,7 +32,6 @@ from pydanube_broker.copying.reading import pieces_of
 from pydanube_broker.journal import Disk, Journal, JournalOptions
 from pydanube_broker.journal.helper import PrepareDone, SyncDone
 from pydanube_broker.journal.records import encode_file_header
-from pydanube_broker.journal.sync_program import prepare
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
@@ -152,7 +151,13 @@ class Inheritances:
         begun_s = time.monotonic()
         try:
             found = await replay(
-                self._store, self._cluster, chain.journal, chain.from_piece, chain.until, folder
+                self._store,
+                self._cluster,
+                chain.journal,
+                chain.from_piece,
+                chain.until,
+                folder,
+                disk=_UnsyncedDisk(),
             )
         except OSError as error:
             raise _not_written(folder, error) from error
@@ -161,9 +166,9 @@ class Inheritances:
             folder,
             JournalOptions(segment_bytes=_SEGMENT_BYTES, tail_cache_bytes=_CACHE_BYTES),
             hub,
-            disk=Disk(),
+            disk=_UnsyncedDisk(),
             syncer=_NoSyncer(),
-            preparer=_ThreadPreparer(),
+            preparer=_SparsePreparer(),
         )
         try:
             with self._worker_threads.pending():
@@ -186,8 +191,16 @@ class Inheritances:
         return Inherited(hub, self._worker_threads)
 
 
+class _UnsyncedDisk(Disk):
+    """Syncs nothing: a replay is never used by a later process, and clients wait for it."""
+
+    def datasync(self, fd: int) -> None: ...
+
+    def sync_dir(self, path: Path) -> None: ...
+
+
 class _NoSyncer:
-    """Syncs nothing: a replay is never used by a later process. A helper process would take half a second to start."""
+    """Syncs nothing, as `_UnsyncedDisk`. A helper process would take half a second to start."""
 
     def __init__(self) -> None:
         self.done: SyncDone = lambda lsn, error, seconds, waited_s: None
@@ -202,26 +215,24 @@ class _NoSyncer:
     def close(self) -> None: ...
 
 
-class _ThreadPreparer:
-    """Prepares the few small segments of a replay in a thread."""
+class _SparsePreparer:
+    """Prepares the few segments of a replay without writing zeros."""
 
     def __init__(self) -> None:
         self.done: PrepareDone = lambda base, error: None
-        self._closed = False
 
     def prepare(self, path: Path, base_lsn: int, segment_bytes: int) -> None:
-        header = encode_file_header(base_lsn, segment_bytes)
-
-        def prepared(future: asyncio.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if not self._closed:
-                self.done(base_lsn, error if isinstance(error, OSError) else None)
-
-        running = asyncio.get_running_loop().run_in_executor(None, prepare, str(path), segment_bytes, header)
-        running.add_done_callback(prepared)
+        failure: OSError | None = None
+        try:
+            with path.open("xb") as file:
+                file.write(encode_file_header(base_lsn, segment_bytes))
+                file.truncate(segment_bytes)
+        except OSError as error:
+            failure = error
+        asyncio.get_running_loop().call_soon(lambda: self.done(base_lsn, failure))
 
     def close(self) -> None:
-        self._closed = True
+        self.done = lambda base, error: None
 
 
 def _not_written(folder: Path, error: OSError) -> DiskFull | Unavailable:

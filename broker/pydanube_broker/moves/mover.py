@@ -60,6 +60,8 @@ from pydanube_broker.topics.topic import Topic
 log = logging.getLogger("pydanube.cluster")
 
 _AT_ONCE: Final = 32
+# Maximum of concurrent rebuilds. Each holds a piece of about 1 MiB, and their clients wait.
+_REBUILT_AT_ONCE: Final = 64
 # Maximum of concurrent moves of one owner for which it has stopped. Their clients wait.
 STOPPED_AT_ONCE: Final = 32
 _TICK_S: Final = 1.0
@@ -167,6 +169,7 @@ class Mover:
         self._me = me
         self._incarnation = incarnation
         self._ahead = anyio.CapacityLimiter(_AT_ONCE)
+        self._rebuilding = anyio.CapacityLimiter(_REBUILT_AT_ONCE)
         self._ends = MoveEnds(
             store,
             ObjectCatalog(store, wall_ms=wall_ms),
@@ -472,7 +475,7 @@ class Mover:
     async def _rebuild(self, topic_id: TopicId, seat: Seat, turn: int, epoch: Epoch) -> None:
         assert seat.record is not None
         try:
-            async with self._ahead:
+            async with self._rebuilding:
                 await self._doors.rebuild(seat.record, Arrival(self._hub, topic_id))
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)

@@ -526,6 +526,11 @@ class Moves:
                 found += await self.taking.forecast_take_over(owner, topics, chain, inherited)
         return found
 
+    @property
+    def fences(self) -> int:
+        """The number of lost brokers' chains that this broker has fenced since its start."""
+        return 0 if self._mover is None else self.taking.take_overs.fences
+
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""
         if not self._registry.ownership.several:

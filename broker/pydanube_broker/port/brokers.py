@@ -336,6 +336,7 @@ class BrokersPart:
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
                 chain=broker.chain.statistics(),
+                chain_fences=broker.moves.fences,
                 chain_fenced=isinstance(broker.chain.error, Fenced),
                 peer_memory=broker.peer_memory.statistics(),
                 longest_stop_s=0.0 if self._observation is None else self._observation.stops.longest_s(),

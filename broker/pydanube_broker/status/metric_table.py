@@ -92,6 +92,7 @@ _DECLARED: Final = (
     _of(_TIER, _COUNTER, "danube_chain_failures", "requests for the chain that failed since start"),
     _of(_TIER, _GAUGE, "danube_chain_behind_bytes", "bytes of the journal that the chain does not have yet", unit="bytes"),
     _of(_TIER, _GAUGE, "danube_chain_behind_seconds", "age of the oldest of them", unit="s"),
+    _of(_TIER, _COUNTER, "danube_chain_fences", "chains of lost brokers that this broker, as the leader, has fenced since start"),
     _of(_TIER, _GAUGE, "danube_chain_fenced", "1 if another broker has taken the chain over"),
     _of(_BROKER, _GAUGE, "danube_link_lag_messages", "messages that mirrors at this broker lack", "link"),
     _of(_BROKER, _GAUGE, "danube_link_logs", "logs of mirrors at this broker, by state", "link", "state"),

@@ -65,6 +65,7 @@ class Gathered:
     tier_errors: int
     tier_objects: Mapping[str, int]  # work on objects → count
     chain: ChainStatistics | None  # None: the journal is not copied
+    chain_fences: int  # of lost brokers' chains
     chain_fenced: bool
     peer_memory: HeldForPeers
     longest_stop_s: float
@@ -276,6 +277,7 @@ def _chain_families(now: Gathered) -> Iterator[Metric]:
         ("danube_chain_failures", 0 if chain is None else chain.failures),
         ("danube_chain_behind_bytes", 0 if chain is None else chain.behind_bytes),
         ("danube_chain_behind_seconds", 0.0 if chain is None else chain.behind_s),
+        ("danube_chain_fences", now.chain_fences),
         ("danube_chain_fenced", int(now.chain_fenced)),
     ):
         family = _family(name)

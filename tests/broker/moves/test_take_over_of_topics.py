@@ -154,6 +154,7 @@ async def test_topic_goes_on_with_all_that_the_chain_has(cluster: SeveralBrokers
     # the plan for the other topic uses the same fence
     await one.port.take_over("other")
     await until(lambda: cluster.serves_name("other"))
+    assert one.moves.fences + two.moves.fences == 1
     assert (await record_of(cluster, int(gone))).until == after.until
     assert await read_all(cluster, "other", 15) == TIERED + COPIED
 
