@@ -154,7 +154,7 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
                 field="arguments",
             )
         try:
-            values = json.loads(arguments, parse_constant=_no_constant)
+            values = json.loads(arguments, parse_constant=no_constant)
         except (
             ValueError,
             RecursionError,
@@ -186,7 +186,8 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _no_constant(text: str) -> NoReturn:
+def no_constant(text: str) -> NoReturn:
+    """Refuse NaN and the infinities, which JSON does not have. For `json.loads(parse_constant=…)`."""
     raise ValueError(text)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from mcp.types import ErrorData, JSONRPCError
 from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
+from pydanube_admin.arguments import no_constant
 from pydanube_admin.http import MAX_BODY_BYTES, AsgiApp, Message, Receive, Scope, Send
 from pydanube_admin.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 
@@ -21,7 +22,7 @@ _SHAPE: Final = (
 )
 
 
-def refusal(message: bytes | str) -> JSONRPCError | None:
+def refusal(message: bytes) -> JSONRPCError | None:
     """Return the answer to an invalid message, or None if the SDK can take it."""
     try:
         jsonrpc_message_adapter.validate_json(message, by_name=False)
@@ -29,11 +30,11 @@ def refusal(message: bytes | str) -> JSONRPCError | None:
         valid = False
     else:
         valid = True
-    if valid and b'"id"' not in (message.encode() if isinstance(message, str) else message):
-        return None
     try:
-        found = json.loads(message)
-        json.dumps(found, ensure_ascii=False).encode()
+        # As text: bytes may also be UTF-16 for json, and NaN is no JSON
+        found = json.loads(message.decode(), parse_constant=no_constant)
+        if not valid:
+            json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return refused(PARSE_ERROR, "a text holds half a surrogate pair, which is no Unicode", _id_of(found))
     except RecursionError:

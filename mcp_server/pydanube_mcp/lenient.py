@@ -3,7 +3,7 @@
 | schema | taken |
 |---|---|
 | integer | `2.0`, `"2"` |
-| boolean | `"true"`, `"false"` |
+| boolean | `"true"`, `"false"`, also with a capital |
 | object | its JSON as a string |
 | an optional argument | `null`: left out |
 | all arguments of a call | their JSON as a string |
@@ -29,6 +29,7 @@ from pydanube_admin.registry import OPERATIONS
 
 META: Final = "pydanube/coerced"  # key in a result's `_meta`: the arguments that were read as another type
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}")
+_EXACT: Final = 2**53  # a larger float may stand for another integer than was written
 _MOST_CHARS: Final = 65_536  # of an object in a string
 _ABSENT: Final = object()
 _TYPES: Final = {
@@ -113,12 +114,12 @@ def _object(
 def _read(wanted: Mapping[str, Any], value: Any) -> Any:
     """Return the intended value, or `_ABSENT` if it already has the type or stands for no value of it."""
     match wanted.get("type"), value:
-        case "integer", float() if value.is_integer():
+        case "integer", float() if value.is_integer() and abs(value) <= _EXACT:
             return int(value)
         case "integer" | ["integer", "string"], str() if _INTEGER.fullmatch(value):
             return int(value)
-        case "boolean", "true" | "false":
-            return value == "true"
+        case "boolean", "true" | "True" | "false" | "False":
+            return value in ("true", "True")
         case "object", str() if len(value) <= _MOST_CHARS:
             try:
                 found = json.loads(value)

@@ -151,13 +151,15 @@ class StdinLines:
             return  # the loop is gone, or no reader is left
 
     def _take(self, line: bytes, *, too_long: bool) -> None:
-        text = line.decode("utf-8", "replace")
         if too_long:
             why = f"the line is longer than {MAX_LINE_BYTES} bytes: send less in one call"
             self._portal.call(self._refuse, refused(INVALID_REQUEST, why))
-        elif text.strip():
-            answer = refusal(text)
-            self._portal.call(*((self._send.send, text) if answer is None else (self._refuse, answer)))
+        elif line.strip():
+            answer = refusal(line)
+            if answer is None:
+                self._portal.call(self._send.send, line.decode())
+            else:
+                self._portal.call(self._refuse, answer)
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self._receive.__aiter__()

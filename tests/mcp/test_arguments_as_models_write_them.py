@@ -21,6 +21,8 @@ pytestmark = pytest.mark.anyio
         ("list_topics", {"limit": "2"}, {"limit": 2}, ["limit"]),
         ("list_topics", {"limit": 2.0}, {"limit": 2}, ["limit"]),
         ("list_topics", {"limit": 2.5}, {"limit": 2.5}, []),
+        ("list_topics", {"limit": 2.0**53 * 2}, {"limit": 2.0**53 * 2}, []),
+        ("list_topics", {"limit": 1e300}, {"limit": 1e300}, []),
         ("list_topics", {"limit": "two"}, {"limit": "two"}, []),
         ("list_topics", {"namespace": None}, {}, ["namespace"]),
         ("describe_topic", {"topic": None}, {"topic": None}, []),
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.anyio
             {"topic": "t", "plan_only": True},
             ["plan_only"],
         ),
+        ("delete_topic", {"topic": "t", "plan_only": "False"}, {"topic": "t", "plan_only": False}, ["plan_only"]),
         ("delete_topic", {"topic": "t", "plan_token": None}, {"topic": "t", "plan_token": None}, []),
         (
             "set_topic_policies",

@@ -20,6 +20,11 @@ pytestmark = pytest.mark.anyio
 PING = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
 
 
+def sent(text: str) -> bytes:
+    """Return the bytes of a case, in which a surrogate from U+DC80 on stands for a byte that is no UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
 def deep(levels: int) -> str:
     return json.dumps(PING)[:-1] + ', "params": {"a": ' + "[" * levels + "]" * levels + "}}"
 
@@ -37,6 +42,11 @@ CASES: dict[str, tuple[str, int, Any]] = {
     "id 2.5": (json.dumps(PING | {"id": 2.5}), -32600, None),
     "id null": (json.dumps(PING | {"id": None}), -32600, None),
     "id true": (json.dumps(PING | {"id": True}), -32600, None),
+    "id in an escaped key": ('{"jsonrpc": "2.0", "\\u0069d": 2.5, "method": "ping"}', -32600, None),
+    "NaN": ('{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"a": NaN}}', -32700, None),
+    "no UTF-8": (json.dumps(PING)[:-1] + ', "params": {"a": "\udcff"}}', -32700, None),
+    "UTF-16": ("\udcff\udcfe" + "\0".join(json.dumps(PING)) + "\0", -32700, None),
+    "a mark of byte order": ("\ufeff" + json.dumps(PING), -32700, None),
     "params is a list": (json.dumps(PING | {"params": []}), -32600, 7),
 }
 
@@ -44,7 +54,7 @@ CASES: dict[str, tuple[str, int, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_no_message_is_refused_with_its_id(case: str) -> None:
     text, code, id_ = CASES[case]
-    answer = refusal(text)
+    answer = refusal(sent(text))
     assert answer is not None
     if case == "a thousand levels":
         assert answer.id in (None, 7)
@@ -66,7 +76,7 @@ def test_what_is_no_message_is_refused_with_its_id(case: str) -> None:
     ],
 )
 def test_messages_pass(message: dict[str, Any]) -> None:
-    assert refusal(json.dumps(message)) is None
+    assert refusal(json.dumps(message).encode()) is None
 
 
 def test_over_stdio_each_is_answered_and_the_server_goes_on() -> None:
@@ -87,7 +97,7 @@ def test_over_stdio_each_is_answered_and_the_server_goes_on() -> None:
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
-        server.stdin.write("\n".join(lines).encode() + b"\n")
+        server.stdin.write(sent("\n".join(lines)) + b"\n")
         server.stdin.flush()
         answers: list[dict[str, Any]] = []
         while not answers or "result" not in answers[-1] or answers[-1]["id"] != 7:
@@ -111,7 +121,7 @@ async def test_over_http_an_id_that_is_none_is_no_notification() -> None:
             httpx.AsyncClient(trust_env=False) as web,
         ):
             for text, code, _ in CASES.values():
-                answer = await web.post(url, content=text.encode(), headers=headers)
+                answer = await web.post(url, content=sent(text), headers=headers)
                 assert answer.status_code == 400, text[:50]
                 assert answer.json()["error"]["code"] == code
             twice = [*headers.items(), ("origin", "http://127.0.0.1"), ("origin", "http://localhost")]
