@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from configparser import ParsingError, RawConfigParser
 from dataclasses import dataclass
@@ -22,11 +23,15 @@ from pydanube_storage.objects.retrying import Retry
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _ENDPOINT: Final = re.compile(
-    r"https?://([^/@\s]*@)?(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/.*)?"
+    r"https?://([^/@\s]*@)?(\[[0-9a-fA-F:.%]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/.*)?"
 )
-_REGION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")  # compatible stores use other names than AWS
+#: as botocore, which takes more names than AWS has, because compatible stores use others
+_REGION: Final = re.compile(r"(?![0-9]+$)(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
+_ENDPOINT_RULE: Final = "http://host:port or https://host"
+_REGION_RULE: Final = "a region such as eu-central-1"
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/\S+")
-_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")  # S3 requires at least three, other stores do not
+#: S3 requires at least three, other stores do not
+_BUCKET: Final = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,63}")
 _GCS_BUCKET: Final = re.compile(r"[a-z0-9._-]{3,222}")
 _CONNECTION: Final = re.compile(
     r"(?:^|;)(AccountName|BlobEndpoint|UseDevelopmentStorage)=[^;]", re.IGNORECASE
@@ -72,6 +77,7 @@ class StoreOptions:
             )
         cloud = CLOUDS.get(urlsplit(self.url).scheme)
         if cloud is None:
+            _check_folder(self.url)
             return
         for field in _OPTIONS:
             value = getattr(self, field)
@@ -88,28 +94,79 @@ class StoreOptions:
     def _check_forms(self, cloud: Cloud) -> None:
         """Raise `InvalidArgument` for a setting that no store of this kind accepts. Needs no network."""
         bucket = urlsplit(self.url).netloc
-        for field, value, form, wanted in (
-            ("endpoint", self.endpoint, _ENDPOINT, "http://host:port or https://host"),
-            ("region", self.region, _REGION, "a region such as eu-central-1"),
-            ("role", self.role, _ROLE, "arn:aws:iam::<12 digits>:role/<name>"),
+        for field, value, fits, wanted in (
+            ("endpoint", self.endpoint, _is_endpoint, _ENDPOINT_RULE),
+            ("region", self.region, _REGION.fullmatch, _REGION_RULE),
+            ("role", self.role, _ROLE.fullmatch, "arn:aws:iam::<12 digits>:role/<name>"),
             # `check_url` refuses a password and does not show it
-            ("url", None if "@" in bucket else bucket or None, cloud.bucket, cloud.bucket_rule),
+            ("url", None if "@" in bucket else bucket or None, cloud.bucket.fullmatch, cloud.bucket_rule),
         ):
-            if value is not None and form.fullmatch(value) is None:
+            if value is not None and not fits(value):
                 raise InvalidArgument(
                     f"tier.{field} {value!r} cannot work: write {wanted}", field=f"tier.{field}", value=value
                 )
 
 
-def _check_profile(options: StoreOptions) -> None:
-    known = _profiles() if options.profile is not None else None
-    if known is not None and options.profile not in known:
+def _is_endpoint(value: str) -> bool:
+    found = _ENDPOINT.fullmatch(value)
+    return found is not None and 0 < int(found["port"] or 1) < 65_536
+
+
+def _check_folder(url: str) -> None:
+    """Refuse a file in the place of a folder. A missing folder may be a disk that is not mounted yet."""
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return
+    folder = Path(unquote(parts.path) if "://" in url else url)
+    try:
+        wrong = not stat.S_ISDIR(folder.stat().st_mode)
+    except NotADirectoryError:
+        wrong = True
+    except (OSError, ValueError):
+        return
+    if wrong:
+        raise InvalidArgument(
+            f"tier.url {url!r} cannot work: a file is there: write a folder", field="tier.url", value=url
+        )
+
+
+def _check_s3(options: StoreOptions) -> None:
+    """Refuse an unknown profile, and values of the environment that AWS's library refuses at each call."""
+    known = _profiles()
+    if known is not None and options.profile is not None and options.profile not in known:
         raise InvalidArgument(
             f"tier.profile {options.profile!r} is in neither file of AWS's profiles: write one of "
             f"{', '.join(sorted(known)) or 'none'}, or add it",
             field="tier.profile",
             value=options.profile,
             allowed=sorted(known),
+        )
+    environment = os.environ
+    if options.endpoint is None:
+        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+            if value := environment.get(name):
+                _check_variable(options, name, fits=_is_endpoint(value), wanted=_ENDPOINT_RULE)
+                break
+    if options.region is None and (value := environment.get("AWS_DEFAULT_REGION")):
+        _check_variable(options, "AWS_DEFAULT_REGION", fits=_REGION.fullmatch(value), wanted=_REGION_RULE)
+    if options.profile is not None:
+        return
+    for name in ("AWS_DEFAULT_PROFILE", "AWS_PROFILE"):
+        if (value := environment.get(name)) and options.role is None and known is not None:
+            wanted = f"a profile of AWS's files ({', '.join(sorted(known)) or 'they have none'})"
+            _check_variable(options, name, fits=value in known, wanted=wanted)
+            break
+    if environment.get("AWS_ACCESS_KEY_ID") and not options.anonymous:
+        fits = bool(environment.get("AWS_SECRET_ACCESS_KEY"))
+        _check_variable(options, "AWS_ACCESS_KEY_ID", fits=fits, wanted="AWS_SECRET_ACCESS_KEY beside it")
+
+
+def _check_variable(options: StoreOptions, name: str, *, fits: object, wanted: str) -> None:
+    if not fits:
+        raise InvalidArgument(
+            f"tier.url {options.url!r} cannot work: {name} is {os.environ[name]!r}: write {wanted}, or unset it",
+            field="tier.url",
+            value=options.url,
         )
 
 
@@ -249,7 +306,7 @@ class Cloud:
 
 
 _S3: Final = Cloud(
-    place="s3://bucket/prefix", protocol="s3", extra="s3", module="s3fs", takes=_OPTIONS, check=_check_profile,
+    place="s3://bucket/prefix", protocol="s3", extra="s3", module="s3fs", takes=_OPTIONS, check=_check_s3,
     bucket=_BUCKET, bucket_rule="a bucket of at most 63 letters, digits, dots, dashes and underscores",
 )  # fmt: skip
 _GCS: Final = Cloud(

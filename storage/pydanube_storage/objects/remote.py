@@ -7,7 +7,6 @@ from a request.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +135,9 @@ class FsspecStore:
             self._fs.invalidate_cache()
             try:
                 found: dict[str, Any] = self._fs.find(folder, detail=True, **self._listing())
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if not self._is_absent(error):
+                    raise
                 return {}
             return found
 
@@ -160,7 +161,9 @@ class FsspecStore:
             self._fs.invalidate_cache()
             try:
                 entries: list[dict[str, Any]] = self._fs.ls(folder, detail=True)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if not self._is_absent(error):
+                    raise
                 return []
             return entries
 
@@ -174,8 +177,11 @@ class FsspecStore:
         path = self._path(key)
 
         def attempt() -> None:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 self._fs.rm_file(path, **self._within())
+            except FileNotFoundError as error:
+                if not self._is_absent(error):
+                    raise
 
         self._call(key, attempt)
 
@@ -194,17 +200,27 @@ class FsspecStore:
         except Exception as error:
             self._fail(key, error)
 
+    def _is_absent(self, error: FileNotFoundError) -> bool:
+        """Return whether an object or folder is missing: not the bucket, and no local file, as a program that gives
+        credentials."""
+        if remedy_of(code_of(error), bucket="") is not None:
+            return False
+        file = str(error.filename or "").lstrip("/")
+        return not file or file.startswith(self._root.partition("/")[0])
+
     def _fail(self, key: str, error: Exception) -> NoReturn:
         bucket = self._root.split("/", 1)[0]
         cause = f"{type(error).__name__}: {str(error) or 'no answer'}"[:300]
-        if isinstance(error, FileNotFoundError) and "bucket does not exist" not in str(error):
+        if isinstance(error, FileNotFoundError) and self._is_absent(error):
             raise ObjectMissing(
                 f"object {key} is not in {self.url}", store=self.url, bucket=bucket, key=key, cause="missing"
             ) from error
-        if isinstance(error, FileNotFoundError):
-            remedy = f"make the bucket {bucket}, or correct tier.url"
-        elif (known := remedy_of(code_of(error), bucket=bucket)) is not None:
+        if (known := remedy_of(code_of(error), bucket=bucket)) is not None:
             remedy = known
+        elif isinstance(error, FileNotFoundError):
+            remedy = (
+                "put the file there that the credentials need (profile, environment), or correct its name"
+            )
         elif _refused(error):
             remedy = (
                 f"check the credentials (environment or tier.profile) and their rights on the bucket {bucket}"

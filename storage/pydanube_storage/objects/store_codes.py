@@ -20,6 +20,8 @@ _BUSY: Final = "the store asks to be called less often; nothing is to be done un
 
 _WHOSE: Final = "the credentials (of tier.profile, else of the environment or the machine)"
 
+_LIBRARY: Final = "correct AWS's files or variables of the environment (profile, keys, credential_process), which its library cannot use"
+
 # Code → remedy. The codes are those of S3, MinIO, Ceph, Google's and Azure's stores.
 _REMEDIES: Final[dict[str, str]] = {
     **dict.fromkeys(("InvalidObjectState", "ObjectArchived", "BlobArchived"), _ARCHIVED),
@@ -39,6 +41,14 @@ _REMEDIES: Final[dict[str, str]] = {
     "InvalidAccessKeyId": f"check {_WHOSE}: the store does not know the key id, or it is disabled",
     "SignatureDoesNotMatch": f"correct {_WHOSE}: the secret key does not belong to the key id",
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), f"renew {_WHOSE}: they have ended"),
+    # Classes of AWS's library, which refuses them without a call
+    **dict.fromkeys(
+        ("ProfileNotFound", "InvalidConfigError", "InfiniteLoopConfigError", "ConfigParseError", "UnknownCredentialError",
+         "PartialCredentialsError"),
+        _LIBRARY,
+    ),
+    "InvalidRegionError": _REGION,
+    **dict.fromkeys(("SSOTokenLoadError", "UnauthorizedSSOTokenError"), f"renew {_WHOSE}: they have ended"),
     **dict.fromkeys(("AccessDenied", "AuthenticationFailed", "AuthorizationFailure", "403"), _KEYS),
     **dict.fromkeys(("SlowDown", "TooManyRequests", "RequestLimitExceeded", "ServerBusy", "429", "503"), _BUSY),
 }  # fmt: skip
@@ -47,8 +57,10 @@ _MOST_CAUSES: Final = 8
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the store's code of an error, taken from its causes. None if it has none."""
+    """Return the store's code of an error, or the class of AWS's library, from its causes. None if it has none."""
     for each in _causes(error):
+        if type(each).__name__ in _REMEDIES:
+            return type(each).__name__
         response = getattr(each, "response", None)
         if isinstance(response, dict):
             found = response.get("Error", {}).get("Code")

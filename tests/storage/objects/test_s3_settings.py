@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.server
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,11 +139,18 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ("endpoint", "s3.example.org"),
         ("endpoint", "http://"),
         ("endpoint", "ftp://s3.example.org"),
+        ("endpoint", "http://s3.example.org:99999"),
+        ("endpoint", "http://s3.example.org:0"),
         ("region", "eu central"),
+        ("region", "-eu"),
+        ("region", "123"),
         ("role", "danube"),
         ("role", "arn:aws:iam::12:role/x"),
         ("profile", "nobody"),
         ("url", "s3://b!/p"),
+        ("url", "s3://../p"),
+        ("url", "/dev/null"),
+        ("url", "file:///dev/null/p"),
         ("url", f"s3://{'b' * 64}/p"),
     ],
 )
@@ -159,6 +167,68 @@ def test_a_setting_that_cannot_work_is_refused_without_the_network(
         StoreOptions(**{"url": "s3://bucket/p", setting: value})  # type: ignore[arg-type]
     assert caught.value.details["field"] == f"tier.{setting}"
     assert "write" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_PROFILE", "nobody"),
+        ("AWS_ENDPOINT_URL", "s3.example.org"),
+        ("AWS_ENDPOINT_URL_S3", "http://s3.example.org:99999"),
+        ("AWS_DEFAULT_REGION", "eu central"),
+        ("AWS_ACCESS_KEY_ID", "key-without-secret"),
+    ],
+)
+def test_a_variable_that_cannot_work_is_refused_unless_a_setting_stands_for_it(
+    name: str, value: str, without_keys: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[profile danube]\n")
+    StoreOptions(url="s3://bucket/p")
+    without_keys.setenv(name, value)
+    with pytest.raises(InvalidArgument, match=name) as caught:
+        StoreOptions(url="s3://bucket/p")
+    assert caught.value.details["field"] == "tier.url"
+    StoreOptions(url="s3://bucket/p", endpoint="http://[::1]:9000", region="eu", profile="danube")
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ("credential_process = /nowhere/tool", "file"),
+        (f"role_arn = {ROLE}\nsource_profile = nobody", "profile"),
+        ("aws_access_key_id = x", "keys"),
+        (f"role_arn = {ROLE}\nweb_identity_token_file = /nowhere/token", "file"),
+    ],
+)
+def test_credentials_that_cannot_be_had_are_no_missing_object(
+    profile: str, says: str, s3_server: S3Server, without_keys: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(f"[profile danube]\n{profile}\n")
+    store = open_store(s3_server.options("none", profile="danube"))
+    calls: list[Callable[[], object]] = [
+        lambda: store.read("k", 0, 1),
+        lambda: store.size("k"),
+        lambda: list(store.list("")),
+        lambda: store.folders(""),
+        lambda: store.delete("k"),
+        lambda: store.create("k", b"x"),
+        lambda: store.put("k", b"x"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert says in caught.value.details["remedy"]
+    store.close()
+
+
+def test_a_missing_bucket_is_no_empty_store(s3_server: S3Server) -> None:
+    options = replace(s3_server.options("p"), url="s3://no-such-bucket/p")
+    store = open_store(options)
+    for call in (lambda: list(store.list("")), lambda: store.folders(""), lambda: store.read("k", 0, 1)):
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert "make the bucket no-such-bucket" in caught.value.details["remedy"]
+    store.close()
 
 
 @pytest.fixture
