@@ -33,7 +33,12 @@ pytestmark = pytest.mark.anyio
             {"topic": "t", "plan_only": True},
             ["plan_only"],
         ),
-        ("delete_topic", {"topic": "t", "plan_only": "False"}, {"topic": "t", "plan_only": False}, ["plan_only"]),
+        (
+            "delete_topic",
+            {"topic": "t", "plan_only": "False"},
+            {"topic": "t", "plan_only": False},
+            ["plan_only"],
+        ),
         ("delete_topic", {"topic": "t", "plan_token": None}, {"topic": "t", "plan_token": None}, []),
         (
             "set_topic_policies",
