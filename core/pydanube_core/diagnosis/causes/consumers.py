@@ -167,7 +167,7 @@ def consumer_refused(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         or late(view, options) is not None
     )
     limit = NextCall("topics.get_policies", {"topic": view.topic}, "see how many consumers may attach")
-    why = f"{last.holder!r} holds it" if held else f"{counted(len(view.consumers), 'is', 'are')} attached"
+    why = f"{last.holder!r} held it" if held else f"{counted(len(view.consumers), 'is', 'are')} attached"
     return Finding(
         severity=Severity.INFO if works and held else Severity.WARNING,
         confidence=0.9,
@@ -217,8 +217,8 @@ def ack_timeout_short(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     return Finding(
         confidence=0.85,
         summary=f"messages of {view.log} / {view.subscription} are acknowledged after their ack timeout: "
-        f"{counted(expired.in_window, 'delivery', 'deliveries')} expired within {options.window_s:.0f} s, and the messages "
-        "were sent again while the consumer worked on them",
+        f"{counted(expired.in_window, 'delivery', 'deliveries')} expired within {options.window_s:.0f} s, and "
+        f"{counted(view.redelivered.in_window, 'message was', 'messages were')} sent again",
         evidence={
             "expired_in_window": expired.in_window,
             "expired": expired.total,
@@ -374,7 +374,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         )
     dead = [one for one in view.consumers if _silent(view, one, options) and one.answered_at_ms is not None]
     if not dead:
-        return "every consumer that holds messages was heard of, or has never answered any"
+        return f"every consumer that holds messages was heard of within {options.stuck_after_s:.0f} s, or has never answered any"
     if message_held.holds_for(view, options):
         return "what came after the messages held is acknowledged: it has nothing else to say"
     working = [
@@ -427,6 +427,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         return "nothing is in flight"
     if message_held.holds_for(view, options):
         return "what came after the messages held is acknowledged"
+    quiet_s = options.window_s
     if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
         quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
         if quiet_s < options.stuck_after_s:
@@ -449,7 +450,8 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     return Finding(
         confidence=0.85 if worst.answered_at_ms is None else 0.75,
         summary=f"{'a consumer' if len(holding) == 1 else f'{len(holding)} consumers'} of {view.log} / {view.subscription} "
-        f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')} and acknowledged none",
+        f"{'holds' if len(holding) == 1 else 'hold'} {counted(view.state.in_flight, 'message')}, and nothing was "
+        f"acknowledged for {quiet_s:.0f} s",
         evidence={
             **lag_evidence(view),
             "in_flight": view.state.in_flight,
@@ -500,7 +502,8 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
     if alone and not aside and above > view.unread:
         behind = counted(above, "message behind the cursor's is", "messages behind the cursor's are")
         return f"{behind} acknowledged: what expires is {view.unread} of many"
-    what = "is set aside" if worst in aside else "goes on being sent messages, for nobody else takes them"
+    goes_on = "goes on being sent messages" + (", because no other consumer takes them" if alone else "")
+    what = "is set aside" if worst in aside else goes_on
     did = f"let {counted(worst.expired, 'delivery', 'deliveries')} expire and has answered nothing since"
     if not worst.expired:
         did = "took nothing of what waits in its client's buffer for a whole ack timeout"

@@ -57,7 +57,7 @@ def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         confidence=0.95,
         summary=f"consumers of {view.log} / {view.subscription} fail on every message: "
         f"{counted(failing, 'different message was', 'different messages were')} given back as failed, and none was "
-        "acknowledged",
+        f"acknowledged in the last {options.window_s:.0f} s",
         evidence={
             "failing": view.failing,
             "failed_in_window": view.failed.in_window,
@@ -177,7 +177,7 @@ def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         confidence=0.9,
         summary=f"the cursor of {view.log} / {view.subscription} waits at offset {view.state.oldest_unread}: "
         f"{counted(above, 'message behind it is', 'messages behind it are')} acknowledged, it is not"
-        + (f"; consumer {holder.name!r} holds it" if held and holder.in_flight else ""),
+        + (f"; consumer {holder.name!r} has held a message longest" if held and holder.in_flight else ""),
         evidence={
             "offset": view.state.oldest_unread,
             "acknowledged_above": above,
@@ -467,7 +467,7 @@ def filter_matches_nothing(view: SubscriptionView, options: DiagnosisOptions) ->
     return Finding(
         confidence=0.9,
         summary=f"the key filters of {view.log} / {view.subscription} accept nothing: "
-        f"{counted(passed.in_window, 'message counts', 'messages count')} as read within {options.window_s:.0f} s, and nobody was sent one",
+        f"{counted(passed.in_window, 'message counts', 'messages count')} as read within {options.window_s:.0f} s, and none was acknowledged or is held",
         evidence={
             "passed_over": passed.total,
             "passed_over_in_window": passed.in_window,

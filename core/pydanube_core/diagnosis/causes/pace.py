@@ -264,7 +264,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if fresh and lag.status is LagStatus.CATCHING_UP:
         return "its consumers have just come, and keep pace: the status is of the time when nobody read"
     if not view.acknowledged.in_window:
-        return "nothing at all is acknowledged"
+        return f"nothing was acknowledged in the last {options.window_s:.0f} s"
     if produce_burst.holds_for(view, options):
         return "a burst of messages explains the lag"
     if hot_key.holds_for(view, options):
@@ -341,12 +341,7 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     return Finding(
         severity=Severity.CRITICAL,
         confidence=1.0 if lost else 0.9,
-        summary=f"{what} of {view.log} / {view.subscription}{when}: "
-        + (
-            f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
-            if view.consumers
-            else "nobody reads"
-        ),
+        summary=f"{what} of {view.log} / {view.subscription}{when}: {_readers(view, options)}",
         evidence={
             "lost_messages": lost,
             "lag_messages": view.unread,
@@ -366,6 +361,15 @@ def retention_risk(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             ),
         ),
     )
+
+
+def _readers(view: SubscriptionView, options: DiagnosisOptions) -> str:
+    if not view.consumers:
+        return "no consumer is attached"
+    if view.acknowledged.in_window:
+        return f"{counted(len(view.consumers), 'consumer reads', 'consumers read')}, too slowly"
+    attached = counted(len(view.consumers), "consumer is attached", "consumers are attached")
+    return f"{attached}, and nothing was acknowledged in the last {options.window_s:.0f} s"
 
 
 @partial(
