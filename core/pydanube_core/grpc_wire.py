@@ -10,15 +10,16 @@ import base64
 import binascii
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from pydanube_core.calling_program import package_version
 from pydanube_core.errors import GrpcStatus
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-SDK_AGENT: Final = "pydanube"  # the user agent of our SDK
+SDK_AGENT: Final = "pydanube"  # the user agent of our SDK, before its version
 PREFIX_BYTES: Final = 5
 #: of every response that has a message
 HEAD: Final[Headers] = (
@@ -37,6 +38,17 @@ _REFILL_BYTES_A_S: Final = 4 << 20
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII but "%"
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _LONGEST_S: Final = 10 * 365 * 86400.0
+
+
+@cache
+def sdk_agent() -> str:
+    """Return the user agent of this SDK, `pydanube/1.2.3`."""
+    return f"{SDK_AGENT}/{package_version()}"
+
+
+def is_sdk_agent(agent: object) -> bool:
+    """Return whether a user agent is that of our SDK, of any version. Early versions sent none."""
+    return isinstance(agent, str) and (agent == SDK_AGENT or agent.startswith(f"{SDK_AGENT}/"))
 
 
 class WireError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from pydanube import connect
+from pydanube_core.grpc_wire import sdk_agent
 
 from tests.admin.real_broker import Administered, administered
 
@@ -35,7 +36,7 @@ async def clients_are_shown(cluster: Administered) -> None:
             producers = await cluster("producers.list", topic="orders")
             assert {each["producer"] for each in producers["items"]} == {"web", "app"}
             for each in producers["items"]:
-                assert each["untrusted"] == {"host": "127.0.0.1", "client": "pydanube"}
+                assert each["untrusted"] == {"host": "127.0.0.1", "client": sdk_agent()}
                 assert each["connected_at"] is not None
                 assert min(each["msgs_per_s"], each["bytes_per_s"]) > 0
             hosts = [each for each in producers["totals"] if each["by"] == "host"]

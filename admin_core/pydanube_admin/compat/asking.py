@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, GrpcStatus, Overloaded
-from pydanube_core.grpc_wire import SDK_AGENT
+from pydanube_core.grpc_wire import is_sdk_agent
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import Identity, current_identity
 
@@ -97,7 +97,7 @@ class Asking:
     @property
     def by_sdk(self) -> bool:
         """Whether our own SDK makes the call under way."""
-        return dict(self._metadata()).get("user-agent") == SDK_AGENT
+        return is_sdk_agent(dict(self._metadata()).get("user-agent"))
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return all items of a list. Raises `Overloaded`: too many for an answer without pages."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 from pydanube_core.errors import InvalidArgument, SchemaNotFound
 from pydanube_core.generated import danube_schema_pb2 as pb
-from pydanube_core.grpc_wire import SDK_AGENT
+from pydanube_core.grpc_wire import is_sdk_agent
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import current_identity
 from pydanube_core.security.permissions import CLUSTER, LOOK_UP, Resource
@@ -250,7 +250,7 @@ class SchemaRegistryService:
 
 def _profile_of(metadata: Mapping[str, str | bytes]) -> JsonProfile:
     """Return the profile of a new subject: the default profile if an official client registers it."""
-    return JsonProfile.STRICT if metadata.get("user-agent") == SDK_AGENT else JsonProfile.DEFAULT
+    return JsonProfile.STRICT if is_sdk_agent(metadata.get("user-agent")) else JsonProfile.DEFAULT
 
 
 def _handler(kind: type[M], method: Callable[[M], Awaitable[Message]]) -> ColdHandler:

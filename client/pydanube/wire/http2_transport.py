@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from pydanube_core.errors import ClosedResource, DeadlineExceeded, Internal, Unavailable
-from pydanube_core.grpc_wire import SDK_AGENT, encode_metadata, frame
+from pydanube_core.grpc_wire import encode_metadata, frame, sdk_agent
 
 from pydanube.wire.bearer import TokenSource, bearer, check_channel
 from pydanube.wire.endpoint import UNIX, Tls, parse_url
@@ -51,7 +51,7 @@ class Http2Transport:
             (b":authority", target.encode()),
             (b"te", b"trailers"),
             (b"content-type", b"application/grpc"),
-            (b"user-agent", SDK_AGENT.encode()),
+            (b"user-agent", sdk_agent().encode()),
             (b"grpc-accept-encoding", b"identity,gzip"),
         )
         self._more = () if principal is None else encode_metadata((("danube-principal", principal),))

@@ -16,8 +16,10 @@ from pydanube_core.grpc_wire import (
     encode_metadata,
     frame,
     frame_gzip,
+    is_sdk_agent,
     percent_decode,
     percent_encode,
+    sdk_agent,
     timeout_s,
     trailers,
     unpack,
@@ -150,3 +152,9 @@ def test_a_message_that_unpacks_beyond_16_mib_is_no_larger_than_20_times() -> No
     with pytest.raises(WireError) as caught:
         unpack(bomb, 64 << 20)
     assert caught.value.status is GrpcStatus.RESOURCE_EXHAUSTED
+
+
+def test_our_sdk_is_known_by_its_user_agent_in_any_version() -> None:
+    assert sdk_agent().startswith("pydanube/")
+    assert all(map(is_sdk_agent, ("pydanube", "pydanube/0.1.0", "pydanube/9", sdk_agent())))
+    assert not any(map(is_sdk_agent, ("pydanubes", "grpc-rust/pydanube/1", "", None, b"pydanube")))
