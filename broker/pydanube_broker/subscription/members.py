@@ -125,6 +125,8 @@ class Members:
                 self.slots.replace(old, consumer, self._window)
         if old is not None and old.absent and terms.resumes in (old.session, ANY_SESSION):
             go_on(self._window, old, consumer, now_ms)
+            if self.slots is not None:
+                self.slots.took_over(consumer)
             consumer.resumed = True
         elif old is not None:
             self._release(old)

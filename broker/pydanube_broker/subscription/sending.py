@@ -361,11 +361,11 @@ class Sending:
     ) -> list[Selection]:
         window = self.window
         if not plan.fresh:
-            self._learn_keys(plan, ranges, next_offset, keys)
+            self._learn_keys(table, plan, ranges, next_offset, keys)
             return []
         packed = pack_slots(slots)
         who = table.route(packed, keys)
-        may_queue = not table.filtered and plan.delivery_count == 1
+        queues = not table.filtered and plan.delivery_count == 1
         seat_bytes = bytes_by_seat(who, sizes)
         chosen: list[tuple[Consumer, MutableSequence[int], int]] = []
         for consumer in self.members.consumers:
@@ -373,6 +373,8 @@ class Sending:
                 continue
             indices = indices_of(who, consumer.slot_index)
             together = None if seat_bytes is None else seat_bytes[consumer.slot_index]
+            # A queue is sent as a whole, but a consumer of single messages is sent one of each slot.
+            may_queue = queues and not consumer.single
             fitting = 0 if table.queues.has(consumer) else affordable(consumer, indices, sizes, together)
             if not may_queue:
                 for index in indices[fitting:]:
@@ -388,7 +390,7 @@ class Sending:
         for consumer, indices, fitting in chosen:
             seat = consumer.slot_index
             if fitting == len(indices):
-                together = None if seat_bytes is None or not may_queue else seat_bytes[seat]
+                together = None if seat_bytes is None or not queues or consumer.single else seat_bytes[seat]
                 selections.append(
                     self._launch(plan, placed, who, seat, indices, consumer, sizes, now_ms, together)
                 )
@@ -416,7 +418,12 @@ class Sending:
         return selections
 
     def _learn_keys(
-        self, plan: Plan, ranges: Sequence[Range], next_offset: int, keys: Sequence[str] | None
+        self,
+        table: KeySlots,
+        plan: Plan,
+        ranges: Sequence[Range],
+        next_offset: int,
+        keys: Sequence[str] | None,
     ) -> None:
         """Store the keys of held messages, which were read again for their keys."""
         if keys is None:
@@ -427,6 +434,7 @@ class Sending:
                 learn_keys([(chunk, mask)], keys[at : at + mask.bit_count()])
                 at += mask.bit_count()
         self._close_missing(plan, ranges, next_offset)
+        table.look_at_all()
         self.window.version += 1
 
     def _launch(

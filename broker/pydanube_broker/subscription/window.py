@@ -73,6 +73,7 @@ class StateListener(Protocol):
     def ready_removed(self, chunk: Chunk, mask: int) -> None: ...
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
     def stop_removed(self, chunk: Chunk, mask: int, *, retry: bool) -> None: ...
+    def flight_added(self, chunk: Chunk, mask: int, consumer: Consumer) -> None: ...
     def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None: ...
 
 
@@ -216,6 +217,8 @@ class Window:
             chunk.sent_again(mask)
         if consumer.reports:
             consumer.unhandled.sent(chunk, mask)
+        if self.listener is not None:
+            self.listener.flight_added(chunk, mask, consumer)
         if chunk.flights:
             last = chunk.flights[-1]
             same = last.consumer is consumer and last.taken is not consumer.reports

@@ -128,7 +128,7 @@ async def test_a_stream_that_is_carried_on_keeps_what_its_client_holds(
         producer = await client.create_producer(name)
         stream = await client.consume(name, type=type)
         for n in range(40):
-            await client.send(name, producer, b"%d" % n)
+            await client.send(name, producer, b"%d" % n, routing_key=str(n))
         held = await _take(stream, 40)
         for n, target in enumerate(targets):
             await move(cluster, name, target)
@@ -137,7 +137,7 @@ async def test_a_stream_that_is_carried_on_keeps_what_its_client_holds(
                 await client.ack(message)
             await until(lambda pump=pump, n=n: pump.floor == 10 * n + 10)
             await until(lambda pump=pump: pump.links)
-            await client.send(name, producer, b"after")
+            await client.send(name, producer, b"after", routing_key=f"after-{n}")
             assert (await _take(stream, 1))[0].payload == b"after", "and nothing of before again"
         stream.cancel()
         await until(lambda: not pump.links)

@@ -89,7 +89,7 @@ def check_slots(table: KeySlots, window: Window) -> None:
             for start, end in ranges_of(mask, 0):
                 for bit in range(start, end):
                     insort(stops.setdefault(chunk.slots[bit], []), chunk.start + bit)
-    assert held == table._held
+    assert held == table._lines.counts()
     assert stops == table._stops
     flying = table._in_flight(window)
     for slot, count in table._draining.items():
@@ -99,6 +99,12 @@ def check_slots(table: KeySlots, window: Window) -> None:
             for slot in slots_of(chunk, flight.mask):
                 if slot not in table._draining and not table.filtered:
                     assert table._owner[slot] == flight.consumer.slot_index
+    unanswered: dict[int, int] = {}
+    for chunk in window.chunks:
+        for flight in chunk.flights:
+            for slot in slots_of(chunk, flight.mask) if flight.consumer.single else ():
+                unanswered[slot] = unanswered.get(slot, 0) + 1
+    assert unanswered == table._unanswered
     for slot, index in table._route.items():
         assert not table._stuck(slot)
         assert table._owner[slot] == index

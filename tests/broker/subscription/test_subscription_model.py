@@ -84,6 +84,7 @@ class Peer:
     answered: bool = False  # since something was last sent or late
     answered_at_ms: int = -1
     reports: bool = False
+    single: bool = False
     max_extend_ms: int = 0
     buffer: list[int] = field(
         default_factory=list
@@ -378,7 +379,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.ids += 1
         window = window and credit > 0
         filters = data.draw(st.sampled_from(self.filters))
-        reports = self.reports and data.draw(st.booleans())
+        single = data.draw(st.sampled_from(self.singles))
+        reports = self.reports and not single and data.draw(st.booleans())
         max_extend_ms = data.draw(st.sampled_from((0, 60))) if reports else 0
         options = {"window_messages": credit} if window else {"credit_messages": credit, "credit_bytes": None}
         if self.kind is SubscriptionType.EXCLUSIVE and self.peers:
@@ -395,7 +397,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.now,
             ConsumerTerms(
                 ack_timeout_ms=timeout,
-                single=data.draw(st.sampled_from(self.singles)),
+                single=single,
                 key_filters=filters,
                 reports=reports,
                 max_extend_ms=max_extend_ms,
@@ -413,6 +415,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             window=window,
             filters=filters,
             reports=reports,
+            single=single,
             max_extend_ms=max_extend_ms,
         )
         taken = [cid for cid, p in self.peers.items() if p.name == name]
@@ -1119,6 +1122,7 @@ class KeySharedMachine(DeliveryMachine):
     """Order and ownership by key, besides all the rest."""
 
     kind = SubscriptionType.KEY_SHARED
+    singles = (False, True)
     ordered = (None, None, False)
 
     def route(self, plan: Plan, taken: list[int], ranges: list[tuple[int, int]], next_offset: int) -> None:
@@ -1174,6 +1178,7 @@ class KeySharedMachine(DeliveryMachine):
                 continue
             if other in self.flight:
                 assert self.flight[other].consumer_id == consumer_id, "one key with two consumers"
+                assert not self.peers[consumer_id].single, "two unanswered messages of a key"
             if other < offset and other_key == key:
                 assert other not in self.ready, "overtaken by a later message of its key"
                 assert other not in self.stops(), "sent behind a message that stops its key"
@@ -1186,10 +1191,15 @@ class KeySharedMachine(DeliveryMachine):
             found |= set(self.unseen())
         if all(map(self.rich, taking)):
             flying = {self.unit(o) for o in self.flight}
+            answered_first = {
+                SLOT[self.log[o]] for o, sent in self.flight.items() if self.peers[sent.consumer_id].single
+            }
             stopped = {self.unit(o): o for o in sorted(self.stops(), reverse=True)}
             for offset in self.ready - self.gone:
                 unit = self.unit(offset)
-                if unit in flying or stopped.get(unit, 1 << 60) < offset:
+                if unit in flying or SLOT[self.log[offset]] in answered_first:
+                    continue
+                if stopped.get(unit, 1 << 60) < offset:
                     continue
                 firsts = [o for o in self.ready if o < offset and self.unit(o) == unit]
                 acceptable = any(self.accepts(self.peers[one], self.log[offset]) for one in taking)

@@ -118,10 +118,10 @@ def test_a_consumer_that_resumes_keeps_what_it_holds(type: SubscriptionType) -> 
 def test_a_stream_that_stayed_open_resumes_without_naming_a_session(
     type: SubscriptionType,
 ) -> None:
-    clients = Consumers(type, end=10)
+    clients = Consumers(type, end=KEYS)
     carried = ConsumerTerms(window_messages=20, single=True, resumes=ANY_SESSION)
     clients.core.join(1, "c1", 0, carried)
-    assert len(clients.pull()) == 10
+    assert len(clients.pull()) == KEYS
     clients.core.answers.ack_delivered([(0, 1), (3, 4)], 0)
     for _ in range(2):
         clients.move()
@@ -129,8 +129,20 @@ def test_a_stream_that_stayed_open_resumes_without_naming_a_session(
     clients.core.join(1, "c1", 0, carried)
     assert clients.core.places.resumed(1)
     assert clients.pull() == []
-    assert clients.core.answers.ack_delivered([(0, 10)], 0) == 7
-    assert clients.core.floor == 10
+    assert clients.core.answers.ack_delivered([(0, KEYS)], 0) == KEYS - 3
+    assert clients.core.floor == KEYS
+
+
+def test_an_official_consumer_has_one_unanswered_message_of_a_key_over_a_move() -> None:
+    clients = Consumers(SubscriptionType.KEY_SHARED, end=3 * KEYS)
+    carried = ConsumerTerms(window_messages=1000, single=True, resumes=ANY_SESSION)
+    clients.core.join(1, "c1", 0, carried)
+    assert [offset for _, offset, _ in clients.pull()] == list(range(KEYS))
+    clients.move()
+    clients.core.join(1, "c1", 0, carried)
+    assert clients.pull() == []
+    clients.core.answers.ack_delivered([(3, 4)], 0)
+    assert [offset for _, offset, _ in clients.pull()] == [3 + KEYS]
 
 
 @ALL

@@ -5,7 +5,9 @@ message may go straight to its owner. It is not free while one of its messages
 
 - is held, because it was read while its owner had no credit, or it came back: it goes first,
 - stops it, because it waits for its retry (with `ordered_retry`) or is blocked: later messages stay,
-- drains, because the slot has a new owner and the old one still holds messages of it.
+- drains, because the slot has a new owner and the old one still holds messages of it,
+- is unanswered, because a message of it is with a consumer that takes single messages (an official client). Such a
+  client gives nothing back, so a second message would be handled before a failed one comes again.
 
 An unseen slot goes to the consumer with the fewest. A new consumer takes its fair share from the others, idle
 slots first. A lost consumer's slots become unseen, and the messages it held are ready again and go first. So
@@ -34,17 +36,19 @@ import re
 from array import array
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from typing import Final
 
 from pydanube_core.errors import InvalidArgument, LimitReached
 
 from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.planning import deliveries_at
 from pydanube_broker.subscription.ranges import Range, digits_of, ranges_of
 from pydanube_broker.subscription.routes.key_filters import key_pattern
+from pydanube_broker.subscription.routes.key_lines import KeyLines, slots_of
 from pydanube_broker.subscription.routes.key_queues import KeyQueues
 from pydanube_broker.subscription.routes.spreading import MAX_ROUTED, NOBODY, RouteTable
 from pydanube_broker.subscription.window import Window
@@ -68,8 +72,8 @@ class KeySlots:
     """The slots of one key-shared subscription. Its window reports all state changes of messages."""
 
     __slots__ = (
-        "_accept", "_aside", "_draining", "_held", "_members", "_owned", "_owner", "_patterns", "_route",
-        "_stops", "_stops_by_retry", "queues", "recheck_held",
+        "_accept", "_aside", "_draining", "_lines", "_members", "_owned", "_owner", "_patterns", "_route",
+        "_stops", "_stops_by_retry", "_unanswered", "queues", "recheck_held",
     )  # fmt: skip
 
     def __init__(self, *, ordered_retry: bool) -> None:
@@ -80,9 +84,10 @@ class KeySlots:
         # A unit is a slot, or with filters slot + (accepting members << 16).
         self._owner: dict[int, int] = {}
         self._route = RouteTable()
-        self._held: dict[int, int] = {}  # slot -> messages ready
+        self._lines = KeyLines()
         self._stops: dict[int, list[int]] = {}  # slot -> offsets that stop it, ascending
         self._draining: dict[int, int] = {}  # slot -> messages in flight with its former owners
+        self._unanswered: dict[int, int] = {}  # slot -> messages in flight with consumers of single messages
         self.queues = KeyQueues()
         self._accept: dict[str, int] = {}
         self._stops_by_retry = ordered_retry
@@ -119,13 +124,14 @@ class KeySlots:
             self._patterns.append(None)
             self._owned.append(0)
             self.queues.add_seat()
+            self._lines.add_seat()
         self._dissolve()
         self._seat(free, consumer)
         if before or self.filtered:
             self._forget_owners(window)
         else:
             self._share(free, window)
-        self.recheck_held = True
+        self.look_at_all()
 
     def own_in_flight(self, window: Window) -> None:
         """Give each slot with messages in flight to the consumer that holds them. O(in flight).
@@ -147,6 +153,12 @@ class KeySlots:
         for owner in self._owner.values():
             self._owned[owner] += 1
 
+    def took_over(self, consumer: Consumer) -> None:
+        """Note the messages that a consumer took over with a kept place. O(its messages)."""
+        if consumer.single:
+            for flight in consumer.flights:
+                self.flight_added(flight.chunk, flight.mask, consumer)
+
     def replace(self, old: Consumer, new: Consumer, window: Window) -> None:
         """Give a consumer another's place and slots."""
         before = self.filtered
@@ -158,7 +170,7 @@ class KeySlots:
         # drain.
         elif (before or self.filtered) and new.key_filters != old.key_filters:
             self._forget_owners(window)
-        self.recheck_held = True
+        self.look_at_all()
 
     def set_aside(self, consumer: Consumer, window: Window) -> None:
         """Give a consumer's slots to others. Call it before the messages it holds are made ready."""
@@ -174,7 +186,7 @@ class KeySlots:
             self._forget_owners(window)
         else:
             self._share(consumer.slot_index, window)
-        self.recheck_held = True
+        self.look_at_all()
 
     def remove(self, consumer: Consumer, window: Window) -> None:
         """Remove a consumer. Call it before the messages it holds are made ready."""
@@ -198,6 +210,11 @@ class KeySlots:
         if not self._owner:
             self._owner.clear()  # an emptied dictionary keeps its memory until it is cleared
             self._route.clear()
+        self.look_at_all()
+
+    def look_at_all(self) -> None:
+        """Look at all held messages again, because owners or known keys changed."""
+        self._lines.look_at_all()
         self.recheck_held = True
 
     def _seat(self, index: int, consumer: Consumer) -> None:
@@ -260,9 +277,10 @@ class KeySlots:
     def clear(self) -> None:
         """Forget the states of all messages, after a seek. Owners stay."""
         self.queues.clear()
-        self._held.clear()
+        self._lines.clear()
         self._stops.clear()
         self._draining.clear()
+        self._unanswered.clear()
         self._route.clear()
         if not self.filtered:
             for slot, owner in self._owner.items():
@@ -304,7 +322,7 @@ class KeySlots:
                 self._route.set(slot, owner)
             who[at] = owner
             at = who.find(NOBODY, at + 1)
-        return who
+        return self._one_a_slot(slots, who)
 
     def _route_by_key(self, slots: array[int], keys: Sequence[str]) -> bytearray:
         who = bytearray()
@@ -316,10 +334,23 @@ class KeySlots:
                 who.append(NOBODY)
             else:
                 who.append(self._owner_of(slot, accepting))
+        return self._one_a_slot(slots, who)
+
+    def _one_a_slot(self, slots: array[int], who: bytearray) -> bytearray:
+        """Hold the messages behind an unanswered one for consumers that take single messages."""
+        single = {i for i, member in enumerate(self._members) if member is not None and member.single}
+        if single:
+            unanswered, sent = self._unanswered, set[int]()
+            for at, (slot, seat) in enumerate(zip(slots, who, strict=True)):
+                if seat in single:
+                    if slot in sent or slot in unanswered:
+                        who[at] = NOBODY
+                    else:
+                        sent.add(slot)
         return who
 
     def _stuck(self, slot: int) -> bool:
-        return slot in self._held or slot in self._stops or slot in self._draining
+        return slot in self._lines or slot in self._stops or slot in self._draining
 
     def _owner_of(self, slot: int, accepting: int) -> int:
         unit = slot | accepting << 16
@@ -375,67 +406,68 @@ class KeySlots:
     def next_held(self, window: Window, *, limit: int) -> tuple[Consumer, list[Range], int] | None:
         """Return the first held messages to send: to one consumer with credit, with one delivery count.
 
-        O(held messages until every held slot was seen once or the limit is reached).
+        O(log held) for each message that is found or changed its state since the last call.
 
         Returns:
             (consumer, ranges, how often they were delivered already), or None.
         """
-        if not self._held:
-            return None
-        chosen: Consumer | None = None
-        delivered = 0
-        found: list[Range] = []
-        passed: set[int] = set()  # slots whose later messages must stay
-        filtered = self.filtered
-        for chunk in window.chunks:
-            ready = chunk.ready
-            for mask in chunk.queued.values():
-                ready ^= mask
-            if not ready:
+        chunks, lines = window.chunks, self._lines
+        for offset, slot in lines.changed(chunks):
+            if self._may_go(slot, offset):
+                seat = self._seat_of(slot, offset, chunks)
+                if seat is not None:
+                    lines.put_due(seat, offset, slot)
+        for seat, consumer in enumerate(self._members):
+            if consumer is None or not consumer.has_credit:
                 continue
-            for start, end in ranges_of(ready, 0):
-                for bit in range(start, end):
-                    slot = chunk.slots[bit]
-                    if slot in passed:
-                        continue
-                    offset = chunk.start + bit
-                    consumer = self._may_go(slot, offset, chunk, bit, filtered=filtered)
-                    if consumer is not None:
-                        count = deliveries_at(chunk, bit)[0] if chunk.history else 0
-                        if chosen is None and consumer.has_credit:
-                            chosen, delivered = consumer, count
-                            limit = min(limit, consumer.room_messages)
-                        if consumer is chosen and count == delivered:
-                            if found and found[-1][1] == offset:
-                                found[-1] = (found[-1][0], offset + 1)
-                            else:
-                                found.append((offset, offset + 1))
-                            limit -= 1
-                            if not limit:
-                                return chosen, found, delivered
-                            continue
-                    passed.add(slot)
-                    if len(passed) == len(self._held):
-                        return None if chosen is None else (chosen, found, delivered)
-        return None if chosen is None else (chosen, found, delivered)
+            found: list[Range] = []
+            delivered = 0
+            left = min(limit, consumer.room_messages)
+            chunk: Chunk | None = None
+            while left and (due := lines.pop_due(seat, chunks)) is not None:
+                offset, slot = due
+                if not self._may_go(slot, offset):
+                    continue
+                if chunk is None or offset >= chunk.end:
+                    chunk = chunks.covering(offset)
+                    assert chunk is not None, "a held message is in a chunk"
+                count = deliveries_at(chunk, offset - chunk.start)[0] if chunk.history else 0
+                if not found:
+                    delivered = count
+                elif count != delivered:
+                    continue
+                if found and found[-1][1] == offset:
+                    found[-1] = (found[-1][0], offset + 1)
+                else:
+                    found.append((offset, offset + 1))
+                left -= 1
+                if not consumer.single:
+                    behind = lines.next_of(slot, offset, chunks)
+                    if behind is not None and self._seat_of(slot, behind, chunks) == seat:
+                        lines.put_due(seat, behind, slot)
+            if found:
+                return consumer, found, delivered
+        return None
 
-    def _may_go(self, slot: int, offset: int, chunk: Chunk, bit: int, *, filtered: bool) -> Consumer | None:
-        """Return the consumer that a held message may go to, None if it has to wait regardless of credit."""
-        if slot in self._draining:
-            return None
+    def _may_go(self, slot: int, offset: int) -> bool:
+        """Return whether a held message may be sent, regardless of its owner and credit."""
         stops = self._stops.get(slot)
-        if stops is not None and stops[0] < offset:
-            return None
-        if filtered:
-            key = chunk.keys.get(bit)
+        waits = slot in self._draining or slot in self._unanswered
+        return not waits and (stops is None or stops[0] > offset)
+
+    def _seat_of(self, slot: int, offset: int, chunks: ChunkList) -> int | None:
+        """Return the seat of a held message's owner, None if no consumer takes it."""
+        if self.filtered:
+            chunk = chunks.covering(offset)
+            key = None if chunk is None else chunk.keys.get(offset - chunk.start)
             accepting = 0 if key is None else self._accepting(key)
-            return self._members[self._owner_of(slot, accepting)] if accepting else None
+            return self._owner_of(slot, accepting) if accepting else None
         owner = self._owner.get(slot)
         if owner is None:
             if not any(m is not None for m in self._members):
                 return None
             owner = self._assign(slot, -1)
-        return self._members[owner]
+        return owner
 
     # -- events of the window -------------------------------------------------------------------------------------
 
@@ -450,8 +482,7 @@ class KeySlots:
         self.recheck_held = True
 
     def _hold(self, chunk: Chunk, mask: int) -> None:
-        for slot, count in Counter(slots_of(chunk, mask)).items():
-            self._held[slot] = self._held.get(slot, 0) + count
+        for slot in self._lines.add(chunk, mask):
             self._route.unset(slot)
 
     def ready_removed(self, chunk: Chunk, mask: int) -> None:
@@ -459,14 +490,7 @@ class KeySlots:
             mask ^= self.queues.remove(chunk, mask)
             if not mask:
                 return
-        for slot, count in Counter(slots_of(chunk, mask)).items():
-            left = self._held[slot] - count
-            if left:
-                self._held[slot] = left
-            else:
-                del self._held[slot]
-        if not self._held:
-            self._held.clear()  # frees the memory
+        self._lines.remove(chunk, mask)
 
     def stop_added(self, chunk: Chunk, mask: int, *, retry: bool) -> None:
         if retry and not self._stops_by_retry:
@@ -488,21 +512,28 @@ class KeySlots:
                 del stops[bisect_left(stops, chunk.start + bit)]
                 if not stops:
                     del self._stops[slot]
+                self._lines.look_again(slot)
         self.recheck_held = True
 
+    def flight_added(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
+        if consumer.single:
+            for slot in slots_of(chunk, mask):
+                self._unanswered[slot] = self._unanswered.get(slot, 0) + 1
+
     def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
-        if consumer.credit_returns and (self._held or self.queues):
+        if consumer.credit_returns and (self._lines or self.queues):
             self.recheck_held = True
-        if not self._draining:
-            return
-        for slot, count in Counter(slots_of(chunk, mask)).items():
-            left = self._draining.get(slot, 0)
-            if left > count:
-                self._draining[slot] = left - count
+        if consumer.single:
+            self._answered(self._unanswered, chunk, mask)
+        if self._draining:
+            self._answered(self._draining, chunk, mask)
+
+    def _answered(self, waiting: dict[int, int], chunk: Chunk, mask: int) -> None:
+        for slot in slots_of(chunk, mask):
+            left = waiting.get(slot, 0)
+            if left > 1:
+                waiting[slot] = left - 1
             elif left:
-                del self._draining[slot]
+                del waiting[slot]
+                self._lines.look_again(slot)
                 self.recheck_held = True
-
-
-def slots_of(chunk: Chunk, mask: int) -> Iterable[int]:
-    return compress(chunk.slots, digits_of(mask)) if mask else ()
