@@ -397,3 +397,27 @@ async def test_who_declares_a_connector_needs_the_rights_of_what_it_does(tmp_pat
             == ""
         )
         assert await permission("spread", source % '\n[shape]\ntopic = "x-{a}"') == "data:produce"
+
+
+async def test_who_makes_a_link_needs_the_rights_of_what_it_writes(tmp_path: Path) -> None:
+    """The brokers write its mirrors: a link of one's own cluster was as good as the right to write any topic here."""
+    async with locked_broker(tmp_path) as locked:
+        await filled(locked)
+        await locked.call("admin", "roles.create", role="linking", permissions="links:*")
+        await locked.call("admin", "roles.create", role="making", permissions="topics:create,data:produce")
+        linking = {"binding": "l", "principal": "mallory", "roles": "linking", "scope": "cluster"}
+        await locked.call("admin", "bindings.create", **linking)
+        await give(locked, "mallory", "consumer", "topic", "/shop/orders")
+
+        async def permission(topics: str, **more: str) -> str | None:
+            asked = {"link": "eu", "source": "danube://127.0.0.1:1", "topics": topics, **more}
+            refused = await error_of(locked, "mallory", "links.create", **asked)
+            return refused["details"].get("permission")  # type: ignore[no-any-return]
+
+        assert await permission("/shop/*") == "topics:create"
+        await give(locked, "mallory", "making", "topic", "/shop/eu-orders")
+        assert await permission("/shop/orders") == "topics:create"
+        assert await permission("/shop/eu-orders,/shop/wages") == "topics:create"
+        assert await permission("/shop/*", rename="eu-") == "topics:create"
+        made = {"link": "eu", "source": "danube://127.0.0.1:1", "topics": "/shop/orders", "rename": "eu-"}
+        assert await locked.code("mallory", "links.create", made) == ""

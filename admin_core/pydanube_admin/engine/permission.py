@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.connectors import check_definition, topics_of
-from pydanube_core.errors import InvalidArgument, PermissionDenied
+from pydanube_core.errors import InvalidArgument, InvalidName, PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
 from pydanube_core.security.permissions import (
@@ -30,6 +30,7 @@ from pydanube_core.security.permissions import (
     Resource,
     holds,
 )
+from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_admin.engine.operation import Call, Operation, known
 
@@ -120,6 +121,8 @@ WRITTEN: Final = {
 
 #: their worker reads or writes the topics of the file, with its own rights
 DECLARES_CONNECTOR: Final = frozenset({"connectors.create", "connectors.set"})
+#: the brokers write the link's mirrors, with their own rights
+DECLARES_LINK: Final = frozenset({"links.create"})
 
 #: the call whose permission was checked last in this task: the one being carried out
 call_under_way: ContextVar[Call | None] = ContextVar("call_under_way", default=None)
@@ -268,6 +271,8 @@ def _needs(name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Resou
         yield PRODUCE, Resource.of(TopicName.parse(written))
     if name in DECLARES_CONNECTOR:
         yield from _of_connector(str(arguments.get("definition", "")))
+    if name in DECLARES_LINK:
+        yield from _of_link(str(arguments.get("topics", "")), str(arguments.get("rename") or ""))
 
 
 def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
@@ -281,6 +286,18 @@ def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
         of_kind = {"sink": (CONSUME,), "source": (PRODUCE,)}
         for permission in of_kind.get(tree["connector"].rpartition("-")[2], (CONSUME, PRODUCE)):
             yield from ((permission, resource) for resource in topics or [CLUSTER])
+
+
+def _of_link(topics: str, rename: str) -> Iterator[tuple[str, Resource]]:
+    """Yield the rights that writing the mirrors of a link takes, and that its maker must hold."""
+    for text in topics.split(","):
+        try:
+            pattern = TopicPattern.parse(text.strip())
+        except InvalidName:
+            return  # the operation itself refuses the whole list
+        mirrors = Resource(pattern.namespace, "" if pattern.is_glob else rename + pattern.glob)
+        yield "topics:create", mirrors
+        yield PRODUCE, mirrors
 
 
 def _of_glob(topic: object) -> Resource:

@@ -18,6 +18,7 @@ from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_me
 from pydanube_core.http_hosts import is_loopback
 from pydanube_core.links import LinkRecord, source_urls
 from pydanube_core.names import TopicName
+from pydanube_core.security.api_tokens import is_any_token
 from pydanube_core.services import STREAM
 from pydanube_core.topic_pattern import TopicPattern
 
@@ -268,6 +269,13 @@ class SourceCluster:
                 raise Unavailable(
                     f"link {self._link.name}: its token file {self._link.token_file} cannot be read: {error}"
                 ) from None
+            if not is_any_token(token):
+                # A link's maker chooses file and source, and would otherwise be sent any file of this machine.
+                raise InvalidArgument(
+                    f"link {self._link.name}: the file {self._link.token_file} holds no token. Write one token into it",
+                    field="token_file",
+                    value=self._link.token_file,
+                )
             shown = ((b"authorization", f"Bearer {token}".encode()),)
         return (*request_head(url, path), *shown)
 

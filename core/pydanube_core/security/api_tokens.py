@@ -16,6 +16,7 @@ from pydanube_core.security.permissions import Principal
 from pydanube_core.security.records import TokenRecord
 
 PREFIX: Final = "danube_"
+_TOKEN: Final = re.compile(rf"{PREFIX}[\w-]+|[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
 ID_BYTES: Final = 8
 DICE_BYTES: Final = ID_BYTES + 32
 _FORM: Final = re.compile(r"danube_([0-9a-f]{16})_([A-Za-z0-9_-]{43})\Z")
@@ -54,6 +55,11 @@ def renewed(record: TokenRecord, *, now_ms: int, overlap_ms: int) -> TokenRecord
 
 def is_api_token(text: str) -> bool:
     return text.startswith(PREFIX)
+
+
+def is_any_token(text: str) -> bool:
+    """Return whether a text has the form of one token: an API token, or a JSON Web Token."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def verify(text: str, tokens: Mapping[str, TokenRecord], *, now_ms: int) -> Identity:
