@@ -8,6 +8,7 @@ delivered, and no error reaches the caller of the SDK.
 from __future__ import annotations
 
 import shutil
+import signal
 import struct
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -237,6 +238,7 @@ async def test_leader_or_heir_is_killed_at_each_step_of_a_take_over(tmp_path: Pa
         scene.failures.append(time.monotonic())
         await scene.more()
         (killed,) = (n for n in others if not brokers[n].running)
+        assert await to_thread.run_sync(brokers[killed].wait) == -signal.SIGKILL
         await to_thread.run_sync(brokers[killed].start)
         await scene.more()
 

@@ -45,9 +45,10 @@ class Forgetting:
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
+            number = self._from  # it may rise meanwhile
             try:
-                await self._keep_from(self._from)
-                await self._delete_below(self._from)
+                await self._keep_from(number)
+                await self._delete_below(number)
             except ClusterError as error:
                 log.warning("chain_not_shortened", extra={"error": error.message})
                 await anyio.sleep(_RETRY_S)

@@ -91,15 +91,14 @@ class _Flying:
     """A piece in flight.
 
     since: when its first record was written.
-    drop: base below which it drops segments.
-    repeats: whether it has all records of the journal, so that reading may begin at it.
+    begins: number at which reading may begin once it is stored: its own if it repeats the journal, that of the oldest
+        segment's first piece if it drops segments, else None.
     """
 
     header: PieceHeader
     bytes: int
     since: float
-    drop: int | None
-    repeats: bool = False
+    begins: int | None
     stored: bool = False
 
 
@@ -277,7 +276,8 @@ class ChainWriter:
         self._sent = max(self._sent, header.stored_lsn)
         more = self._source.written_lsn > self._sent or self._head is not None
         self._since = asyncio.get_running_loop().time() if more else None
-        flying = _Flying(header, len(data), since, drop, repeats=repeats)
+        begins = header.number if repeats else None if drop is None else self._starts.get(drop)
+        flying = _Flying(header, len(data), since, begins)
         self._flying.append(flying)
         group.start_soon(self._put, flying, data)
 
@@ -371,10 +371,8 @@ class ChainWriter:
             self._bytes += done.bytes
             self._last_error = None
             self.stored_lsn = max(self.stored_lsn, done.header.stored_lsn)
-            if done.repeats:
-                self._forgetting.begin_at(done.header.number)
-            if done.drop is not None and done.drop in self._starts:
-                self._forgetting.begin_at(self._starts[done.drop])
+            if done.begins is not None:
+                self._forgetting.begin_at(done.begins)
         self._landed.set()
         if self.stored_lsn > before:
             # Everything below is in the store, under names that no other process can take.
