@@ -78,8 +78,8 @@ SECOND_TRY_TESTS: Final = 10
 LANES: Final = min(2, os.cpu_count() or 1) + 2
 # Groups of minutes, the longest first: begun late, one of them would run alone at the end.
 LONG_GROUPS: Final = (
-    "e2e", "admin", "cli", "serving", "client", "crash", "mcp", "tui", "relay", "house", "subscription", "storage",
-    "journal", "cluster",
+    "e2e", "admin", "cli", "crash", "client", "connect", "mcp", "links", "tui", "moves", "relay", "subscription", "home", "house",
+    "storage", "serving", "chain", "journal", "cluster",
 )  # fmt: skip
 # So many processes, each with every n-th file: alone such a folder would take longer than a lane has.
 PARTS: Final = {"e2e": 2, "admin": 2, "cli": 2}
