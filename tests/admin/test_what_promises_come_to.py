@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
@@ -437,12 +437,13 @@ class Promises(RuleBasedStateMachine):
         assert self.cluster.observe() == self.state
 
 
-def walk(examples: int, steps: int) -> None:
+def walk(examples: int, steps: int, *phases: Phase) -> None:
     run_state_machine_as_test(
         Promises,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
+            phases=phases,
             derandomize=True,
             deadline=None,
             database=None,
@@ -453,17 +454,19 @@ def walk(examples: int, steps: int) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic_module.WallClock.__init__(topic_module.CLOCK)  # without the witnesses that other tests had
     monkeypatch.setattr(topic_module.WallClock, "now_ms", lambda _: now_ms())
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("clock")
 def test_what_was_promised_is_what_happens() -> None:
-    walk(examples=8, steps=50)
+    # To look for a shorter example takes minutes here, and looks like a test that hangs.
+    walk(8, 50, Phase.generate)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("clock")
 def test_what_was_promised_is_what_happens_over_thousands_of_steps() -> None:
-    walk(examples=80, steps=60)
+    walk(80, 60, Phase.generate, Phase.shrink)
