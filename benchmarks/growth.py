@@ -187,9 +187,9 @@ async def schemas_register(cluster: Administered, count: int, ends: ExitStack) -
 async def roles(cluster: Administered, count: int, ends: ExitStack) -> Work:
     """A role is created beside many."""
     for number in range(count):
-        await cluster("roles.create", role=f"role-{number:06d}", permissions=["consume"])
+        await cluster("roles.create", role=f"role-{number:06d}", permissions="topics:read")
     names = (f"new-{number}" for number in range(1000))
-    return lambda: cluster("roles.create", role=next(names), permissions=["consume"])
+    return lambda: cluster("roles.create", role=next(names), permissions="topics:read")
 
 
 CASES: Final = (

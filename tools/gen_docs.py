@@ -480,7 +480,8 @@ METRICS_PAGE: Final = """\
 ## Metrics
 
 `GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
-quietest are summed under `topic="_other"`. Counters count since the broker started; a counter with labels shows a series
+quietest are summed under `topic="_other"`. Series of subscriptions take at most 2 MiB (≈ 5 000 subscriptions): those with the least
+lag, and those of topics in `_other`, are summed under `subscription="_other"`, their oldest age is the greatest. Counters count since the broker started; a counter with labels shows a series
 once it has counted something. What to scrape, alert rules and dashboards: [observability](operating.md#observability).
 
 """

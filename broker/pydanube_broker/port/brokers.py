@@ -315,6 +315,7 @@ class BrokersPart:
                 )
             )
             for pump in pumps:
+                await slices()
                 state = pump.cursor_state(now)
                 oldest = broker.append_time_ms(topic, state.oldest_unread) if state.lag_messages else now
                 subscriptions.append(

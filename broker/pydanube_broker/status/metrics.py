@@ -1,7 +1,7 @@
 """Prometheus metrics, computed on request. `metric_table.py` declares them.
 
-Beyond `topic_series_limit` topics the quietest are summed under `topic="_other"`, so that a broker of ten thousand
-topics does not overload its monitor.
+Beyond `topic_series_limit` topics the quietest are summed under `topic="_other"`, and subscriptions beyond `SUBSCRIPTION_BYTES`
+of text under `subscription="_other"`, so that a broker of ten thousand topics does not overload its monitor.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pydanube_broker.slices import Slices
 from pydanube_broker.status.metric_table import METRICS, MetricKind
 
 OTHER: Final = "_other"
+SUBSCRIPTION_BYTES: Final = 2 << 20  # of series of subscriptions, ≈ 5 000 subscriptions with short names
 FSYNC_BUCKETS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0)
 MCP_BYTES: Final = (1_024, 4_096, 16_384, 65_536, 262_144)
 MCP_CLIENTS: Final = 32  # names of programs, which clients choose; further ones are counted together
@@ -233,22 +234,28 @@ class BrokerMetrics:
             yield family
 
     def _subscription_families(self, now: Gathered) -> Iterator[Metric]:
-        shown = self._shown(now.topics)
-        families = {
-            "lag_messages": _family("danube_subscription_lag_messages"),
-            "oldest_unread_age_s": _family("danube_subscription_oldest_unread_age_seconds"),
-            "members": _family("danube_subscription_active_consumers"),
-            "messages_out": _family("danube_consumer_messages_out"),
-            "redelivered": _family("danube_subscription_redelivery"),
-        }
-        for sample in now.subscriptions:
-            if sample.topic not in shown:
-                continue
-            for field, family in families.items():
-                value = getattr(sample if field in _OF_SAMPLE else sample.state, field)
+        """Yield the families of subscriptions. Those with the largest lag have series of their own."""
+        topics = self._shown(now.topics)
+        by_lag = sorted(now.subscriptions, key=lambda sample: sample.state.lag_messages, reverse=True)
+        shown: list[SubscriptionSample] = []
+        summed: list[SubscriptionSample] = []
+        left = SUBSCRIPTION_BYTES
+        for sample in by_lag:
+            if sample.topic in topics:
+                left -= len(_SUBSCRIPTION_METRICS) * (
+                    _SERIES_BYTES + _bytes(sample.topic) + _bytes(sample.subscription)
+                )
+            (shown if sample.topic in topics and left >= 0 else summed).append(sample)
+        for name, value_of, together in _SUBSCRIPTION_METRICS:
+            family = _family(name)
+            for sample in shown:
+                value = value_of(sample)
                 if value is not None:
                     family.add_metric([sample.topic, sample.subscription], value)
-        yield from families.values()
+            rest = [value for sample in summed if (value := value_of(sample)) is not None]
+            if rest:
+                family.add_metric([OTHER, OTHER], together(rest))
+            yield family
 
 
 def within(shown: Collection[str], counter: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
@@ -259,7 +266,22 @@ def within(shown: Collection[str], counter: Counter[tuple[str, str]]) -> list[tu
     return list(found.items())
 
 
-_OF_SAMPLE: Final = ("oldest_unread_age_s", "messages_out")
+# Metric, its value, and the value of several subscriptions together
+_SUBSCRIPTION_METRICS: Final[
+    tuple[tuple[str, Callable[[SubscriptionSample], float | None], Callable[[list[float]], float]], ...]
+] = (
+    ("danube_subscription_lag_messages", lambda sample: sample.state.lag_messages, sum),
+    ("danube_subscription_oldest_unread_age_seconds", lambda sample: sample.oldest_unread_age_s, max),
+    ("danube_subscription_active_consumers", lambda sample: sample.state.members, sum),
+    ("danube_consumer_messages_out", lambda sample: sample.messages_out, sum),
+    ("danube_subscription_redelivery", lambda sample: sample.state.redelivered, sum),
+)
+_SERIES_BYTES: Final = 100  # of a series' line without its names: the longest metric, labels, value
+
+
+def _bytes(name: str) -> int:
+    """Return the bytes of a label's value. Quotes and backslashes are escaped."""
+    return len(name.encode()) + name.count("\\") + name.count('"')
 
 
 def _family(name: str) -> GaugeMetricFamily | CounterMetricFamily:
