@@ -47,6 +47,11 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "cluster": {
         "local": ("local_cluster.command", "local", "run several brokers and etcd on this machine"),
+        "compare": (
+            "comparing",
+            "compare",
+            "settings, policies, schemas and rights beside another cluster's",
+        ),
         "adopt": ("cluster_directory", "adopt", "move a lone broker to etcd, as the first of several"),
         "release": ("cluster_directory", "release", "let the last broker of a cluster go on without etcd"),
         "recover": (

@@ -8,7 +8,7 @@ from typing import Any
 from pydanube_core.errors import Unavailable
 from pydanube_core.facts import LogLine, SessionFacts, SettingFacts, TrafficFacts
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName
-from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
+from pydanube_core.secrets import is_secret_name, secret_mark, without_secrets
 
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.rpc.caller import ClientSeen
@@ -124,11 +124,11 @@ class SessionsPart:
 
 
 def shown_settings(settings: Settings) -> Sequence[SettingFacts]:
-    """Return all settings without their secrets."""
+    """Return all settings, and of each secret only a mark by which it can be compared."""
     return [
         SettingFacts(
             name=f"{entry.section}.{entry.key}",
-            value=REDACTED
+            value=secret_mark(entry.key, entry.value if isinstance(entry.value, bytes) else str(entry.value))
             if is_secret_name(entry.key) and entry.value
             else without_secrets(str(entry.value)),
             default=str(entry.default),
