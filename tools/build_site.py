@@ -20,6 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 WORK: Final = ROOT / ".tools" / "site"
 PAGES: Final = WORK / "pages"
+MENU: Final = ROOT / "deploy" / "site" / "mkdocs.yml"
 OF_THE_ROOT: Final = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "",
@@ -27,6 +28,7 @@ OF_THE_ROOT: Final = {
     "CONTRIBUTING.md": "",
 }
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
+_SHORT: Final = 25  # characters: "Is it Danube?" says nothing of its page
 _FENCE: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -70,6 +72,34 @@ def gather() -> None:
         (PAGES / place).write_text(for_site(page.read_text(encoding="utf-8"), page, known), encoding="utf-8")
     for picture in (ROOT / "docs").rglob("*.svg"):
         shutil.copy(picture, PAGES / picture.relative_to(ROOT / "docs"))
+    (PAGES / "llms.txt").write_text(llms_txt(), encoding="utf-8")
+
+
+def llms_txt() -> str:
+    """Return the site's contents for models, in the form of https://llmstxt.org: the menu, each page with what it is about."""
+    head, _, menu = MENU.read_text(encoding="utf-8").partition("\nnav:\n")
+    said = dict(re.findall(r"^(site_\w+): (.+)$", head, re.MULTILINE))
+    lines = [f"# {said['site_name']}", "", f"> {said['site_description']}"]
+    for entry in menu.splitlines():
+        name, _, place = entry.strip().removeprefix("- ").rpartition(": ")
+        if not place.endswith(".md"):
+            lines += ["", f"## {place.rstrip(':')}", ""]
+            continue
+        page = (PAGES / place).read_text(encoding="utf-8")
+        title = name or page.splitlines()[0].removeprefix("# ")
+        lines.append(f"- [{title}]({Path(place).with_suffix('.html').as_posix()}): {first_sentence(page)}")
+    return "\n".join(lines) + "\n"
+
+
+def first_sentence(page: str) -> str:
+    """Return the first sentence of a page, or the first ones if they are short, without marks and links."""
+    for paragraph in page.split("\n\n"):
+        text = " ".join(paragraph.split())
+        if text and not text.startswith(("#", "```", "<", "|", "!", "[!")):
+            plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text).replace("**", "").replace("`", "")
+            ends = [each.end() for each in re.finditer(r"[.?!](?=\s|$)", plain) if each.end() > _SHORT]
+            return plain[: ends[0] if ends else None].rstrip(":")
+    raise ValueError(f"a page without a sentence: {page[:80]!r}")
 
 
 def builder() -> Path:

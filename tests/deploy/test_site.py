@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def test_a_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
     done = build(tmp_path / "site")
     assert done.returncode != 0
     assert "quickstart.md" in done.stdout + done.stderr
+
+
+def test_models_find_every_page_of_the_menu_with_what_it_is_about() -> None:
+    gather()
+    lines = (PAGES / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# pydanube"
+    assert lines[2].startswith("> A Danube messaging cluster")
+    entries = [
+        re.fullmatch(r"- \[(.+)\]\((.+)\.html\): (.+)", line) for line in lines if line.startswith("- ")
+    ]
+    assert {f"{entry[2]}.md" for entry in entries if entry} == {str(place) for place in places().values()}
+    assert all(entry and len(entry[3]) > 15 for entry in entries), lines
+    assert (
+        "- [Another region](links.html): A link mirrors topics of another cluster here, at the same offsets"
+        in "\n".join(lines)
+    )
 
 
 def test_links_lead_to_pages_and_files_that_are_none_stay_words() -> None:
