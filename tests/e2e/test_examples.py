@@ -186,6 +186,7 @@ def test_the_tests_of_the_worker_pass(environment: dict[str, str], tmp_path: Pat
     assert "2 passed" in run(words, environment | {"PYTHONPATH": "."}, tmp_path)
 
 
+@pytest.mark.long  # it compiles Go's standard library: 45 s of two cores
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
 def test_the_program_in_go_publishes_and_reads(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import psutil
+import pytest
+
+pytestmark = pytest.mark.long  # a virtual machine for each
 
 
 def test_a_jvm_that_ended_is_replaced(spark: Any, sessions: Any) -> None:
