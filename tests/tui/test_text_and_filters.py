@@ -189,7 +189,7 @@ def test_offsets_are_sorted_as_numbers() -> None:
     assert [row.key for row in ordered(rows, view.columns, "to", True)] == ["100", "9"]
 
 
-AS_WRITTEN = '{"price": 1.10, "id": 12345678901234567890, "far": 1e999, "farther": -1E9999999999999999999, "a": 1, "a": [2, {}]}'
+AS_WRITTEN = '{"price": 1.10, "id": 12345678901234567890, "far": 1e999, "farther": -1E9999999999999999999, "forty": 1234567890123456789012345678901234567890, "a": 1, "a": [2, {}]}'
 
 
 def test_a_payload_is_shown_as_its_producer_wrote_it() -> None:
@@ -199,6 +199,7 @@ def test_a_payload_is_shown_as_its_producer_wrote_it() -> None:
     assert '\n  "price": 1.10,\n' in indented
     assert json.loads(indented) == json.loads(AS_WRITTEN)
     assert written([], indent=2) == "[]"
+    assert written(value_of({"untrusted": {"text": "\r\n " + AS_WRITTEN}})) == AS_WRITTEN
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,9 @@ def test_a_payload_is_shown_as_its_producer_wrote_it() -> None:
         ("$.id:=12345678901234567891", False),
         ("$.id:>12345678901234567889", True),
         ("$.id:>12345678901234567890", False),
+        ("$.forty:>1234567890123456789012345678901234567889", True),
+        ("$.forty:>1234567890123456789012345678901234567890", False),
+        ("$.forty:<1234567890123456789012345678901234567891", True),
         ("$.far:>1k", True),
         ("$.farther:<0", True),
     ],

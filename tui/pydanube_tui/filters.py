@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ _RELATIONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le,
     "=": operator.eq,
 }
+_UNIT_DIGITS: Final = 20  # of the longest factor here
 _TIMES: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _FIELD: Final = re.compile(r"([A-Za-z_]+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
 _PATH: Final = re.compile(r"\$((?:\.[\w-]+|\[\d+\])+):(>=|<=|>|<|=)?(.*)", re.DOTALL)
@@ -196,7 +197,8 @@ def _of_path(path: str, relation: str, wanted: str) -> Test:
     steps = [int(at) if at else name for name, at in _STEP.findall(path)]
     if relation in (">", ">=", "<", "<="):
         found, unit = _measure(wanted, Column(name=f"${path}", title=""))
-        exact = Decimal(found) * Decimal(unit)  # a float of twenty digits is another number
+        # A float of twenty digits is another number, and so is a product of decimals cut to the usual 28
+        exact = Context(prec=len(found) + _UNIT_DIGITS).multiply(Decimal(found), Decimal(unit))
         return lambda row: _holds(_at(row, steps), relation, exact)
     folded = wanted.casefold()
     plain = _NUMBER.fullmatch(wanted)

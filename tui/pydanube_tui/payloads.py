@@ -32,7 +32,7 @@ def value_of(item: Mapping[str, Any]) -> Any:
     """
     untrusted = item["untrusted"]
     text = untrusted.get("text") or ""
-    if text[:1] in ("{", "["):
+    if text.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(text, parse_float=Number, parse_int=Number, object_pairs_hook=Fields)
     return untrusted.get("value")
