@@ -76,7 +76,15 @@ def _of_the_system(error: OSError) -> ClusterError:
     where = f"{error.filename}: " if error.filename else ""
     why = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{where or 'the output: '}{why}; make room there, or write elsewhere", reason=why)
+        if error.filename is None:
+            # Messages may be published, topics deleted: a script that tries again would do it twice
+            return DiskFull(
+                f"the output: {why}; make room there, or write elsewhere. What the command did before stands: look before you "
+                "run it again",
+                reason=why,
+                retryable=False,
+            )
+        return DiskFull(f"{where}{why}; make room there, or write elsewhere", reason=why)
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return LimitReached(f"{where}{why}; allow more of them: ulimit -n 4096", reason=why)
     if error.filename is None:

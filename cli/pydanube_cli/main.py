@@ -161,8 +161,11 @@ def run(argv: Sequence[str]) -> int:
     quietly with 0, an interrupt with 130.
     """
     if list(argv) in (["--version"], ["-V"]):
-        print(f"danube {version()}")
-        return 0
+        try:
+            print(f"danube {version()}", flush=True)
+            return 0
+        except OSError as error:
+            return _unwritten(error)
     from pydanube_cli.failures import guarded, wants_json
 
     show_anything(as_json=wants_json(argv) or "rpc" in argv)
@@ -171,6 +174,16 @@ def run(argv: Sequence[str]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return guarded(lambda: _dispatch(list(argv)), as_json=wants_json(argv))
+
+
+def _unwritten(error: OSError) -> int:
+    """Show an error of the output. Its imports take longer than the version, and are not made before."""
+    from pydanube_cli.failures import guarded
+
+    def fail() -> int:
+        raise error
+
+    return guarded(fail, as_json=False)
 
 
 def version() -> str:

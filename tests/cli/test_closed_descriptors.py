@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydanube_cli.failures import cluster_error
 
 DANUBE = Path(sys.executable).parent / "danube"
 
@@ -51,7 +53,16 @@ def test_broker_that_is_stopped_ends_well(which: str, tmp_path: Path) -> None:
     assert process.returncode == 0, output
 
 
-def test_full_disk_behind_the_output_is_no_wrong_argument() -> None:
-    ended = closed("> /dev/full", "config", "show")
+@pytest.mark.parametrize("words", [("config", "show"), ("--version",), ("--help",)])
+def test_full_disk_behind_the_output_is_no_wrong_argument(words: tuple[str, ...]) -> None:
+    ended = closed("> /dev/full", *words)
     assert ended.returncode == 3
     assert b"DISK_FULL" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_lost_output_does_not_say_that_the_command_may_be_run_again() -> None:
+    lost = cluster_error(OSError(errno.ENOSPC, "No space left on device"))
+    assert not lost.retryable
+    assert "stands" in lost.message
+    assert cluster_error(OSError(errno.ENOSPC, "No space left on device", "/a")).retryable
