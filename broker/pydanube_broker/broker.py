@@ -27,7 +27,7 @@ from pydanube_broker.cluster.format_gate import object_format
 from pydanube_broker.cluster.id_blocks import NewestIds
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.membership import Registration
-from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
+from pydanube_broker.delivery.dead_letter_publisher import DeadLetterPublisher
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.home.data_dir import DataDir
@@ -287,7 +287,7 @@ class Broker(BrokerParts):
             self.registry.catalog.aside,
         )
         if self.locks is not None:
-            stack.push_async_callback(self.locks.book.records.aclose)
+            stack.push_async_callback(self.locks.access_records.records.aclose)
         self.access = TopicAccess(self.registry, self.health, settings, self.data_changes, self.locks)
         self.metrics.quota_felt = self.registry.quotas.felt
         self.metrics.validations = self.registry.schemas.counters.validations
@@ -312,7 +312,9 @@ class Broker(BrokerParts):
         )
         self.metrics.link_lags, self.metrics.link_logs = self.links.lags, self.links.counts
         self.letters = RelayedDeadLetters(self.registry, self.relay)
-        self.engine.dead_letters = DeadLetterDesk(self.letters.targets, self.spawn, lambda: self.broker_url)
+        self.engine.dead_letters = DeadLetterPublisher(
+            self.letters.targets, self.spawn, lambda: self.broker_url
+        )
         await self._bind(stack)
 
     async def _take_topics(self, store: MetadataStore) -> None:

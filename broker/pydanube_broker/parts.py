@@ -148,7 +148,7 @@ class BrokerParts:
         """
         files = () if self.tls is None else self.tls.credentials
         last: dict[Principal, TokenRecord] = {}
-        for token in () if self.locks is None else self.locks.book.tokens.values():
+        for token in () if self.locks is None else self.locks.access_records.tokens.values():
             known = last.get(token.principal)
             if known is None or _end(token) > _end(known):
                 last[token.principal] = token

@@ -109,7 +109,7 @@ async def a_message_of_a_producer_that_nobody_created(cluster: Administered, tar
         assert await refusal(client.send(target, number, FORGED)) == "PERMISSION_DENIED"
 
 
-@road(modules=("delivery/dead_letter_desk.py",))
+@road(modules=("delivery/dead_letter_publisher.py",))
 async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str) -> None:
     registry = cluster.broker.registry
     refused = await cluster.refused(
@@ -135,7 +135,7 @@ async def dead_letters_of_a_policy_of_before(cluster: Administered, target: str)
     assert "only the broker" in pump.statistics().blocked_by.reason
 
 
-@road(modules=("delivery/dead_letter_desk.py",))
+@road(modules=("delivery/dead_letter_publisher.py",))
 async def dead_letters_of_another_broker(cluster: Administered, target: str) -> None:
     """By a broker that proves that it is of the cluster: what its subscription says is no leave either."""
     membership = Membership(b"secret of the cluster", "1")

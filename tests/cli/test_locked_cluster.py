@@ -115,7 +115,7 @@ async def locked_cluster(
         await cluster.give("stranger", "viewer", "namespace", "default")
         for broker in cluster.brokers:
             if broker.locks is not None:
-                await until(lambda b=broker: len(b.locks.book.tokens) == len(cluster.tokens))
+                await until(lambda b=broker: len(b.locks.access_records.tokens) == len(cluster.tokens))
         yield cluster
 
 

@@ -161,4 +161,4 @@ async def test_when_a_token_was_used_last_is_written_seldom_and_brings_nothing_b
         await operator(locked, "tokens.revoke", token_id=other)
         await locks.last_used.write()
         assert set(await used()) == {token_id}
-        assert set(locks.book.tokens) == {token_id}
+        assert set(locks.access_records.tokens) == {token_id}

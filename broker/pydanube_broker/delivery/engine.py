@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from pydanube_core.errors import ClusterError, JournalReadOnly
 
-from pydanube_broker.delivery.dead_letter_desk import DeadLetterDesk
+from pydanube_broker.delivery.dead_letter_publisher import DeadLetterPublisher
 from pydanube_broker.delivery.turns import Turns
 from pydanube_broker.slices import SLICE_S
 from pydanube_broker.worker_threads import WorkerThreads
@@ -179,7 +179,7 @@ class DeliveryEngine:
         self.deadlines = Deadlines()
         self.cursors = CursorKeeper()
         self.dropped: Counter[tuple[str, str]] = Counter()  # (topic, reason): messages lost on purpose
-        self.dead_letters: DeadLetterDesk  # set by the owner of the topics, before the first delivery
+        self.dead_letters: DeadLetterPublisher  # set by the owner of the topics, before the first delivery
 
     def close(self) -> None:
         self.deadlines.close()

@@ -20,8 +20,8 @@ from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.reader_pump import FRAME_BYTES
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather, pick
@@ -132,7 +132,7 @@ class Sender:
                 batches = found
             if plan.consumer_id is None:
                 return self._route(core, plan, batches)
-            if type(plan.ranges) is Picked or len(plan.ranges) > FEW_RANGES:
+            if type(plan.ranges) is ChunkMasks or len(plan.ranges) > FEW_RANGES:
                 return self._pick(core, plan, batches)
             return self._dispatch(core, plan, batches)
         except ClusterError as error:
@@ -166,7 +166,7 @@ class Sender:
     @staticmethod
     def _read_bytes(plan: Plan) -> int:
         # of selected messages the consumer gets a part of each batch
-        spread = plan.consumer_id is None or type(plan.ranges) is Picked
+        spread = plan.consumer_id is None or type(plan.ranges) is ChunkMasks
         most = ROUTED_BYTES if spread else FRAME_BYTES
         return most if plan.max_bytes is None else max(1, min(plan.max_bytes, most))
 
@@ -214,7 +214,7 @@ class Sender:
         """Answer a plan of many small ranges, for which a key-shared consumer had to wait."""
         assert plan.consumer_id is not None
         assert plan.session is not None
-        if type(plan.ranges) is Picked:
+        if type(plan.ranges) is ChunkMasks:
             part = pick(batches, plan, self._columns, frame_bytes=FRAME_BYTES)
         else:
             part = gather(batches, plan, self._columns)

@@ -72,7 +72,7 @@ class Leaving:
             room -= 1
             chosen.append(record)
             quiet.add(record.topic_id)
-        room = CONCURRENT - len(self._mover.seats) - len(chosen)
+        room = CONCURRENT - len(self._mover.participants) - len(chosen)
         while self._others and room > 0:
             record = self._others.popleft()
             if self._may_leave(record, now_s):

@@ -27,7 +27,7 @@ one assignment exactly one succeeds. The properties of a move:
 Brokers of the previous release hand over through fragments: the owner seals, the leader assigns. The target's side of
 this is kept for one release (`tier.fragments`).
 
-`move_seat` is one broker's part in the move of one topic.
+`participant` is one broker's part in the move of one topic.
 """
 
 from __future__ import annotations

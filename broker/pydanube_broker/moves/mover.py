@@ -1,6 +1,6 @@
-"""Carry out this broker's part in moves: seats (`moves.move_seat`) decide, this module acts.
+"""Carry out this broker's part in moves: participants (`moves.participant`) decide, this module acts.
 
-There is a seat for each topic that is moving to or from this broker, and for each that was moved away and is still in
+There is a participant for each topic that is moving to or from this broker, and for each that was moved away and is still in
 its journal. Its effects are carried out one after the other. An effect that a newer record has overtaken is cancelled.
 At most `_AT_ONCE` topics are copied ahead concurrently. Topics whose owner has stopped do not queue behind those,
 because their clients wait.
@@ -39,18 +39,18 @@ from pydanube_broker.moves.move import (
     transaction,
 )
 from pydanube_broker.moves.move_ends import SHARED, MoveEnds
-from pydanube_broker.moves.move_seat import (
+from pydanube_broker.moves.participant import (
     Commit,
     CopyAhead,
     CopyEnd,
     DropCopy,
     Effect,
     Hold,
+    Participant,
     Phase,
     Read,
     Rebuild,
     Release,
-    Seat,
     Serve,
     Stopped,
 )
@@ -161,7 +161,7 @@ class Mover:
         incarnation: Callable[[], Incarnation],
         wall_ms: Callable[[], int],
     ) -> None:
-        self.seats: dict[TopicId, Seat] = {}
+        self.participants: dict[TopicId, Participant] = {}
         self._store = store
         self._hub = hub
         self._copies = copies
@@ -180,19 +180,21 @@ class Mover:
         )
         self._drives: dict[TopicId, _Drive] = {}
         self._coming: dict[TopicId, _Coming] = {}
-        self._stopped: dict[TopicId, int] = {}  # held topic → the turn of its seat in which it was held
-        self._changed = anyio.Event()  # a seat has seen another record, or has stopped
+        self._stopped: dict[
+            TopicId, int
+        ] = {}  # held topic → the turn of its participant in which it was held
+        self._changed = anyio.Event()  # a participant has seen another record, or has stopped
         self._group: TaskGroup | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Carry out the effects of the seats, until cancelled."""
+        """Carry out the effects of the participants, until cancelled."""
         try:
             async with anyio.create_task_group() as self._group:
                 task_status.started()
                 while True:
                     await anyio.sleep(_TICK_S)
-                    for topic_id in list(self.seats):
-                        self._act(topic_id, lambda seat: seat.tick())
+                    for topic_id in list(self.participants):
+                        self._act(topic_id, lambda participant: participant.tick())
         finally:
             self._group = None
             self._copies.close()
@@ -201,19 +203,23 @@ class Mover:
         """Take in an assignment as read or watched, None if it was deleted. Ignored unless `run` runs."""
         if self._group is None:
             return
-        seat = self.seats.get(topic_id)
-        if seat is None:
+        participant = self.participants.get(topic_id)
+        if participant is None:
             state = self._hub.states.get(topic_id)
             held = Epoch(0 if state is None or not state.opened else state.epoch)
             stale = record is not None and 0 < held <= record.sealed_epoch
             if record is None or not (stale or self._concerns(record)):
                 return
-            seat = self.seats[topic_id] = Seat(self._me, self._incarnation(), held=held)
-        self._act(topic_id, lambda seat: seat.see(record, revision))
-        if record is not None and seat.phase is Phase.LEAVING and not self._doors.copies(record.next_owner):
+            participant = self.participants[topic_id] = Participant(self._me, self._incarnation(), held=held)
+        self._act(topic_id, lambda participant: participant.see(record, revision))
+        if (
+            record is not None
+            and participant.phase is Phase.LEAVING
+            and not self._doors.copies(record.next_owner)
+        ):
             error = Unavailable(f"broker {record.next_owner} runs an older release, which copies no topics")
             self._failed("move_refused", topic_id, error)
-            self._act(topic_id, lambda seat: seat.give_up(error))
+            self._act(topic_id, lambda participant: participant.give_up(error))
 
     def _concerns(self, record: Assignment) -> bool:
         """Return whether this broker has a part in a move under way."""
@@ -221,32 +227,32 @@ class Mover:
             return False
         return record.broker_id == self._me or record.next_owner == self._me
 
-    def _act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
-        seat = self.seats.get(topic_id)
-        if seat is None:
+    def _act(self, topic_id: TopicId, event: Callable[[Participant], list[Effect]]) -> None:
+        participant = self.participants.get(topic_id)
+        if participant is None:
             return
-        effects = event(seat)
+        effects = event(participant)
         if effects:
             drive = self._drives.get(topic_id)
             if drive is None:
                 assert self._group is not None
                 drive = self._drives[topic_id] = _Drive()
-                self._group.start_soon(self._drive, topic_id, seat, drive)
+                self._group.start_soon(self._drive, topic_id, participant, drive)
             drive.effects += effects
             drive.scope.cancel()
-        elif topic_id not in self._drives and self._is_over(seat):
-            del self.seats[topic_id]
+        elif topic_id not in self._drives and self._is_over(participant):
+            del self.participants[topic_id]
             self._stopped.pop(topic_id, None)
         self._wake()
 
     def stopped(self) -> int:
         """Return how many topics of this broker are stopped, or about to be."""
         return sum(
-            seat.record is not None
-            and seat.record.broker_id == self._me
-            and seat.record.stage is Stage.MOVING
-            and not seat.record.is_served
-            for seat in self.seats.values()
+            participant.record is not None
+            and participant.record.broker_id == self._me
+            and participant.record.stage is Stage.MOVING
+            and not participant.record.is_served
+            for participant in self.participants.values()
         )
 
     async def until_changed(self) -> None:
@@ -258,46 +264,48 @@ class Mover:
         changed.set()
 
     @staticmethod
-    def _is_over(seat: Seat) -> bool:
+    def _is_over(participant: Participant) -> bool:
         """Return whether no work is left: the topic is deleted, or is served without a move, here or elsewhere."""
-        record = seat.record
+        record = participant.record
         if record is None or record.stage is not Stage.SERVING:
-            return record is None and seat.phase is Phase.AWAY
-        return seat.phase is Phase.SERVING or (seat.phase is Phase.AWAY and not seat.held)
+            return record is None and participant.phase is Phase.AWAY
+        return participant.phase is Phase.SERVING or (
+            participant.phase is Phase.AWAY and not participant.held
+        )
 
-    async def _drive(self, topic_id: TopicId, seat: Seat, drive: _Drive) -> None:
+    async def _drive(self, topic_id: TopicId, participant: Participant, drive: _Drive) -> None:
         try:
             while drive.effects:
                 effect = drive.effects.pop(0)
-                if getattr(effect, "turn", seat.turn) != seat.turn:
+                if getattr(effect, "turn", participant.turn) != participant.turn:
                     continue  # overtaken before it began
                 drive.scope = anyio.CancelScope()
                 with drive.scope:
-                    await self._perform(topic_id, seat, effect)
+                    await self._perform(topic_id, participant, effect)
         finally:
             del self._drives[topic_id]
-        self._act(topic_id, lambda seat: [])
+        self._act(topic_id, lambda participant: [])
 
-    async def _perform(self, topic_id: TopicId, seat: Seat, effect: Effect) -> None:
+    async def _perform(self, topic_id: TopicId, participant: Participant, effect: Effect) -> None:
         match effect:
             case Serve():
                 with anyio.CancelScope(shield=True):  # not repeated, and later effects rely on it
-                    await self._serve(topic_id, seat)
+                    await self._serve(topic_id, participant)
             case Hold():
-                if seat.record is not None:  # else the topic was deleted for good, and has no callers
+                if participant.record is not None:  # else the topic was deleted for good, and has no callers
                     with anyio.CancelScope(shield=True):
-                        await self._hold(seat.record)
+                        await self._hold(participant.record)
             case Stopped(turn):
                 self._stopped[topic_id] = turn
                 self._wake()
             case CopyAhead(turn):
-                error = await self._copy_ahead(topic_id, seat)
-                self._act(topic_id, lambda seat: seat.copied_ahead(turn, error))
+                error = await self._copy_ahead(topic_id, participant)
+                self._act(topic_id, lambda participant: participant.copied_ahead(turn, error))
             case CopyEnd(turn, revision):
-                error = await self._copy_end(topic_id, seat, revision)
-                self._act(topic_id, lambda seat: seat.copied(turn, error))
+                error = await self._copy_end(topic_id, participant, revision)
+                self._act(topic_id, lambda participant: participant.copied(turn, error))
             case Rebuild(turn, epoch):
-                await self._rebuild(topic_id, seat, turn, epoch)
+                await self._rebuild(topic_id, participant, turn, epoch)
             case DropCopy():
                 self._drop_copy(topic_id)
             case Commit(turn, change):
@@ -309,12 +317,12 @@ class Mover:
             case _:
                 assert_never(effect)
 
-    async def _serve(self, topic_id: TopicId, seat: Seat) -> None:
+    async def _serve(self, topic_id: TopicId, participant: Participant) -> None:
         self._coming.pop(topic_id, None)
         self._stopped.pop(topic_id, None)
-        while seat.record is not None and seat.serving:
+        while participant.record is not None and participant.serving:
             try:
-                await self._doors.serve(seat.record)
+                await self._doors.serve(participant.record)
                 return
             except ClusterError as error:
                 self._failed("topic_not_served_yet", topic_id, error)
@@ -336,13 +344,17 @@ class Mover:
         topic_id, revision = TopicId(request.topic_id), Revision(request.revision)
         with anyio.move_on_after(_SEEN_S):
             while True:
-                seat = self.seats.get(topic_id)
-                allowed = None if seat is None else seat.may_copy(to, revision, last=request.last)
-                is_settled = not request.last or (seat and self._stopped.get(topic_id) == seat.turn)
+                participant = self.participants.get(topic_id)
+                allowed = (
+                    None if participant is None else participant.may_copy(to, revision, last=request.last)
+                )
+                is_settled = not request.last or (
+                    participant and self._stopped.get(topic_id) == participant.turn
+                )
                 if allowed and is_settled:
-                    assert seat is not None
-                    assert seat.record is not None
-                    return await self._doors.topic(seat.record)
+                    assert participant is not None
+                    assert participant.record is not None
+                    return await self._doors.topic(participant.record)
                 if allowed is False:
                     break
                 await self._changed.wait()
@@ -361,10 +373,10 @@ class Mover:
             self._hub.forget(topic_id)
         except ClusterError as error:
             self._failed("release_not_noted", topic_id, error)
-            self._act(topic_id, lambda seat: seat.failed(turn))
+            self._act(topic_id, lambda participant: participant.failed(turn))
             return
         self._doors.gone(topic_id)
-        self._act(topic_id, lambda seat: seat.released(turn))
+        self._act(topic_id, lambda participant: participant.released(turn))
 
     # -- as target -------------------------------------------------------------------------------------------
 
@@ -376,20 +388,20 @@ class Mover:
             if not coming.waits
         }
 
-    async def _copy_ahead(self, topic_id: TopicId, seat: Seat) -> ClusterError | None:
+    async def _copy_ahead(self, topic_id: TopicId, participant: Participant) -> ClusterError | None:
         """Copy round by round until a round is small. Return the error that ends the move."""
-        record = seat.record
+        record = participant.record
         assert record is not None
         while not self._doors.copies(record.broker_id):
             await anyio.sleep_forever()  # an owner of the previous release hands over through fragments
         try:
             async with self._ahead:
                 for _ in range(MAX_ROUNDS):
-                    copied = await self._round(topic_id, seat, seat.revision, last=False)
+                    copied = await self._round(topic_id, participant, participant.revision, last=False)
                     if copied.size <= LITTLE_BYTES:
                         break
                 if await self._until_it_may_stop(topic_id):
-                    await self._round(topic_id, seat, seat.revision, last=False)
+                    await self._round(topic_id, participant, participant.revision, last=False)
                 await self._doors.make_safe(record)
         except ClusterError as error:
             self._failed("move_not_copied", topic_id, error)
@@ -411,25 +423,27 @@ class Mover:
         return sum(
             coming.owner == owner
             and coming.may_stop
-            and (seat := self.seats.get(topic_id)) is not None
-            and seat.phase is Phase.COPYING_AHEAD
+            and (participant := self.participants.get(topic_id)) is not None
+            and participant.phase is Phase.COPYING_AHEAD
             for topic_id, coming in self._coming.items()
         )
 
-    async def _copy_end(self, topic_id: TopicId, seat: Seat, revision: Revision) -> ClusterError | None:
+    async def _copy_end(
+        self, topic_id: TopicId, participant: Participant, revision: Revision
+    ) -> ClusterError | None:
         """Copy the rest with the state, and make the copy safe. Return the error that ends the move."""
         until_s = time.monotonic() + _COPY_END_S
         while True:
             copied_before = self._copies.copied_bytes
             try:
-                await self._round(topic_id, seat, revision, last=True)
+                await self._round(topic_id, participant, revision, last=True)
                 await self._coming[topic_id].arrival.await_move(revision)
-                assert seat.record is not None
+                assert participant.record is not None
                 with anyio.move_on_after(_COPY_END_S):
-                    await self._doors.make_safe(seat.record)
+                    await self._doors.make_safe(participant.record)
                     return None
                 return Unavailable(
-                    f"the object store did not have {seat.record.topic} within {_COPY_END_S:.0f} s"
+                    f"the object store did not have {participant.record.topic} within {_COPY_END_S:.0f} s"
                 )
             except Unavailable as error:
                 self._failed("move_not_copied", topic_id, error)
@@ -442,12 +456,14 @@ class Mover:
                 self._failed("move_not_copied", topic_id, error)
                 return error
 
-    async def _round(self, topic_id: TopicId, seat: Seat, revision: Revision, *, last: bool) -> Copied:
+    async def _round(
+        self, topic_id: TopicId, participant: Participant, revision: Revision, *, last: bool
+    ) -> Copied:
         coming = self._coming.get(topic_id)
         if coming is None or not coming.arrival.is_there:
-            assert seat.record is not None
+            assert participant.record is not None
             coming = self._coming[topic_id] = _Coming(
-                Arrival(self._hub, topic_id), owner=seat.record.broker_id
+                Arrival(self._hub, topic_id), owner=participant.record.broker_id
             )
         copy = coming
 
@@ -472,16 +488,16 @@ class Mover:
             raise Unavailable(f"broker {self._me} has no copy of topic {topic_id} any more")
         return state.start_offset
 
-    async def _rebuild(self, topic_id: TopicId, seat: Seat, turn: int, epoch: Epoch) -> None:
-        assert seat.record is not None
+    async def _rebuild(self, topic_id: TopicId, participant: Participant, turn: int, epoch: Epoch) -> None:
+        assert participant.record is not None
         try:
             async with self._rebuilding:
-                await self._doors.rebuild(seat.record, Arrival(self._hub, topic_id))
+                await self._doors.rebuild(participant.record, Arrival(self._hub, topic_id))
         except ClusterError as error:
             self._failed("topic_not_rebuilt", topic_id, error)
-            self._act(topic_id, lambda seat: seat.failed(turn))
+            self._act(topic_id, lambda participant: participant.failed(turn))
             return
-        self._act(topic_id, lambda seat: seat.rebuilt(turn, epoch))
+        self._act(topic_id, lambda participant: participant.rebuilt(turn, epoch))
 
     def _drop_copy(self, topic_id: TopicId) -> None:
         coming = self._coming.pop(topic_id, None)
@@ -502,13 +518,13 @@ class Mover:
                 writes, guards = transaction(change, Witnesses())
                 revision = await self._store.transact(writes, guards=guards)
         except GuardFailed:
-            self._act(topic_id, lambda seat: seat.refused(turn))
+            self._act(topic_id, lambda participant: participant.refused(turn))
         except ClusterError as error:
             self._failed("move_step_unknown", topic_id, error)
-            self._act(topic_id, lambda seat: seat.unknown(turn))
+            self._act(topic_id, lambda participant: participant.unknown(turn))
         else:
             log.info("move_step", extra={"step": change.step.value, "topic": str(change.after.topic)})
-            self._act(topic_id, lambda seat: seat.committed(turn, change.after, revision))
+            self._act(topic_id, lambda participant: participant.committed(turn, change.after, revision))
 
     async def _read(self, topic_id: TopicId) -> None:
         try:
@@ -518,7 +534,7 @@ class Mover:
             return
         record = Assignment.of(page.items[0].key, page.items[0].value) if page.items else None
         revision = page.items[0].mod_revision if page.items else page.revision
-        self._act(topic_id, lambda seat: seat.see(record, revision))
+        self._act(topic_id, lambda participant: participant.see(record, revision))
 
     def _failed(self, event: str, topic_id: TopicId, error: ClusterError) -> None:
         log.warning(

@@ -144,7 +144,7 @@ class Moves:
             incarnation=lambda: Incarnation(office.membership.registration.incarnation),
             wall_ms=now_ms,
         )
-        self._registry.ownership.on_their_way = mover.seats
+        self._registry.ownership.on_their_way = mover.participants
         self._kept = KeptStates(tier.child.call, chain.call, tier.cluster)
         self.taking = RemovedBrokers(
             self._store,

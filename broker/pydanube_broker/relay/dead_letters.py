@@ -27,7 +27,7 @@ from pydanube_core.grpc_wire import decode_metadata, frame
 from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
-from pydanube_broker.delivery.dead_letter_desk import Done, LocalTarget, Originals, Target
+from pydanube_broker.delivery.dead_letter_publisher import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.relay.link import NO_STATUS, BrokerCall
 from pydanube_broker.relay.membership import not_a_member

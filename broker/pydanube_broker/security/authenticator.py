@@ -20,7 +20,7 @@ from pydanube_core.security.identity import ANONYMOUS, OPERATOR, RELAYED_PROOF, 
 from pydanube_core.security.permissions import Principal
 
 from pydanube_broker.rpc.caller import Peer
-from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.access_records import AccessRecords
 from pydanube_broker.security.jwt_keys import JwtVerifier
 
 log = logging.getLogger("pydanube.security")
@@ -79,7 +79,7 @@ class Authenticator:
 
     def __init__(
         self,
-        book: SecurityBook,
+        access_records: AccessRecords,
         jwt: JwtVerifier | None,
         *,
         required: bool,
@@ -93,7 +93,7 @@ class Authenticator:
         self.on_failed: Callable[[str, int], None] = lambda address, count: None
         self.opened = connections
         self._failed = failed
-        self._book = book
+        self._access_records = access_records
         self._jwt = jwt
 
     def identify(self, authorization: str | None, peer: Peer) -> Identity:
@@ -128,10 +128,10 @@ class Authenticator:
         if identity.expires_at_s is not None and time.time() >= identity.expires_at_s:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token":
-            if identity.credential not in self._book.tokens:
+            if identity.credential not in self._access_records.tokens:
                 raise Unauthenticated("the token was revoked; ask an admin for another")
-            self._book.used.add(identity.credential)
-        if self._book.revocations.cover(identity):
+            self._access_records.used.add(identity.credential)
+        if self._access_records.revocations.cover(identity):
             raise Unauthenticated(
                 "what was shown was revoked; ask an admin for another", method=identity.method
             )
@@ -159,7 +159,7 @@ class Authenticator:
 
     def _by_token(self, token: str) -> Identity:
         if is_api_token(token):
-            return verify(token, self._book.tokens, now_ms=int(time.time() * 1000))
+            return verify(token, self._access_records.tokens, now_ms=int(time.time() * 1000))
         if self._jwt is None:
             raise Unauthenticated(
                 "the token is none of this broker's, and it takes no others (auth.jwt_keys, auth.jwks_url)"

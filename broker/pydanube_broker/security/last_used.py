@@ -15,7 +15,7 @@ from typing import Final
 from pydanube_core.security.records import decode_token, encode_token, token_key
 
 from pydanube_broker.admin_state import AdminState
-from pydanube_broker.security.book import SecurityBook
+from pydanube_broker.security.access_records import AccessRecords
 
 log = logging.getLogger("pydanube.security")
 
@@ -27,9 +27,9 @@ AT_ONCE: Final = 100  # writes per round. The others are due in the next
 class LastUsed:
     """The task that records when tokens were last used. One for each broker."""
 
-    def __init__(self, state: AdminState, book: SecurityBook) -> None:
+    def __init__(self, state: AdminState, access_records: AccessRecords) -> None:
         self._state = state
-        self._book = book
+        self._access_records = access_records
 
     async def run(self) -> None:
         """Write in rounds of `ROUND_S`, until cancelled. A round that fails is logged, and its tokens are due again."""
@@ -45,20 +45,20 @@ class LastUsed:
         now_ms = int(time.time() * 1000)
         for token_id in self._due(now_ms)[:AT_ONCE]:
             await self._note(token_id, now_ms)
-            self._book.used.discard(token_id)
+            self._access_records.used.discard(token_id)
 
     def _due(self, now_ms: int) -> list[str]:
         """Return the used tokens whose record is due. Those recorded recently are forgotten until they are used again.
 
         A record in the future is due, because a clock was wrong when it was made, or is wrong now.
         """
-        known = self._book.tokens
+        known = self._access_records.tokens
         due = [
             token_id
-            for token_id in self._book.used
+            for token_id in self._access_records.used
             if token_id in known and abs(now_ms - (known[token_id].used_ms or 0)) >= WITHIN_S * 1000
         ]
-        self._book.used.intersection_update(due)
+        self._access_records.used.intersection_update(due)
         return due
 
     async def _note(self, token_id: str, now_ms: int) -> None:
@@ -68,5 +68,5 @@ class LastUsed:
             return  # revoked
         record = replace(decode_token(found.value), used_ms=now_ms)
         await self._state.write({key: encode_token(record)}, {key: found.revision})
-        if token_id in self._book.tokens:  # still there after a concurrent change
-            self._book.tokens[token_id] = record
+        if token_id in self._access_records.tokens:  # still there after a concurrent change
+            self._access_records.tokens[token_id] = record

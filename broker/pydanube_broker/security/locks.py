@@ -15,8 +15,8 @@ from pydanube_core.security.scopes import scope_of
 
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.records import Aside
+from pydanube_broker.security.access_records import AccessRecords
 from pydanube_broker.security.authenticator import Authenticator, FailedLogins
-from pydanube_broker.security.book import SecurityBook
 from pydanube_broker.security.jwt_keys import JwtRules, JwtVerifier, need_extra, read_keys
 from pydanube_broker.security.last_used import LastUsed
 from pydanube_broker.security.published_keys import KeySource, PublishedKeys
@@ -33,7 +33,7 @@ class Locks:
     """See the module.
 
     Args:
-        book: roles, bindings, tokens.
+        access_records: roles, bindings, tokens.
         authenticator: authenticates callers. It also decides whether refusals are enforced (`required`) or counted
             (`optional`).
         last_used: records the use of tokens.
@@ -42,14 +42,14 @@ class Locks:
 
     def __init__(
         self,
-        book: SecurityBook,
+        access_records: AccessRecords,
         authenticator: Authenticator,
         last_used: LastUsed,
         published: PublishedKeys | None = None,
     ) -> None:
         self.last_used = last_used
         self._published = published
-        self.book = book
+        self.access_records = access_records
         self.authenticator = authenticator
         self.required = authenticator.required
         # By permission. With `optional`, the refusals that `required` would make.
@@ -57,7 +57,7 @@ class Locks:
 
     @property
     def grants(self) -> Grants:
-        return self.book.grants
+        return self.access_records.grants
 
     def check(self, identity: Identity | None, permission: str, resource: Resource = CLUSTER) -> None:
         """Raise if the identity may not do that there. The refusal is the same whether or not the resource exists.
@@ -131,13 +131,13 @@ class Locks:
     async def run(self) -> None:
         """Follow grants, refresh published keys and record the use of tokens, until cancelled."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.book.records.follow)
+            tasks.start_soon(self.access_records.records.follow)
             tasks.start_soon(self.last_used.run)
             if self._published is not None:
                 tasks.start_soon(self._published.run)
 
     async def reload(self) -> None:
-        await self.book.look()
+        await self.access_records.look()
 
 
 def _in_scope(identity: Identity, permission: str) -> bool:
@@ -196,10 +196,10 @@ async def open_locks(
     if settings.mode == "off":
         return None
     jwt = web_tokens(settings)
-    book = SecurityBook(state, aside)
-    await book.records.load()
+    access_records = AccessRecords(state, aside)
+    await access_records.records.load()
     keeper = Authenticator(
-        book,
+        access_records,
         jwt,
         required=settings.mode == "required",
         refused=refused,
@@ -209,9 +209,9 @@ async def open_locks(
     published = None
     if jwt is not None and settings.jwks_url is not None:
         source = KeySource(url=settings.jwks_url, ca=settings.jwks_ca, refresh_s=settings.jwks_refresh)
-        published = PublishedKeys(source, jwt, book.changed)
+        published = PublishedKeys(source, jwt, access_records.changed)
         await published.read()  # a start does not depend on it
-    return Locks(book, keeper, LastUsed(state, book), published)
+    return Locks(access_records, keeper, LastUsed(state, access_records), published)
 
 
 def web_tokens(settings: Auth) -> JwtVerifier | None:

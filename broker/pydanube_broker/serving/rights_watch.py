@@ -53,7 +53,7 @@ class RightsWatch:
 
     async def run(self) -> None:
         """Check open streams periodically, until cancelled."""
-        changed = self._locks.book.changed
+        changed = self._locks.access_records.changed
         while True:
             with anyio.move_on_after(ROUND_S):
                 await changed.wait()

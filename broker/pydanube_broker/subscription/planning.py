@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from pydanube_core.diagnosis.views import HeadOfLine
 
 from pydanube_broker.subscription.chunk import ACK_TIMEOUT, Chunk, Poison
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import Range, ranges_of
 from pydanube_broker.subscription.window import Window
 
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
     - `consumer_id` is None: `Sending.routed(plan, ranges, ...)`, which assigns the messages to consumers.
 
     `ranges` of a fresh plan is one range of unseen offsets, perhaps with holes. For a redelivery it is
-    exactly the messages that are due, and may be a `Picked`. `delivery_count` counts from 1 and holds for all
+    exactly the messages that are due, and may be a `ChunkMasks`. `delivery_count` counts from 1 and holds for all
     of them.
 
     A named tuple and not a frozen dataclass: one is made for every batch, and costs a tenth.
@@ -43,11 +43,11 @@ class Plan(NamedTuple):
 
     @property
     def start(self) -> int:
-        return self.ranges.first if type(self.ranges) is Picked else self.ranges[0][0]
+        return self.ranges.first if type(self.ranges) is ChunkMasks else self.ranges[0][0]
 
     @property
     def end_limit(self) -> int:
-        return self.ranges.end if type(self.ranges) is Picked else self.ranges[-1][1]
+        return self.ranges.end if type(self.ranges) is ChunkMasks else self.ranges[-1][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

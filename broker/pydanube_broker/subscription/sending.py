@@ -10,9 +10,9 @@ from typing import Final
 from pydanube_core.errors import InvalidArgument
 
 from pydanube_broker.subscription.chunk import Chunk
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.consumer import Consumer, Standing
 from pydanube_broker.subscription.members import Members, SubscriptionType
-from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.planning import Plan, Selection, barrier, first_ready, next_ready
 from pydanube_broker.subscription.ranges import Range, head_of_mask, normalise, subtract, total
 from pydanube_broker.subscription.routes.key_slots import UNROUTED, KeySlots, pack_slots
@@ -122,11 +122,11 @@ class Sending:
             return None  # all unseen messages lie behind the barrier
         if consumer.single and self._type is SubscriptionType.SHARED and not self.members.batched:
             return self._plan_routed(window.room(self._span), max_messages)
-        end = window.foreknown.limit(window.next, self.end if end is None else end)
+        end = window.unread_state.limit(window.next, self.end if end is None else end)
         room = window.room(self._span)
         if window.next >= end or room < 1:
             return None
-        count = window.foreknown.count(window.next)
+        count = window.unread_state.count(window.next)
         return self._plan(consumer, ((window.next, end),), min(limit, room), count, fresh=True)
 
     def _plan_by_key(self, slots: KeySlots, max_messages: int | None) -> Plan | None:
@@ -151,7 +151,7 @@ class Sending:
     def _plan_routed(self, room: int, max_messages: int | None) -> Plan | None:
         """Plan unseen messages to spread over all consumers with credit."""
         window = self.window
-        end = window.foreknown.limit(window.next, self.end)
+        end = window.unread_state.limit(window.next, self.end)
         takers = self._takers(end - window.next)
         if not takers or window.next >= end or room < 1:
             return None
@@ -165,7 +165,9 @@ class Sending:
         limit = min(credit, room, max_messages or most, most)
         sizes = [c.credit_bytes for c in takers]
         limited = [size for size in sizes if size is not None]
-        plan = self._plan(None, ((window.next, end),), limit, window.foreknown.count(window.next), fresh=True)
+        plan = self._plan(
+            None, ((window.next, end),), limit, window.unread_state.count(window.next), fresh=True
+        )
         return plan._replace(max_bytes=sum(limited) if len(limited) == len(sizes) else None)
 
     def _plan(
@@ -198,7 +200,7 @@ class Sending:
         if count < 2:
             return SLICE_MESSAGES
         window = self.window
-        unseen = window.foreknown.limit(window.next, self.end) - window.next
+        unseen = window.unread_state.limit(window.next, self.end) - window.next
         there = window.ready + min(unseen, window.room(self._span))
         fair = -(-(there + takers.in_flight) // count)
         # A consumer that holds plenty gets no small slice, because a slice costs more than its messages.
@@ -241,7 +243,7 @@ class Sending:
         if plan.fresh:
             for chunk, mask in window.place(ranges, next_offset):
                 window.launch(chunk, mask, consumer, now_ms)
-        elif type(ranges) is Picked:
+        elif type(ranges) is ChunkMasks:
             for chunk, mask in ranges.masks:
                 window.take_ready(chunk, mask)
                 window.launch(chunk, mask, consumer, now_ms)
@@ -476,9 +478,9 @@ class Sending:
 
     def _check_answer(self, plan: Plan, ranges: Sequence[Range], next_offset: int) -> int:
         """Check that an answer fits its plan. Return its number of messages."""
-        if type(ranges) is Picked:
+        if type(ranges) is ChunkMasks:
             # Nothing is missing in such an answer: it contains all that the plan has below its end.
-            fits = type(plan.ranges) is Picked and ranges.masks == plan.ranges.below(next_offset)
+            fits = type(plan.ranges) is ChunkMasks and ranges.masks == plan.ranges.below(next_offset)
             messages, last = ranges.messages, ranges.end
         elif len(ranges) == len(plan.ranges) and list(ranges) == list(plan.ranges):
             # The answer is the whole plan: thousands of ranges, where a key-shared consumer is sent its held

@@ -9,8 +9,8 @@ from pydanube_core.batch.timing import has_attributes, timings
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes, view_of
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range, total
 from pydanube_broker.subscription.routes.routed_part import KeptColumns, gather
@@ -92,7 +92,7 @@ def due_now(
     Returns:
         The batches, and how many messages have expired.
     """
-    ranges = plan.ranges.ranges() if type(plan.ranges) is Picked else plan.ranges
+    ranges = plan.ranges.ranges() if type(plan.ranges) is ChunkMasks else plan.ranges
     for part in timed_parts(batches, ranges, now_ms, delays=plan.fresh, ahead_ms=ahead_ms):
         if part.expired:
             core.outlived(part.expired)

@@ -39,8 +39,8 @@ from pydanube_broker.subscription.chunk import (
 from pydanube_broker.subscription.chunk_list import ChunkList
 from pydanube_broker.subscription.consumer import Consumer
 from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_attempts
-from pydanube_broker.subscription.foreknown import Foreknown
 from pydanube_broker.subscription.ranges import Range, RangeSet, normalise, subtract
+from pydanube_broker.subscription.unread_state import UnreadState
 from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 
 # Small batches that follow each other share a chunk up to this size. A larger chunk would slow the search
@@ -85,8 +85,20 @@ class Window:
     """
 
     __slots__ = (
-        "blocked", "chunks", "floor", "foreknown", "gaps", "generation", "in_flight", "listener", "next",
-        "ready", "timers", "unsaved", "version", "waiting",
+        "blocked",
+        "chunks",
+        "floor",
+        "gaps",
+        "generation",
+        "in_flight",
+        "listener",
+        "next",
+        "ready",
+        "timers",
+        "unread_state",
+        "unsaved",
+        "version",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, snapshot: CursorSnapshot, *, durable: bool) -> None:
@@ -95,7 +107,7 @@ class Window:
         self.next = snapshot.floor
         self.chunks = ChunkList()
         self.gaps = RangeSet()  # offsets between the floor and next that hold no message to deliver
-        self.foreknown = Foreknown(snapshot)
+        self.unread_state = UnreadState(snapshot)
         self.timers = Timers()
         self.in_flight = 0
         self.ready = 0
@@ -172,9 +184,9 @@ class Window:
         return chunk, mask
 
     def _placed(self, placed: list[tuple[Chunk, int]]) -> None:
-        if self.foreknown.attempts:
-            self.foreknown.give_counts(placed, self.next)
-        if self.foreknown.acknowledged:
+        if self.unread_state.attempts:
+            self.unread_state.give_counts(placed, self.next)
+        if self.unread_state.acknowledged:
             self._jump()
         self.raise_floor()
         self.version += 1
@@ -186,7 +198,7 @@ class Window:
 
     def _jump(self) -> None:
         """Advance `next` past acknowledged offsets."""
-        known = self.foreknown.acknowledged
+        known = self.unread_state.acknowledged
         while known and known.first()[0] <= self.next:
             end = known.first()[1]
             if end > self.next:
@@ -362,7 +374,7 @@ class Window:
         if max(map(_END, ranges), default=0) > self.next:
             for start, end in ranges:
                 start = max(start, self.next)
-                if not self.foreknown.acknowledged.covers(start, end):
+                if not self.unread_state.acknowledged.covers(start, end):
                     raise _not_delivered(start, consumer)
         for chunk, mask in found.items():
             for flight in chunk.flights:
@@ -408,7 +420,7 @@ class Window:
             self.close(chunk, mask)
         if end > self.next:
             start = max(start, self.next)
-            self.foreknown.acknowledge(start, end)
+            self.unread_state.acknowledge(start, end)
             if self.unsaved is not None:
                 self.unsaved.range(start, end, self.floor)
             self._jump()
@@ -426,7 +438,7 @@ class Window:
         self.floor = self.next = offset
         self.chunks.clear()
         self.gaps.clear()
-        self.foreknown.clear()
+        self.unread_state.clear()
         self.timers.clear()
         if self.unsaved is not None:
             self.unsaved.reset()
@@ -436,7 +448,7 @@ class Window:
     def is_open(self, offset: int) -> bool:
         """Return whether a message is not acknowledged."""
         if offset >= self.next:
-            return not self.foreknown.acknowledged.covers(offset, offset + 1)
+            return not self.unread_state.acknowledged.covers(offset, offset + 1)
         chunk = self.chunks.covering(offset)
         return chunk is not None and bool(chunk.open >> (offset - chunk.start) & 1)
 
@@ -473,7 +485,7 @@ class Window:
         known = [each for each in messages if each.offset < self.next]
         unread = [each for each in messages if each.offset >= self.next]
         if unread:
-            self.foreknown.reopen([each.attempts for each in unread])
+            self.unread_state.reopen([each.attempts for each in unread])
         if known:
             old_floor = self.floor
             found = self._chunks_for(known)
@@ -559,7 +571,7 @@ class Window:
     def acked_above(self) -> int:
         """Return how many offsets at or above the floor are acknowledged or hold no message. O(chunks)."""
         still_open = sum(chunk.open.bit_count() for chunk in self.chunks)
-        return self.next - self.floor - still_open + self.foreknown.acknowledged.size
+        return self.next - self.floor - still_open + self.unread_state.acknowledged.size
 
     def snapshot(self) -> CursorSnapshot:
         """Return the state that must survive a restart. O(chunks + runs of unacknowledged messages)."""
@@ -571,11 +583,11 @@ class Window:
             acknowledged = list(zip(edges[1::2], edges[2::2], strict=True))
             if edges[-1] == edges[-2]:
                 acknowledged.pop()
-        if self.foreknown.acknowledged:
-            acknowledged = normalise([*acknowledged, *self.foreknown.acknowledged.ranges()])
+        if self.unread_state.acknowledged:
+            acknowledged = normalise([*acknowledged, *self.unread_state.acknowledged.ranges()])
         attempts = attempts_of(self.chunks)
-        if self.foreknown.attempts:
-            attempts = merge_attempts(attempts, self.foreknown.attempts)
+        if self.unread_state.attempts:
+            attempts = merge_attempts(attempts, self.unread_state.attempts)
         return CursorSnapshot(
             generation=self.generation,
             floor=self.floor,

@@ -6,7 +6,7 @@ moved from this release to the one before. Objects below `<cluster>/fragments/` 
 the release before is left.
 
 Goes with it: `HandOverPart` and the fields `parts`, `copied`, `offers` of `MoveRecord`, `Assignment.offered`, the branch
-for `move.parts` in `move_seat`, `copied_to` in `topics.rebuilt_state`.
+for `move.parts` in `participant`, `copied_to` in `topics.rebuilt_state`.
 """
 
 from __future__ import annotations

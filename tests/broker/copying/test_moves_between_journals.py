@@ -180,7 +180,7 @@ class Half:
         if topic_id in self.held:
             return
         if topic_id not in self.topics:
-            record = self.mover.seats[topic_id].record
+            record = self.mover.participants[topic_id].record
             assert record is not None
             self._open(record)
         topic = self.topics.pop(topic_id)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.delivery.dead_letter_desk import LocalTarget, Originals
+from pydanube_broker.delivery.dead_letter_publisher import LocalTarget, Originals
 from pydanube_broker.outcome import outcome_of
 from pydanube_broker.subscription.cursor import CursorDelta
 from pydanube_broker.subscription.ranges import Range

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster import keys
-from pydanube_broker.services.official import client_book
+from pydanube_broker.services.official import client_registry
 from pydanube_broker.services.official.ids import producer_id
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Delete, Put
@@ -26,7 +26,7 @@ async def send(client: RawClient, name: str) -> None:
 def gone(broker: Broker) -> None:
     """Nobody calls for longer than clients do."""
     for _ in range(3):
-        broker.official.book.sweep(0.0)
+        broker.official.clients.sweep(0.0)
 
 
 async def test_names_have_a_length_whoever_brings_them(client: RawClient) -> None:
@@ -40,11 +40,11 @@ async def test_names_have_a_length_whoever_brings_them(client: RawClient) -> Non
 async def test_names_have_a_number_and_those_nobody_wrote_down_are_forgotten(
     client: RawClient, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = broker.official.book
+    clients = broker.official.clients
     gone(broker)
-    before, held = len(book.producers), book.held_bytes
+    before, held = len(clients.producers), clients.held_bytes
     await client.create_producer(TOPIC)
-    monkeypatch.setattr(client_book, "MAX_NAMES", 4)
+    monkeypatch.setattr(client_registry, "MAX_NAMES", 4)
     for number in range(3):
         await send(client, f"sender-{number}")
     with pytest.raises(grpc.aio.AioRpcError, match="names of producers") as caught:
@@ -52,11 +52,11 @@ async def test_names_have_a_number_and_those_nobody_wrote_down_are_forgotten(
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     await send(client, "sender-1")
     gone(broker)
-    assert len(book.producers) == before + 1, "the one that was created"
+    assert len(clients.producers) == before + 1, "the one that was created"
     await send(client, "sender-3")
     gone(broker)
-    assert book.held_bytes == held + sum(
-        each.size for each in book.producers.values() if each.name == "p" and each.topic.name == TOPIC
+    assert clients.held_bytes == held + sum(
+        each.size for each in clients.producers.values() if each.name == "p" and each.topic.name == TOPIC
     )
 
 
@@ -65,7 +65,7 @@ async def test_the_names_of_all_topics_have_one_bound(
 ) -> None:
     gone(broker)
     await client.create_producer(TOPIC)
-    monkeypatch.setattr(client_book, "MAX_BYTES", broker.official.book.held_bytes)
+    monkeypatch.setattr(client_registry, "MAX_BYTES", broker.official.clients.held_bytes)
     with pytest.raises(grpc.aio.AioRpcError, match="bytes of all topics"):
         await client.create_producer("/default/other", "another")
     gone(broker)
@@ -79,15 +79,17 @@ async def test_topic_arrives_though_the_record_of_one_client_is_damaged(
     client: RawClient, broker: Broker
 ) -> None:
     await client.create_producer(TOPIC)
-    book, record = broker.official.book, broker.registry.catalog.index.topic(TopicName.parse(TOPIC))
+    clients, record = broker.official.clients, broker.registry.catalog.index.topic(TopicName.parse(TOPIC))
     topic = broker.registry.find(TopicName.parse(TOPIC))
     assert topic is not None
-    before = {number: known.name for number, known in book.producers.items() if known.topic is topic}
+    before = {number: known.name for number, known in clients.producers.items() if known.topic is topic}
     damaged = keys.producer_client_key(record.topic_id, 1)
     await broker.admin_state.store.transact([Put(damaged, b"damaged")])
     take_in = await broker.official.arriving(record)
     take_in(topic)
-    assert {number: known.name for number, known in book.producers.items() if known.topic is topic} == before
+    assert {
+        number: known.name for number, known in clients.producers.items() if known.topic is topic
+    } == before
     assert damaged in broker.registry.catalog.aside.found
     del broker.registry.catalog.aside.found[damaged]
     await broker.admin_state.store.transact([Delete(damaged)])

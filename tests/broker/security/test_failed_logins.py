@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from pydanube_broker.rpc.caller import Peer
+from pydanube_broker.security.access_records import AccessRecords
 from pydanube_broker.security.authenticator import (
     FORGOTTEN_AFTER_S,
     FREE,
@@ -15,7 +16,6 @@ from pydanube_broker.security.authenticator import (
     Authenticator,
     FailedLogins,
 )
-from pydanube_broker.security.book import SecurityBook
 
 
 def test_the_wait_doubles_up_to_the_longest_and_is_forgotten() -> None:
@@ -51,7 +51,7 @@ def test_refusals_are_delayed_for_no_longer_because_the_clock_was_set_back(
     wall, monotonic = time.time, time.monotonic
     peer = Peer(address="ipv4:10.0.0.1:5")
     keeper = Authenticator(
-        cast(SecurityBook, None),
+        cast(AccessRecords, None),
         None,
         required=True,
         refused=Counter(),

@@ -233,7 +233,7 @@ async def test_a_web_token_of_a_relayed_call_is_not_checked_against_keys_again(b
 
     keys: Any = Keys()
     keeper = Authenticator(
-        broker.locks.book, keys, required=True, refused=Counter(), failed=Any, connections=Any  # type: ignore[arg-type]
+        broker.locks.access_records, keys, required=True, refused=Counter(), failed=Any, connections=Any  # type: ignore[arg-type]
     )  # fmt: skip
     own = Identity(principal=ANN, method="jwt")
     with pytest.raises(Unauthenticated, match="its key is gone"):
@@ -354,18 +354,18 @@ async def test_a_change_that_is_half_written_changes_no_grants(broker: Broker) -
     built = broker.locks.grants
     each = Binding(id="b", principal=ANN, roles=("admin",), scope=Scope.CLUSTER)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(broker.locks.book.records.follow)
+        tasks.start_soon(broker.locks.access_records.records.follow)
         await broker.state.write({binding_key("b"): encode_binding(each)}, {})
         record, _ = new_token("t", BOB, bytes(DICE_BYTES), now_ms=0, until_ms=None)
         await broker.state.write({token_key(record.token_id): encode_token(record)}, {})
         with anyio.fail_after(20):
-            while record.token_id not in broker.locks.book.tokens:  # noqa: ASYNC110
+            while record.token_id not in broker.locks.access_records.tokens:  # noqa: ASYNC110
                 await anyio.sleep(0.005)
         assert broker.locks.grants is built
-        broker.locks.book.changed.clear()
+        broker.locks.access_records.changed.clear()
         await broker.state.write({VERSION: b"1"}, {})
         with anyio.fail_after(20):
-            await broker.locks.book.changed.wait()
+            await broker.locks.access_records.changed.wait()
         assert broker.locks.grants.decide(ANN, PRODUCE, ORDERS).allowed
         tasks.cancel_scope.cancel()
 
@@ -376,29 +376,29 @@ async def test_a_change_that_is_half_written_changes_no_grants(broker: Broker) -
 async def test_the_last_use_of_a_token_is_written_down_and_brings_no_revoked_token_back(
     broker: Broker,
 ) -> None:
-    noting = LastUsed(broker.state, broker.locks.book)
+    noting = LastUsed(broker.state, broker.locks.access_records)
     key = token_key((await _used(broker)).token_id)
     await noting.write()
     found = await broker.state.read(key)
     assert found is not None
     first = decode_token(found.value).used_ms
     assert first is not None
-    assert broker.locks.book.used == set()
-    broker.locks.book.used.add(broker.records[ANN].token_id)
+    assert broker.locks.access_records.used == set()
+    broker.locks.access_records.used.add(broker.records[ANN].token_id)
     await noting.write()  # within ten minutes
     again = await broker.state.read(key)
     assert again is not None
     assert again.revision == found.revision
     wrong = replace(decode_token(found.value), used_ms=first + 3_600_000)  # by a clock that was an hour ahead
-    broker.locks.book.tokens[wrong.token_id] = wrong
-    broker.locks.book.used.add(wrong.token_id)
+    broker.locks.access_records.tokens[wrong.token_id] = wrong
+    broker.locks.access_records.used.add(wrong.token_id)
     await noting.write()
     mended = await broker.state.read(key)
     assert mended is not None
     assert mended.revision > found.revision
     late = replace(decode_token(found.value), used_ms=first - int(WITHIN_S * 1000) - 1)
-    broker.locks.book.tokens[late.token_id] = late
-    broker.locks.book.used.add(late.token_id)
+    broker.locks.access_records.tokens[late.token_id] = late
+    broker.locks.access_records.used.add(late.token_id)
     await broker.state.write({key: None}, {})  # revoked meanwhile, and this broker has not seen it
     await noting.write()
     assert await broker.state.read(key) is None

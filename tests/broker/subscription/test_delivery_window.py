@@ -200,7 +200,7 @@ def restored(count: int) -> tuple[Window, tuple[Attempts, ...]]:
 def read_in_stretches(window: Window, end: int) -> None:
     """As the subscription reads: never across a change of counts."""
     while window.next < end:
-        stop = window.foreknown.limit(window.next, end)
+        stop = window.unread_state.limit(window.next, end)
         window.place([(window.next, stop)], stop)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.batch_columns import producer_bytes
 from pydanube_broker.subscription.chunk import Chunk
-from pydanube_broker.subscription.picked import Picked
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range, digits_of, head_of_mask, normalise, ranges_of
 from pydanube_broker.subscription.routes.routed_part import KEPT_BYTES, KeptColumns, gather, pick
@@ -171,7 +171,7 @@ def test_masks_pick_what_the_same_ranges_would(
     for start, end in pairwise(sorted({0, 44, *edges})):
         if mask := sum(1 << offset - start for offset in offsets if start <= offset < end):
             masks.append((Chunk(start, end), mask))
-    picked = Picked(masks)
+    picked = ChunkMasks(masks)
     wanted = sorted(offsets)
     assert (picked.first, picked.end, picked.messages) == (wanted[0], wanted[-1] + 1, len(wanted))
     assert list(picked) == normalise((o, o + 1) for o in wanted) == picked
@@ -183,7 +183,7 @@ def test_masks_pick_what_the_same_ranges_would(
     got = [o for start, end in part.ranges for o in range(start, end)]
     assert got == [offset for offset in wanted if offset in there][: len(got)]
     assert [int(o) for columns, at in part.pieces for o in columns.offsets[at]] == got
-    assert isinstance(part.ranges, Picked) == (got == [o for o in wanted if o < part.next_offset] != [])
+    assert isinstance(part.ranges, ChunkMasks) == (got == [o for o in wanted if o < part.next_offset] != [])
     if frame_bytes is None:
         same = gather(batches, by_ranges)
         assert (list(part.ranges), part.next_offset) == (list(same.ranges), same.next_offset)

@@ -2,7 +2,7 @@
 
 The broker creates one `OfficialServices`, calls `load` before the port opens, `start` and `close` around its life, and
 `end` to end its streams as retryable. Its properties `cold`, `hot` and `server_streams` are the gRPC methods to serve,
-by path. The other modules of this package hold a service each. `client_book` maps ids to producers and consumers.
+by path. The other modules of this package hold a service each. `client_registry` maps ids to producers and consumers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydanube_broker.rpc.caller import Keeper
 from pydanube_broker.rpc.hot import ColdHandler, HotHandler, ServerStreamOpener
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.services.official.auth import AuthService
-from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.consumer import ConsumerService
 from pydanube_broker.services.official.discovery import DiscoveryService, ForeignIds
 from pydanube_broker.services.official.health_check import HealthCheckService
@@ -57,27 +57,27 @@ class OfficialServices:
         schemas: TopicSchemas,
         keeper: Keeper | None,
     ) -> None:
-        self.book = ClientBook(store, ForeignIds(plane.access, plane.ownership))
-        self._producer = ProducerService(plane, self.book, SchemaGate(schemas))
-        self._consumer = ConsumerService(plane, self.book)
+        self.clients = ClientRegistry(store, ForeignIds(plane.access, plane.ownership))
+        self._producer = ProducerService(plane, self.clients, SchemaGate(schemas))
+        self._consumer = ConsumerService(plane, self.clients)
         self._discovery = DiscoveryService(plane.access, plane.ownership)
-        self._health = HealthCheckService(self.book, plane.access)
+        self._health = HealthCheckService(self.clients, plane.access)
         self._storage = StorageService(plane.access, tier)
         self._auth = AuthService(keeper)
         self._timer: asyncio.TimerHandle | None = None
 
     async def load(self, topics: Sequence[Topic], catalog: TopicCatalog) -> None:
         """Read the names behind the ids that were assigned."""
-        await self.book.load(topics, catalog)
+        await self.clients.load(topics, catalog)
 
     async def arriving(self, record: TopicRecord) -> Callable[[Topic], None]:
         """As `load`, for a topic that arrives from another broker. Call the result once the topic is served."""
-        return await self.book.read(record)
+        return await self.clients.read(record)
 
     def start(self) -> None:
         """Keep the places of consumers that may return, and start the sweeps."""
         loop = asyncio.get_running_loop()
-        self.book.seat_filtered(loop.time())
+        self.clients.seat_filtered(loop.time())
         self._timer = loop.call_later(SWEEP_S, self._tick)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class OfficialServices:
 
     def sweep(self) -> None:
         """Mark clients without recent calls as gone. Runs every `SWEEP_S` once started."""
-        self.book.sweep(asyncio.get_running_loop().time())
+        self.clients.sweep(asyncio.get_running_loop().time())
 
     def send_away(self) -> None:
         """From now on, make clients of topics that have left look up the new owner, because the broker is leaving."""

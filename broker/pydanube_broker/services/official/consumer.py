@@ -13,7 +13,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.caller import COLD_CALL, Called
 from pydanube_broker.rpc.hot import ServerStreamReply, UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.hot_messages import request_id_only
 from pydanube_broker.services.official.ids import consumer_id
 from pydanube_broker.services.official.known_clients import ConsumerRecord
@@ -38,9 +38,9 @@ MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class ConsumerService:
-    def __init__(self, plane: DataPlane, book: ClientBook) -> None:
+    def __init__(self, plane: DataPlane, clients: ClientRegistry) -> None:
         self._plane = plane
-        self._book = book
+        self._clients = clients
         self._decoded = DecodedBatches()
         self.streams: set[ReceiveStream] = set()
 
@@ -61,11 +61,11 @@ class ConsumerService:
         check_filter_sizes(filters)
         self._plane.health.check_consume()
         number = consumer_id(str(name), request.subscription, request.consumer_name)
-        with self._book.foreign_ids.noting(number, name):
+        with self._clients.foreign_ids.noting(number, name):
             topic = await self._plane.access.topic_here(COLD_CALL, Action.CONSUME, name)
         pump = await self._open(topic, request.subscription, wanted)
         kind = pump.type.value
-        known = await self._book.remember_consumer(
+        known = await self._clients.remember_consumer(
             topic,
             ConsumerRecord(
                 subscription=request.subscription,
@@ -98,9 +98,9 @@ class ConsumerService:
     def receive_messages(self, data: bytes, reply: ServerStreamReply) -> ReceiveStream:
         """Open a receiving stream. Called for every official consumer."""
         number: int = parse(pb.ReceiveRequest, data).consumer_id
-        if self._book.consumer(number) is None:
-            self._book.foreign_ids.check(reply, number)
-        stream = ReceiveStream(number, reply, self._plane, self._book, self._decoded, self.streams.discard)
+        if self._clients.consumer(number) is None:
+            self._clients.foreign_ids.check(reply, number)
+        stream = ReceiveStream(number, reply, self._plane, self._clients, self._decoded, self.streams.discard)
         self.streams.add(stream)
         return stream
 

@@ -17,7 +17,7 @@ from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.caller import Called
 from pydanube_broker.rpc.hot import UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.requests import parse
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 
@@ -28,8 +28,8 @@ _CONSUMER: Final = pb.HealthCheckRequest.ClientType.Consumer
 
 
 class HealthCheckService:
-    def __init__(self, book: ClientBook, access: TopicAccess) -> None:
-        self._book = book
+    def __init__(self, clients: ClientRegistry, access: TopicAccess) -> None:
+        self._clients = clients
         self._access = access
         self.sends_away = False  # whether clients must look up the owners of their topics
 
@@ -48,7 +48,7 @@ class HealthCheckService:
             )
 
     def _producer(self, called: Called, number: int) -> bytes:
-        known = self._book.producer(number)
+        known = self._clients.producer(number)
         if known is None or not self._access.may(called, Action.PRODUCE, known.topic.options.topic):
             self._look_elsewhere(called, number)
             return CLOSE
@@ -57,14 +57,14 @@ class HealthCheckService:
 
     def _look_elsewhere(self, called: Called, number: int) -> None:
         if not self.sends_away:
-            self._book.foreign_ids.check(called, number)
+            self._clients.foreign_ids.check(called, number)
 
     def _consumer(self, called: Called, number: int) -> bytes:
-        closing = self._book.closing.get(number)
+        closing = self._clients.closing.get(number)
         if closing is not None and self._access.may(called, Action.CONSUME, closing.topic_name):
             closing.told_close()
             return CLOSE
-        known = self._book.consumer(number)
+        known = self._clients.consumer(number)
         if known is None or not self._access.may(called, Action.CONSUME, known.topic.options.topic):
             self._look_elsewhere(called, number)
             return CLOSE

@@ -17,7 +17,7 @@ from pydanube_core.generated import danube_pb2 as pb
 
 from pydanube_broker.rpc.caller import COLD_CALL, Called, ClientSeen
 from pydanube_broker.rpc.hot import UnaryReply
-from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.grouping import Grouping, Pending, check_message, check_size
 from pydanube_broker.services.official.hot_messages import SentMessage, read_sent
 from pydanube_broker.services.official.ids import producer_id
@@ -41,9 +41,9 @@ MODES: Final = ("shared", "exclusive")
 
 
 class ProducerService:
-    def __init__(self, plane: DataPlane, book: ClientBook, schemas: SchemaGate) -> None:
+    def __init__(self, plane: DataPlane, clients: ClientRegistry, schemas: SchemaGate) -> None:
         self._plane = plane
-        self._book = book
+        self._clients = clients
         self._schemas = schemas
         self._grouping = Grouping(plane.rejected)
         self._loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class ProducerService:
         schema = request.schema_ref if request.HasField("schema_ref") and request.schema_ref.subject else None
         if schema is not None:
             await self._plane.access.know_schema(schema.subject)
-        with self._book.foreign_ids.noting(producer_id(str(name), request.producer_name), name):
+        with self._clients.foreign_ids.noting(producer_id(str(name), request.producer_name), name):
             topic = await self._plane.access.topic_to_write(
                 COLD_CALL,
                 name,
@@ -78,7 +78,7 @@ class ProducerService:
             await self._schemas.bind(topic, schema, lambda: access.check_set_schema(COLD_CALL, topic))
         mode = enum_value(MODES, request.producer_access_mode, field="producer_access_mode")
         share = self._plane.access.share(COLD_CALL, topic)
-        known = await self._book.remember_producer(topic, request.producer_name, AccessMode(mode), share)
+        known = await self._clients.remember_producer(topic, request.producer_name, AccessMode(mode), share)
         known.seen = ClientSeen.of(COLD_CALL)
         return pb.ProducerResponse(
             request_id=request.request_id, producer_id=known.producer_id, producer_name=request.producer_name
@@ -89,7 +89,7 @@ class ProducerService:
         check_size(len(data))  # before parsing, where attributes take thirty times the memory
         message = read_sent(data)
         name = message.topic_name
-        known = self._book.producer(message.producer_id)
+        known = self._clients.producer(message.producer_id)
         if known is None or known.topic.name != name:
             known = self._attach(reply, message, name)
         else:  # any client can compute its id
@@ -156,6 +156,6 @@ class ProducerService:
             )
         check_name(message.producer_name, field="producer_name")
         share = self._plane.access.share(called, topic)
-        known = self._book.attach_producer(topic, message.producer_name, AccessMode.SHARED, share)
+        known = self._clients.attach_producer(topic, message.producer_name, AccessMode.SHARED, share)
         known.seen = ClientSeen.of(called)
         return known

@@ -40,7 +40,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.rpc.caller import ClientSeen
 from pydanube_broker.rpc.hot import ServerStreamReply
-from pydanube_broker.services.official.client_book import ClientBook
+from pydanube_broker.services.official.client_registry import ClientRegistry
 from pydanube_broker.services.official.known_clients import KnownConsumer
 from pydanube_broker.services.official.seat import seat_after_loss
 from pydanube_broker.services.official.stream_messages import DecodedBatches, MessageFrame
@@ -69,7 +69,7 @@ class ReceiveStream:
         consumer_id: int,
         reply: ServerStreamReply,
         plane: DataPlane,
-        book: ClientBook,
+        clients: ClientRegistry,
         decoded: DecodedBatches,
         gone: Callable[[ReceiveStream], None],
     ) -> None:
@@ -85,7 +85,7 @@ class ReceiveStream:
         self._pace = Pace()
         self._reply = reply
         self._plane = plane
-        self._book = book
+        self._clients = clients
         self._decoded = decoded
         self._gone = gone
         self._loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class ReceiveStream:
         self._timer = None
         if self.closed:
             return
-        known = self._book.consumer(self.consumer_id)
+        known = self._clients.consumer(self.consumer_id)
         # Any client can compute an id. Without permission, the answer is as for an unknown id, and no place is taken.
         if known is None or not self._plane.access.may(
             self._reply, Action.CONSUME, known.topic.options.topic
@@ -163,7 +163,7 @@ class ReceiveStream:
         if taken_over is not None:
             known.takeovers.happened(self._now_ms())
         known.stream = self
-        former = self._book.closing.pop(self.consumer_id, None)
+        former = self._clients.closing.pop(self.consumer_id, None)
         if former is not None:  # a stream of the deleted topic, whose client has subscribed again already
             former.told_close()
         known.touch()
@@ -316,7 +316,7 @@ class ReceiveStream:
                 if self._send_rest():
                     self._later(0, lambda: self._reply.end(error))
             case TopicNotFound() | SubscriptionNotFound() if known is not None:
-                self._book.closing[self.consumer_id] = self
+                self._clients.closing[self.consumer_id] = self
                 self._later(CLOSE_WAIT_S, lambda: self._reply.end(Unavailable(error.message)))
             case ConsumerBusy():
                 self._detach()
@@ -377,8 +377,8 @@ class ReceiveStream:
         known = self._known
         if known is None:
             return
-        if self._book.closing.get(self.consumer_id) is self:
-            del self._book.closing[self.consumer_id]
+        if self._clients.closing.get(self.consumer_id) is self:
+            del self._clients.closing[self.consumer_id]
         if known.waiting is self:
             known.waiting = None
         if known.stream is self:

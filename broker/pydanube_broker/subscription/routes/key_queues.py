@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pydanube_broker.subscription.chunk import NOTHING_QUEUED, Chunk
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.consumer import Consumer
-from pydanube_broker.subscription.picked import Picked
 from pydanube_broker.subscription.ranges import head_of_mask
 
 
@@ -41,7 +41,7 @@ class KeyQueues:
         chunk.queued[seat] = chunk.queued.get(seat, 0) | mask
         self._waiting[seat] += mask.bit_count()
 
-    def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, Picked] | None:
+    def next(self, consumers: Iterable[Consumer], *, limit: int) -> tuple[Consumer, ChunkMasks] | None:
         """Return the first queued messages of the first consumer that has credit and any. O(chunks)."""
         for consumer in consumers:
             seat = consumer.slot_index
@@ -57,7 +57,7 @@ class KeyQueues:
                     left -= mask.bit_count()
                     if not left:
                         break
-            return consumer, Picked(found)
+            return consumer, ChunkMasks(found)
         return None
 
     def remove(self, chunk: Chunk, mask: int) -> int:

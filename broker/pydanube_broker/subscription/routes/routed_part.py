@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.batch_columns import BatchColumns
-from pydanube_broker.subscription.picked import Picked
+from pydanube_broker.subscription.chunk_masks import ChunkMasks
 from pydanube_broker.subscription.planning import Plan
 from pydanube_broker.subscription.ranges import Range
 
@@ -124,12 +124,12 @@ def _of(columns: BatchColumns, column: Ints, indices: Ints) -> Ints:
 def pick(
     batches: Sequence[CachedBatch], plan: Plan, kept: KeptColumns, *, frame_bytes: int | None = None
 ) -> RoutedPart:
-    """Gather messages of a plan whose ranges are a `Picked`. End after the batch that fills a frame.
+    """Gather messages of a plan whose ranges are a `ChunkMasks`. End after the batch that fills a frame.
 
-    The part's ranges are a `Picked` too, unless a message is no longer in the log.
+    The part's ranges are a `ChunkMasks` too, unless a message is no longer in the log.
     """
     picked = plan.ranges
-    assert isinstance(picked, Picked)
+    assert isinstance(picked, ChunkMasks)
     wanted = np.concatenate([_offsets_of(mask, chunk.start) for chunk, mask in picked.masks])
     pieces: list[tuple[BatchColumns, Ints]] = []
     taken: list[Ints] = []
@@ -168,7 +168,7 @@ def pick(
             break
     masks = picked.below(next_offset)
     if messages and messages == sum(mask.bit_count() for _, mask in masks):
-        return RoutedPart(pieces, picked if messages == picked.messages else Picked(masks), next_offset)
+        return RoutedPart(pieces, picked if messages == picked.messages else ChunkMasks(masks), next_offset)
     return RoutedPart(pieces, _runs(taken), next_offset)
 
 

@@ -1,4 +1,4 @@
-"""A broker of the simulation: the real seat, log states, records and pieces, on a disk that a crash cuts."""
+"""A broker of the simulation: the real participant, log states, records and pieces, on a disk that a crash cuts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pydanube_broker.moves.move import (
     take_away,
     transaction,
 )
-from pydanube_broker.moves.move_seat import (
+from pydanube_broker.moves.participant import (
     Commit,
     CopyAhead,
     CopyEnd,
     DropCopy,
     Effect,
     Hold,
+    Participant,
     Phase,
     Read,
     Rebuild,
     Release,
-    Seat,
     Serve,
     Stopped,
 )
@@ -86,7 +86,7 @@ class Run:
     """One topic in one life of a broker."""
 
     history: History
-    seat: Seat
+    participant: Participant
     state: LogState | None
     log: list[Stored]
     committed: int = 0
@@ -143,8 +143,8 @@ class SimBroker:
             held = Epoch(0 if state is None else state.epoch)
             log = logs.get(topic_id, [])
             end = 0 if state is None else state.next_offset
-            seat = self.new_seat(held)
-            run = self.runs[topic_id] = Run(history, seat, state, log, end)
+            participant = self.new_seat(held)
+            run = self.runs[topic_id] = Run(history, participant, state, log, end)
             run.decided = state is None or not state.awaiting
             if not held and run.decided:
                 self.forget(topic_id, run)
@@ -154,8 +154,8 @@ class SimBroker:
         self.later(100, self._heartbeat)
         self.later(TICK_MS, self._tick)
 
-    def new_seat(self, held: Epoch) -> Seat:
-        return Seat(self.id, Incarnation(self.life), held=held)
+    def new_seat(self, held: Epoch) -> Participant:
+        return Participant(self.id, Incarnation(self.life), held=held)
 
     def crash(self, *, for_good: bool = False) -> None:
         self.world.note(f"broker {self.id} crashes")
@@ -261,23 +261,23 @@ class SimBroker:
             assert run.state is not None
             if self.is_the_topic(run.state, record):
                 run.state.epoch, run.state.awaiting = record.epoch, 0
-                run.seat.held = record.epoch
+                run.participant.held = record.epoch
             else:
                 self.forget(topic_id, run)
-        self.act(topic_id, lambda seat: seat.see(record, revision))
+        self.act(topic_id, lambda participant: participant.see(record, revision))
 
     def is_the_topic(self, copy: LogState, record: Assignment) -> bool:
         """Whether the copy that a start finds has become the topic (`copying.arrival.decide_copies`)."""
         return record.broker_id == self.id and record.moved == copy.awaiting
 
-    def act(self, topic_id: TopicId, event: Callable[[Seat], list[Effect]]) -> None:
+    def act(self, topic_id: TopicId, event: Callable[[Participant], list[Effect]]) -> None:
         run = self.runs[topic_id]
-        for effect in event(run.seat):
+        for effect in event(run.participant):
             self.perform(topic_id, run, effect)
 
     def _tick(self) -> None:
         for topic_id in self.runs:
-            self.act(topic_id, lambda seat: seat.tick())
+            self.act(topic_id, lambda participant: participant.tick())
         self.later(TICK_MS, self._tick)
 
     # -- effects ---------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ class SimBroker:
             case Serve(epoch):
                 self._serve(topic_id, run, epoch)
             case Hold():
-                self.world.note(f"broker {self.id} holds topic {topic_id}: {run.seat.phase}")
+                self.world.note(f"broker {self.id} holds topic {topic_id}: {run.participant.phase}")
             case Stopped(turn):
                 run.settled = turn
             case CopyAhead(turn):
@@ -306,7 +306,7 @@ class SimBroker:
                 self.release(topic_id, run, turn)
             case _:
                 assert_never(effect)
-        if not run.seat.serving and run.seat.phase not in WAITING:
+        if not run.participant.serving and run.participant.phase not in WAITING:
             for again in self._take_waiting(run):
                 again()
 
@@ -351,11 +351,11 @@ class SimBroker:
         run = self.runs.get(topic_id)
         if not self.up or run is None:
             return
-        seat = run.seat
-        if revision is not None and (run.settled != seat.turn or seat.revision < revision):
+        participant = run.participant
+        if revision is not None and (run.settled != participant.turn or participant.revision < revision):
             self.later(50, lambda: self.asked(topic_id, to, first, revision, reply))
             return
-        if not self.may_copy(seat, to, revision):
+        if not self.may_copy(participant, to, revision):
             reply(None)
             return
         if revision is not None and run.state is not None and run.committed < run.state.next_offset:
@@ -363,7 +363,7 @@ class SimBroker:
             self._on_sync.append((len(self.disk), again))
             self.sync()
             return
-        record = seat.record
+        record = participant.record
         require(record is not None and record.next_owner == to, "a copy for who is not named:", to, record)
         assert run.state is not None
         begin = run.state.needed_offset if first is None else first
@@ -371,8 +371,8 @@ class SimBroker:
         if revision is not None:
             self.end_was_sent(topic_id, run)
 
-    def may_copy(self, seat: Seat, to: BrokerId, revision: Revision | None) -> bool:
-        return bool(seat.may_copy(to, revision or Revision(0), last=revision is not None))
+    def may_copy(self, participant: Participant, to: BrokerId, revision: Revision | None) -> bool:
+        return bool(participant.may_copy(to, revision or Revision(0), last=revision is not None))
 
     def end_was_sent(self, topic_id: TopicId, run: Run) -> None:
         """The owner keeps what it has."""
@@ -397,7 +397,7 @@ class SimBroker:
         self, topic_id: TopicId, run: Run, revision: Revision | None, done: Callable[[Piece | None], None]
     ) -> None:
         """Copy one piece from the owner; None where none came in time, or the owner refuses."""
-        record, random, life = run.seat.record, self.world.random, self.life
+        record, random, life = run.participant.record, self.world.random, self.life
         assert record is not None
         if not run.copying:
             self.forget(topic_id, run)
@@ -442,10 +442,10 @@ class SimBroker:
             return
 
         def told(error: ClusterError | None) -> None:
-            self.act(topic_id, lambda seat: seat.copied_ahead(turn, error))
+            self.act(topic_id, lambda participant: participant.copied_ahead(turn, error))
 
         def got(piece: Piece | None) -> None:
-            if run.seat.turn != turn:
+            if run.participant.turn != turn:
                 return
             if piece is None:
                 told(NOT_COPIED)
@@ -460,10 +460,10 @@ class SimBroker:
 
     def _copy_end(self, topic_id: TopicId, run: Run, turn: int, revision: Revision, until_ms: int) -> None:
         def told(error: ClusterError | None) -> None:
-            self.act(topic_id, lambda seat: seat.copied(turn, error))
+            self.act(topic_id, lambda participant: participant.copied(turn, error))
 
         def got(piece: Piece | None) -> None:
-            if run.seat.turn != turn:
+            if run.participant.turn != turn:
                 return
             if piece is None:
                 if self.world.now_ms > until_ms:
@@ -478,7 +478,7 @@ class SimBroker:
             self.append(Kind.ADOPT, topic_id, encode_adopt_body(run.state))
             self.when_copied(lambda: told(None))
 
-        if run.seat.turn == turn:
+        if run.participant.turn == turn:
             self._round(topic_id, run, revision, got)
 
     def drop_copy(self, topic_id: TopicId, run: Run) -> None:
@@ -489,22 +489,22 @@ class SimBroker:
 
     def _rebuild(self, topic_id: TopicId, run: Run, turn: int, epoch: Epoch) -> None:
         """Rebuild the topic of a removed owner from the store."""
-        record = run.seat.record
+        record = run.participant.record
         assert record is not None
         assert record.move is not None
         owner = BrokerId(int(record.move.source))
 
         def failed() -> None:
-            self.act(topic_id, lambda seat: seat.failed(turn))
+            self.act(topic_id, lambda participant: participant.failed(turn))
 
         def got(head: Any) -> None:
-            if isinstance(head, (Unknown, ClusterError)) or run.seat.turn != turn:
+            if isinstance(head, (Unknown, ClusterError)) or run.participant.turn != turn:
                 failed()
                 return
             self._said(topic_id, owner, lambda said: rebuild(head, said) if said else failed())
 
         def rebuild(head: Committed, said: tuple[LogState | None]) -> None:
-            if run.seat.turn != turn:
+            if run.participant.turn != turn:
                 return
             self.forget(topic_id, run)
             base, begin = state_in_the_store(topic_id, said[0], head.head)
@@ -513,19 +513,19 @@ class SimBroker:
             state.epoch = epoch
             self.append(Kind.ADOPT, topic_id, encode_adopt_body(state))
             run.state, run.log, run.holdings, run.committed = state, [], (), state.next_offset
-            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.rebuilt(turn, epoch)))
+            self.when_copied(lambda: self.act(topic_id, lambda participant: participant.rebuilt(turn, epoch)))
 
         self.ask(lambda: self._head(topic_id), got, topic_id)
 
     def release(self, topic_id: TopicId, run: Run, turn: int) -> None:
         def done(is_removed: Any) -> None:
             if isinstance(is_removed, (Unknown, ClusterError)):
-                self.act(topic_id, lambda seat: seat.failed(turn))
+                self.act(topic_id, lambda participant: participant.failed(turn))
             elif is_removed:  # what only it has stays in its journal, and in its report
                 self.hears_of_its_removal()
-            elif run.seat.turn == turn:
+            elif run.participant.turn == turn:
                 self.forget(topic_id, run)
-                self.when_synced(lambda: self.act(topic_id, lambda seat: seat.released(turn)))
+                self.when_synced(lambda: self.act(topic_id, lambda participant: participant.released(turn)))
 
         self.ask(self.is_removed, done, topic_id)
 
@@ -568,7 +568,7 @@ class SimBroker:
             if isinstance(found, Witnesses):
                 self._transact(topic_id, turn, settle(change, found), found)
             else:
-                self.act(topic_id, lambda seat: seat.unknown(turn))
+                self.act(topic_id, lambda participant: participant.unknown(turn))
 
         self.ask(work, got, topic_id)
 
@@ -578,11 +578,11 @@ class SimBroker:
 
         def done(outcome: Any) -> None:
             if isinstance(outcome, Unknown):
-                self.act(topic_id, lambda seat: seat.unknown(turn))
+                self.act(topic_id, lambda participant: participant.unknown(turn))
             elif isinstance(outcome, GuardFailed):
-                self.act(topic_id, lambda seat: seat.refused(turn))
+                self.act(topic_id, lambda participant: participant.refused(turn))
             else:
-                self.act(topic_id, lambda seat: seat.committed(turn, change.after, outcome))
+                self.act(topic_id, lambda participant: participant.committed(turn, change.after, outcome))
 
         def send() -> None:
             self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
@@ -613,7 +613,7 @@ class SimBroker:
     def flush(self, topic_id: TopicId) -> None:
         """An object goes into the catalog, as the tier does it: guarded by the head, in the epoch of the owner."""
         run = self.runs[topic_id]
-        if not self.up or not run.seat.serving or run.state is None:
+        if not self.up or not run.participant.serving or run.state is None:
             return
         state, history = run.state, run.history
         epoch, end, log = state.epoch, run.committed, list(run.log)
@@ -695,9 +695,9 @@ class SimBroker:
     def publish(self, topic_id: TopicId, sequence: int, reply: Reply) -> None:
         """The first message of a session opens it."""
         run = self.runs[topic_id]
-        if run.seat.serving:
+        if run.participant.serving:
             self._accept(run, topic_id, sequence, reply)
-        elif run.seat.phase in WAITING:
+        elif run.participant.phase in WAITING:
             run.waiting.append(lambda: self.publish(topic_id, sequence, reply))
         else:
             reply("not owner")
@@ -706,7 +706,7 @@ class SimBroker:
         state = run.state
         assert state is not None
         truth, _ = self.etcd.assignment(topic_id)
-        record = run.seat.record
+        record = run.participant.record
         assert record is not None
         run.history.check_serves(self.id, record.epoch, truth)
         producer, first = PRODUCER + sequence // SESSION, sequence % SESSION
@@ -739,8 +739,8 @@ class SimBroker:
 
     def acknowledge(self, topic_id: TopicId, offsets: list[int], reply: Reply) -> None:
         run = self.runs[topic_id]
-        if not run.seat.serving:
-            if run.seat.phase in WAITING:
+        if not run.participant.serving:
+            if run.participant.phase in WAITING:
                 run.waiting.append(lambda: self.acknowledge(topic_id, offsets, reply))
             else:
                 reply("not owner")
@@ -826,7 +826,7 @@ class SimBroker:
             return {BrokerId(keys.number_in_key(item.key)): Incarnation(int(item.value)) for item in items}
 
         for topic_id, run in self.runs.items():
-            record, revision = run.seat.record, run.seat.revision
+            record, revision = run.participant.record, run.participant.revision
             if record is None:
                 continue
             if record.stage in (Stage.SERVING, Stage.MOVING) and record.broker_id in run.history.removed:

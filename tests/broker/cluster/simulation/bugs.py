@@ -13,7 +13,7 @@ from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal.records import Kind
 from pydanube_broker.moves.move import Change, LeaderView, Step, Witnesses
-from pydanube_broker.moves.move_seat import CopyEnd, Effect, Hold, Phase, Seat, Serve, Stopped
+from pydanube_broker.moves.participant import CopyEnd, Effect, Hold, Participant, Phase, Serve, Stopped
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import LogState
 from pydanube_core.errors import ClusterError
@@ -78,7 +78,7 @@ class RegistrationNotGuarded(SimBroker):
 class ServesBeforeItArrives(SimBroker):
     """The target serves as soon as it has its copy."""
 
-    class _Seat(Seat):
+    class _Seat(Participant):
         def copied(self, turn: int, error: ClusterError | None = None) -> list[Effect]:
             effects = super().copied(turn, error)
             if self.phase is Phase.ARRIVING and self.record is not None:
@@ -86,7 +86,7 @@ class ServesBeforeItArrives(SimBroker):
                 return [Serve(Epoch(self.record.epoch + 1)), *effects]
             return effects
 
-    def new_seat(self, held: Epoch) -> Seat:
+    def new_seat(self, held: Epoch) -> Participant:
         return self._Seat(self.id, Incarnation(self.life), held=held)
 
 
@@ -100,8 +100,8 @@ class OwnerServesAfterATimeOut(SimBroker):
 
     @staticmethod
     def _again(run: Run, turn: int) -> None:
-        if run.seat.turn == turn:
-            run.seat.serving = True
+        if run.participant.turn == turn:
+            run.participant.serving = True
 
 
 class ReleasedTooEarly(SimBroker):
@@ -114,7 +114,7 @@ class ReleasedTooEarly(SimBroker):
 class CopiesForAnyBroker(SimBroker):
     """The owner does not check which broker the move names."""
 
-    def may_copy(self, seat: Seat, to: BrokerId, revision: Revision | None) -> bool:
+    def may_copy(self, participant: Participant, to: BrokerId, revision: Revision | None) -> bool:
         return True
 
 
@@ -130,7 +130,7 @@ class FailedAttemptBelieved(SimBroker):
     def perform(self, topic_id: TopicId, run: Run, effect: Effect) -> None:
         if isinstance(effect, CopyEnd) and run.state is not None and run.state.awaiting:
             turn = effect.turn
-            self.when_copied(lambda: self.act(topic_id, lambda seat: seat.copied(turn)))
+            self.when_copied(lambda: self.act(topic_id, lambda participant: participant.copied(turn)))
         else:
             super().perform(topic_id, run, effect)
 
@@ -156,8 +156,8 @@ class ServesWhileStopped(SimBroker):
     """The owner takes calls until the move has ended."""
 
     def perform(self, topic_id: TopicId, run: Run, effect: Effect) -> None:
-        if isinstance(effect, Hold) and run.seat.phase is Phase.STOPPED:
-            run.seat.serving = True
+        if isinstance(effect, Hold) and run.participant.phase is Phase.STOPPED:
+            run.participant.serving = True
         super().perform(topic_id, run, effect)
 
 
@@ -179,7 +179,7 @@ class RestNotCopied(SimBroker):
     """The next owner takes the state out of the last part, and its messages for copied."""
 
     def append_to(self, run: Run, kind: Kind, body: bytes) -> None:
-        if kind is Kind.BATCH and run.seat.phase is Phase.COPYING:
+        if kind is Kind.BATCH and run.participant.phase is Phase.COPYING:
             return
         super().append_to(run, kind, body)
 

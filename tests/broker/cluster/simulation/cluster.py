@@ -111,28 +111,39 @@ class SimCluster:
             record, _ = self.etcd.assignment(topic_id)
             require(record.stage is Stage.SERVING, "a move does not end:", record)
             run = self.brokers[record.broker_id].runs[topic_id]
-            require(run.seat.serving, "the owner does not serve:", record, run.seat.phase)
+            require(run.participant.serving, "the owner does not serve:", record, run.participant.phase)
             assert run.state is not None
             self.brokers[record.broker_id].check_log(run)
             require(len(history.acknowledged) > before[topic_id], "a publish is never answered:", topic_id)
             sealed = record.sealed_epoch
             for other in self._there():
                 left = other.runs[topic_id]
-                require(other.id == record.broker_id or not left.seat.serving, "two serve:", record, other.id)
                 require(
-                    other.id == record.broker_id or left.seat.held == 0 or left.seat.held > sealed,
+                    other.id == record.broker_id or not left.participant.serving,
+                    "two serve:",
+                    record,
+                    other.id,
+                )
+                require(
+                    other.id == record.broker_id
+                    or left.participant.held == 0
+                    or left.participant.held > sealed,
                     "a broker keeps what it handed over:",
                     other.id,
-                    left.seat.held,
+                    left.participant.held,
                 )
-                require(left.seat.held > 0 or left.state is None, "a copy that nobody wants stays:", other.id)
+                require(
+                    left.participant.held > 0 or left.state is None,
+                    "a copy that nobody wants stays:",
+                    other.id,
+                )
 
     def _is_quiet(self) -> bool:
         """Whether every broker is there and every topic served: then a little later there is nothing left to come."""
         return all(
             record.broker_id not in self.removed
             and record.stage is Stage.SERVING
-            and self.brokers[record.broker_id].runs[topic_id].seat.serving
+            and self.brokers[record.broker_id].runs[topic_id].participant.serving
             for topic_id, record in ((topic_id, self.etcd.assignment(topic_id)[0]) for topic_id in TOPICS)
         ) and (
             all(each.up and each.paused_until_ms <= self.world.now_ms for each in self._there())

@@ -23,7 +23,7 @@ from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_tabl
 from pydanube_broker.records import Aside, Records
 
 
-class SecurityBook:
+class AccessRecords:
     """Follows the records. An unreadable one grants nothing.
 
     Each change of them writes the version last, so grants are built once for each change.

@@ -138,7 +138,7 @@ def _parts(
         begin += end - start
 
 
-class DeadLetterDesk:
+class DeadLetterPublisher:
     """See the module.
 
     Args:

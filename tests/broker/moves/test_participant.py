@@ -5,7 +5,16 @@ from __future__ import annotations
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.moves.move import Step, begin, cancel, ready
-from pydanube_broker.moves.move_seat import Commit, CopyAhead, CopyEnd, Hold, Phase, Release, Seat, Stopped
+from pydanube_broker.moves.participant import (
+    Commit,
+    CopyAhead,
+    CopyEnd,
+    Hold,
+    Participant,
+    Phase,
+    Release,
+    Stopped,
+)
 from pydanube_core.errors import Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Revision
@@ -19,15 +28,15 @@ MOVING = begin(SERVING, Revision(1), TWO, at_ms=1).after
 READY = ready(MOVING, Revision(2), LIFE).after
 
 
-def seat(me: BrokerId, held: int, *, life: int = LIFE) -> Seat:
-    return Seat(me, Incarnation(life), held=Epoch(held))
+def participant(me: BrokerId, held: int, *, life: int = LIFE) -> Participant:
+    return Participant(me, Incarnation(life), held=Epoch(held))
 
 
 def test_an_owner_that_never_had_a_record_of_the_topic_releases_it_all_the_same() -> None:
-    owner = seat(ONE, 0)
+    owner = participant(ONE, 0)
     assert owner.see(READY, Revision(3)) == [Hold(), Stopped(1)]
     assert owner.held == 3
-    target = seat(TWO, 0)
+    target = participant(TWO, 0)
     target.see(READY, Revision(3))
     (commit,) = target.copied(1)
     assert isinstance(commit, Commit)
@@ -35,7 +44,7 @@ def test_an_owner_that_never_had_a_record_of_the_topic_releases_it_all_the_same(
 
 
 def test_the_end_is_copied_only_by_the_broker_for_which_the_owner_stopped() -> None:
-    owner = seat(ONE, 3)
+    owner = participant(ONE, 3)
     owner.see(MOVING, Revision(2))
     assert owner.may_copy(TWO, Revision(2), last=False)
     assert not owner.may_copy(THREE, Revision(2), last=False)
@@ -49,7 +58,7 @@ def test_the_end_is_copied_only_by_the_broker_for_which_the_owner_stopped() -> N
 
 
 def test_a_target_that_was_ready_in_an_earlier_life_cancels() -> None:
-    target = seat(TWO, 0, life=LIFE + 1)
+    target = participant(TWO, 0, life=LIFE + 1)
     (commit,) = target.see(READY, Revision(3))
     assert isinstance(commit, Commit)
     gone = Unavailable("broker 2 was restarted, and what it had copied is gone")
@@ -57,7 +66,7 @@ def test_a_target_that_was_ready_in_an_earlier_life_cancels() -> None:
 
 
 def test_a_target_copies_ahead_then_the_end_then_arrives() -> None:
-    target = seat(TWO, 0)
+    target = participant(TWO, 0)
     assert target.see(MOVING, Revision(2)) == [CopyAhead(1)]
     (commit,) = target.copied_ahead(1)
     assert isinstance(commit, Commit)
@@ -69,7 +78,7 @@ def test_a_target_copies_ahead_then_the_end_then_arrives() -> None:
 
 
 def test_a_broker_whose_journal_lost_the_topic_offers_nothing() -> None:
-    moved = seat(ONE, 0)
+    moved = participant(ONE, 0)
     lost = ready(begin(_sealed(SERVING), Revision(1), TWO, at_ms=1).after, Revision(2), LIFE).after
     assert moved.see(lost, Revision(3)) == []
     assert moved.phase is Phase.LOST

@@ -67,7 +67,7 @@ def _client_of(item: KeyValue) -> _Client:
     )
 
 
-class ClientBook:
+class ClientRegistry:
     """Producers and consumers by id. Single user: the loop."""
 
     def __init__(self, store: MetadataStore, foreign_ids: ForeignIds) -> None:

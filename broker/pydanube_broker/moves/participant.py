@@ -1,6 +1,6 @@
 """The part of one broker in a move of one topic. Pure: records and events go in, effects come out.
 
-A seat has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the
+A participant has the assignment that was seen last and the epoch of the topic in the journal. It serves only while the
 assignment names its broker and the journal holds the topic from after the last seal. The shell carries out the effects
 in order and answers each effect that has a `turn`. An answer to an earlier turn concerns a record that was replaced,
 and is ignored. `tick` repeats failed work.
@@ -120,7 +120,7 @@ Effect: TypeAlias = (
 )
 
 
-class Seat:
+class Participant:
     """See the module.
 
     Args:
@@ -285,7 +285,7 @@ class Seat:
     # -- questions -------------------------------------------------------------------------------------------
 
     def may_copy(self, to: BrokerId, revision: Revision, *, last: bool) -> bool | None:
-        """Return whether another broker may copy the topic from here. None if this seat has not seen its record yet.
+        """Return whether another broker may copy the topic from here. None if this participant has not seen its record yet.
 
         `last`: for the end of the copy, the owner must have stopped for the move of exactly that record.
         """

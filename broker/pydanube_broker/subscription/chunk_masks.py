@@ -1,6 +1,6 @@
 """Messages of the window as masks of its chunks: thousands of short ranges, as key-shared consumers wait for.
 
-A `Picked` is a sequence of ranges, which are computed only on access. The shell and the core use the masks: a
+A `ChunkMasks` is a sequence of ranges, which are computed only on access. The shell and the core use the masks: a
 few operations per chunk instead of several per message.
 """
 
@@ -13,7 +13,7 @@ from pydanube_broker.subscription.chunk import Chunk
 from pydanube_broker.subscription.ranges import Range, normalise, ranges_of
 
 
-class Picked(Sequence[Range]):
+class ChunkMasks(Sequence[Range]):
     """Messages by ascending chunk, at least one, no mask of 0. Valid until the window changes."""
 
     __slots__ = ("_ranges", "masks")
@@ -72,4 +72,4 @@ class Picked(Sequence[Range]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Picked({self.ranges()[:4]}, {self.messages} messages)"
+        return f"ChunkMasks({self.ranges()[:4]}, {self.messages} messages)"

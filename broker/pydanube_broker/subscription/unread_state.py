@@ -14,7 +14,7 @@ from pydanube_broker.subscription.cursor import Attempts, CursorSnapshot, merge_
 from pydanube_broker.subscription.ranges import RangeSet, subtract
 
 
-class Foreknown:
+class UnreadState:
     """See the module."""
 
     __slots__ = ("acknowledged", "attempts")
