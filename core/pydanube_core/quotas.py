@@ -1,7 +1,7 @@
 """Quotas: how much of a broker a namespace or a principal may use. Pure.
 
 A quota has limits, which are enforced, and warnings, which are only reported. A quantity (`topics`) is refused beyond
-its limit, and a rate (`…_per_s`) is slowed down to it. 0 is no limit.
+its limit, and a rate (`…_per_s`) is slowed down to it. What an operator does (`…_per_h`) is refused beyond it. 0 is no limit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ OF_BOTH: Final = ("producers", "messages_in_per_s", "bytes_in_per_s", "messages_
 #: quotas of each kind: a topic belongs only to its namespace, a connection only to its principal
 QUOTA_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace": ("topics", "subscriptions", "stored_bytes", *OF_BOTH),
-    "principal": ("connections", "requests_per_s", *OF_BOTH),
+    "principal": (
+        "connections",
+        "requests_per_s",
+        "changes_per_h",
+        "destroyed_messages_per_h",
+        *OF_BOTH,
+    ),
 }
+HOURLY: Final = frozenset({"changes_per_h", "destroyed_messages_per_h"})
 RATES: Final = frozenset(
     {"messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s", "requests_per_s"}
 )
@@ -90,6 +97,9 @@ class QuotasPort(Protocol):
 
     def request(self, identity: Identity | None) -> None:
         """Count a call of an operation. Raises `QuotaExceeded`."""
+
+    def change(self, identity: Identity | None, destroyed_messages: int) -> None:
+        """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted."""
 
     async def look(self) -> None:
         """Read the quotas again if they were changed."""

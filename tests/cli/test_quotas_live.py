@@ -219,6 +219,36 @@ async def test_calls_beyond_the_rate_are_refused_with_the_time_to_wait(locked: L
     await locked.call("admin", "quotas.set", principal="shop", limits={"requests_per_s": None})
 
 
+async def test_an_assistant_that_changes_or_destroys_too_much_is_refused(locked: Locked) -> None:
+    async def limit(**limits: int | None) -> None:
+        await locked.call("admin", "quotas.set", principal="shop", limits=limits)
+
+    await limit(changes_per_h=2)
+    for number in (1, 2):
+        await locked.call("shop", "topics.create", topic=f"/shop/burst-{number}")
+    assert await locked.code("shop", "topics.create", {"topic": "/shop/burst-3"}) == "QUOTA_EXCEEDED"
+    assert await locked.code("shop", "topics.describe", {"topic": "/shop/burst-3"}) == "TOPIC_NOT_FOUND"
+    await locked.call("shop", "topics.describe", topic="/shop/burst-1")  # reads go on
+    found = await locked.call("admin", "diagnose.cluster")
+    [burst] = [each for each in found["findings"] if each["rule"] == "changes_burst"]
+    assert burst["evidence"]["quotas"] == ["principal user:shop: changes_per_h"]
+    assert burst["next"][1]["arguments"]["principal"] == "shop"
+
+    await limit(changes_per_h=None, destroyed_messages_per_h=5)
+    async with connect(locked.broker.broker_url, token=locked.tokens["shop"]) as client:
+        for number, count in ((1, 6), (2, 5)):
+            async with client.producer(f"/shop/burst-{number}") as producer:
+                await producer.send_many([b"x"] * count)
+    codes = {}
+    for number in (1, 2):
+        topic = {"topic": f"/shop/burst-{number}"}
+        plan = await locked.call("shop", "topics.delete", **topic, plan_only=True)
+        codes[number] = await locked.code("shop", "plans.apply", {"plan_token": plan["plan_token"]})
+    assert codes == {1: "QUOTA_EXCEEDED", 2: ""}
+    assert (await locked.call("shop", "topics.describe", topic="/shop/burst-1"))["messages"] == 6
+    await limit(destroyed_messages_per_h=None)
+
+
 async def test_whoever_may_do_everything_in_a_namespace_does_not_set_its_quota(locked: Locked) -> None:
     more = {"namespace": "shop", "limits": {"topics": 0}}
     assert await locked.code("shop", "quotas.set", more) == "PERMISSION_DENIED"

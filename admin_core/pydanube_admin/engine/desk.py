@@ -49,6 +49,7 @@ from pydanube_admin.engine.guards import Guards, thing_of
 from pydanube_admin.engine.kept_records import CALL, PLAN, new_id
 from pydanube_admin.engine.models import Change, Result
 from pydanube_admin.engine.operation import Call, known
+from pydanube_admin.engine.permission import calling
 from pydanube_admin.engine.plan_records import (
     DISCARDED,
     PREFIX,
@@ -66,6 +67,8 @@ from pydanube_admin.wording.radius import loss_text
 
 _log = logging.getLogger("pydanube.admin")
 
+#: Changes that quotas do not count: they stop others, or take back what was done.
+UNCOUNTED: Final = frozenset({"faces.freeze", "faces.thaw", "changes.undo"})
 MAX_RESULT_CHARS: Final = 16_384  # of a result that is kept for its undo
 
 T = TypeVar("T")
@@ -251,6 +254,9 @@ class Desk:
                     "command line, over MCP or over JSON-RPC",
                     operation=call.operation.name,
                 )
+        if call.operation.name not in UNCOUNTED:
+            lost = forecast.blast_radius["messages"] if call.operation.destroys(forecast) else 0
+            self._port.quotas.change(calling(), lost or 0)
         plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
         record = self._record_of(context, call, forecast, plan_id, now)
         entry.planned(plan_id, forecast, "" if held is None else held[0].why)

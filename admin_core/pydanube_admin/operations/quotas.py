@@ -27,6 +27,8 @@ QuotaName = Literal[
     "stored_bytes",
     "connections",
     "requests_per_s",
+    "changes_per_h",
+    "destroyed_messages_per_h",
     "producers",
     "messages_in_per_s",
     "bytes_in_per_s",
@@ -64,9 +66,9 @@ class QuotaListItem(QuotaItem):
 class SetQuotaRequest(Request):
     limits: Annotated[
         Amounts | None,
-        Field(description="What holds; 0: no limit, null: not set here. …_per_s are rates, at each broker"),
+        Field(description="0: no limit, null: not set; rates are each broker's"),
     ] = None
-    warnings: Annotated[Amounts | None, Field(description="As limits, only reported")] = None
+    warnings: Annotated[Amounts | None, Field(description="Only reported")] = None
     namespace: Annotated[
         str | None,
         Field(max_length=128, description="In place of principal; *: each without its own"),

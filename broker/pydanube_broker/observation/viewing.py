@@ -328,6 +328,7 @@ class Viewer:
             links=observed.links.troubles(),
             mirror_gaps=observed.links.gaps(),
             credentials=observed.credentials(),
+            refused_changes=observed.registry.quotas.refused_changes(window_ms),
             bad_objects=() if tier.missing is not None else _bad_objects(tier),
             objects_checked=0 if tier.missing is not None else tier.checks.checked,
         )

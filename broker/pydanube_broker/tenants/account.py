@@ -7,16 +7,18 @@ the average. Only if the debt exceeds `LONGEST_DEBT_MS`, because many came toget
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from pydanube_core.errors import QuotaExceeded
-from pydanube_core.quotas import RATES, Kind, Quota, QuotaUse
+from pydanube_core.quotas import HOURLY, RATES, Kind, Quota, QuotaUse
 
 from pydanube_broker.topics.rate_limit import TokenBucket
 
 LONGEST_DEBT_MS: Final = 10_000
+HOUR_S: Final = 3600
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class Account:
     def idle(self, now_ms: int) -> bool:
         """Return whether the account has no state that would be lost if it were forgotten."""
         return not any(self.counts.values()) and not any(
-            bucket.wait_ms(0, now_ms) for bucket in self._hard.values()
+            bucket.wait_ms(bucket.rate_per_s if key in HOURLY else 0, _clock(key, now_ms))
+            for key, bucket in self._hard.items()
         )
 
     def use(self) -> QuotaUse:
@@ -71,14 +74,14 @@ class Account:
         """Set another quota. Debts stay."""
         self.quota = quota
         for buckets, wanted in ((self._hard, quota.limits), (self._soft, quota.warnings)):
-            rates = {key: rate for key, rate in wanted.items() if rate and key in RATES}
+            rates = {key: rate for key, rate in wanted.items() if rate and (key in RATES or key in HOURLY)}
             for key in set(buckets) - set(rates):
                 del buckets[key]
             for key, rate in rates.items():
                 if key in buckets:
-                    buckets[key].set_rate(rate, now_ms)
+                    buckets[key].set_rate(rate, _clock(key, now_ms))
                 else:
-                    buckets[key] = TokenBucket(rate, now_ms)
+                    buckets[key] = TokenBucket(rate, _clock(key, now_ms))
 
     # -- rates ---------------------------------------------------------------------------------------------------
 
@@ -110,14 +113,44 @@ class Account:
                 raise self._exceeded(key, wait_ms, now_ms)
             bucket.take(1, now_ms)
 
+    def take_change(self, destroyed_messages: int, now_ms: int) -> None:
+        """Count a change and the messages that it destroys. Raises `QuotaExceeded`, and then nothing was counted."""
+        wanted = {"changes_per_h": 1, "destroyed_messages_per_h": destroyed_messages}
+        for key, count in wanted.items():
+            bucket, limit = self._hard.get(key), self.quota.limits.get(key, 0)
+            if bucket is None or not count:
+                continue
+            wait_ms = bucket.wait_ms(count, _clock(key, now_ms)) * HOUR_S
+            if wait_ms or count > limit:  # a larger one would pass whenever the bucket is full
+                _note(self.refused, key, now_ms)
+                when = (
+                    "destroy less at once"
+                    if count > limit
+                    else f"try again in {math.ceil(wait_ms / 60_000)} min"
+                )
+                raise QuotaExceeded(
+                    f"{self.label} may not make this change, which counts {count} of its quota of {limit} {key}: {when}, or "
+                    "ask an admin for a larger quota (`danube quotas set`). Nothing was changed",
+                    field=key,
+                    value=count,
+                    limit=limit,
+                    quota=self.label,
+                    retry_after_ms=wait_ms or HOUR_S * 1000,
+                )
+        for key, count in wanted.items():
+            self._watch(key, count, now_ms)
+            if key in self._hard:
+                self._hard[key].take(count, _clock(key, now_ms))
+
     def _watch(self, key: str, count: int, now_ms: int) -> None:
         """Count for a warning, which is due when the rate is exceeded. It causes no wait."""
         soft = self._soft.get(key)
         if soft is not None:
-            soft.take(count, now_ms)
-            if soft.wait_ms(0, now_ms):
+            clock = _clock(key, now_ms)
+            soft.take(count, clock)
+            if soft.wait_ms(0, clock):
                 _note(self.warned, key, now_ms)
-                self._soft[key] = TokenBucket(soft.rate_per_s, now_ms)
+                self._soft[key] = TokenBucket(soft.rate_per_s, clock)
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
@@ -155,3 +188,8 @@ def _note(told: dict[str, QuotaTally], key: str, now_ms: int, waited_ms: int = 0
     found.times += 1
     found.waited_ms += waited_ms
     found.last_ms = now_ms
+
+
+def _clock(key: str, now_ms: int) -> int:
+    """Return the time of a quota's bucket. A second of it is an hour where the quota is one an hour."""
+    return now_ms // HOUR_S if key in HOURLY else now_ms

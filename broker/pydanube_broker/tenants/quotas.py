@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from pydanube_core.names import SYSTEM_NAMESPACE
-from pydanube_core.quotas import QUOTAS, Kind, Quota, QuotaUse, parse_quota
+from pydanube_core.quotas import HOURLY, QUOTAS, Kind, Quota, QuotaUse, parse_quota
 from pydanube_core.security.identity import Identity
 
 from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
@@ -125,6 +125,21 @@ class Quotas:
         """Count a call of an operation. Raises `QuotaExceeded`."""
         if self.on and (account := self.of_principal(identity)) is not None:
             account.take_one("requests_per_s", monotonic_ms())
+
+    def change(self, identity: Identity | None, destroyed_messages: int) -> None:
+        """Count a change that is about to be made. Raises `QuotaExceeded`, and then nothing was counted."""
+        if self.on and (account := self.of_principal(identity)) is not None:
+            account.take_change(destroyed_messages, monotonic_ms())
+
+    def refused_changes(self, window_ms: int) -> dict[str, float]:
+        """Return the hourly quotas that refused a change in the window → seconds ago."""
+        now_ms = monotonic_ms()
+        return {
+            f"{account.label}: {key}": (now_ms - told.last_ms) / 1000
+            for account in self.accounts()
+            for key, told in account.refused.items()
+            if key in HOURLY and now_ms - told.last_ms <= window_ms
+        }
 
     @asynccontextmanager
     async def making(

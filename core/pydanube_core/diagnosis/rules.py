@@ -41,6 +41,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
         broker.clock_stepped,
         broker.clocks_apart,
         broker.credential_expires,
+        quotas.changes_burst,
         broker.disk_sync_slow,
         broker.sync_helper_slow,
         broker.noisy_neighbour,

@@ -456,6 +456,9 @@ class BrokerView:
     links: tuple[LinkView, ...] = ()
     mirror_gaps: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # log → offsets
     credentials: tuple[Credential, ...] = ()  # those that expire at some time
+    refused_changes: Mapping[str, float] = field(
+        default_factory=dict
+    )  # hourly quota → seconds since it refused one
     bad_objects: tuple[BadObjectView, ...] = ()
     objects_checked: int = 0  # since the start
 

@@ -100,3 +100,45 @@ def test_a_setting_is_read_with_units_and_a_quota_comes_back_from_its_bytes() ->
     assert limits == {"topics": 100, "bytes_in_per_s": 10 << 20}
     quota = Quota(kind="namespace", name="shop", limits=limits, warnings={"topics": 80})
     assert Quota.from_bytes(quota.to_bytes()) == quota
+
+
+def principal(warnings: dict[str, int] | None = None, **limits: int) -> Account:
+    made = Account("principal", "user:robot")
+    made.set_quota(Quota(kind="principal", name="user:robot", limits=limits, warnings=warnings or {}), 0)
+    return made
+
+
+def test_changes_of_an_hour_are_refused_beyond_the_quota_and_refill_evenly() -> None:
+    made, hour_ms = principal(changes_per_h=4), 3_600_000
+    for _ in range(4):
+        made.take_change(0, 1)
+    with pytest.raises(QuotaExceeded, match="4 changes_per_h: try again in 15 min") as refused:
+        made.take_change(0, 2)
+    assert refused.value.details["quota"] == "principal user:robot"
+    assert not made.idle(2)
+    made.take_change(0, hour_ms // 4 + 4000)  # a quarter of an hour gives one back
+    with pytest.raises(QuotaExceeded):
+        made.take_change(0, hour_ms // 4 + 8000)
+    assert made.refused["changes_per_h"].times == 2
+    assert made.idle(3 * hour_ms)
+
+
+def test_a_change_that_destroys_too_much_is_refused_and_counts_nothing() -> None:
+    made = principal(changes_per_h=2, destroyed_messages_per_h=100)
+    for _ in range(3):
+        with pytest.raises(QuotaExceeded, match=r"counts 101 of its quota of 100.*destroy less at once"):
+            made.take_change(101, 1)
+    made.take_change(60, 1)
+    with pytest.raises(QuotaExceeded, match="destroyed_messages_per_h"):
+        made.take_change(60, 1)
+    made.take_change(40, 1)
+    with pytest.raises(QuotaExceeded, match="changes_per_h"):
+        made.take_change(0, 1)
+
+
+def test_a_warning_of_an_hour_is_told_and_refuses_nothing() -> None:
+    made = principal({"changes_per_h": 2})
+    for _ in range(3):
+        made.take_change(5, 1)
+    assert made.warned["changes_per_h"].times == 1
+    assert not made.refused

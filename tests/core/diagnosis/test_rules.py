@@ -702,6 +702,11 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
         ("credential_expires", Severity.WARNING, {"credentials": (lasting(400), lasting(6.5))}),
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
         ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
+        (
+            "changes_burst",
+            Severity.WARNING,
+            {"refused_changes": {"principal user:robot: changes_per_h": 3.0}},
+        ),
         ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
         ("object_damaged", Severity.CRITICAL, {"bad_objects": (LOST,), "objects_checked": 9}),
         ("sync_helper_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_waits=3)}),
@@ -741,7 +746,7 @@ def test_answers_are_bounded_and_ranked_and_silence_without_a_look_is_unknown() 
 
 
 def test_the_rules_are_declared_and_the_windows_are_what_they_seem() -> None:
-    assert len(RULES) == 66
+    assert len(RULES) == 67
     assert (FALLING.status, STANDING.status) == (LagStatus.FALLING_BEHIND, LagStatus.STUCK)
     for rule in RULES.values():
         assert rule.evidence

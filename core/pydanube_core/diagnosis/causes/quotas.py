@@ -1,4 +1,4 @@
-"""Causes in quotas: traffic slowed by the quota of its namespace or of a principal."""
+"""Causes in quotas: traffic slowed, or changes refused, by the quota of a namespace or of a principal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from functools import partial
 from typing import Final
 
 from pydanube_core.diagnosis.causes.topics import refusals
-from pydanube_core.diagnosis.findings import Finding, NextCall, Outcome, Severity, SubscriptionRule, TopicRule
+from pydanube_core.diagnosis.findings import (
+    BrokerRule,
+    Finding,
+    NextCall,
+    Outcome,
+    Severity,
+    SubscriptionRule,
+    TopicRule,
+)
 from pydanube_core.diagnosis.options import DiagnosisOptions
-from pydanube_core.diagnosis.views import SubscriptionView, TopicView
+from pydanube_core.diagnosis.views import BrokerView, SubscriptionView, TopicView
 from pydanube_core.units import counted
 
 QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
@@ -81,6 +89,34 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         f"{view.unread} unread",
         evidence={"quotas": sorted(slowed), "last_s_ago": min(slowed.values()), "lag_messages": view.unread},
         next=(_NEXT,),
+    )
+
+
+@partial(
+    BrokerRule,
+    holds="a principal made, or destroyed, more within an hour than its quota allows, and a change was refused in the window",
+    evidence={"quotas": "those that refused a change, with whose they are"},
+    unobservable=("whether a person or a program is behind it",),
+    helps="see what was changed; freeze the principal if it should not go on, or raise its quota",
+    many="brokers refuse changes",
+)
+def changes_burst(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    refused = view.refused_changes
+    if not refused:
+        return f"no change was refused for a quota in the last {options.window_s:.0f} s"
+    whose = next(iter(sorted(refused))).removeprefix("principal ").rpartition(": ")[0].partition(":")[2]
+    return Finding(
+        summary=f"changes were refused for quota {', '.join(sorted(refused))}: more is changed than somebody expected",
+        evidence={"quotas": sorted(refused), "last_s_ago": round(min(refused.values()), 1)},
+        next=(
+            NextCall("changes.list", {"by": whose}, "see what was changed, each with its undo"),
+            NextCall(
+                "faces.freeze",
+                {"principal": whose, "reason": "more changes than its quota"},
+                "let it read and change nothing until it is understood",
+            ),
+            _NEXT,
+        ),
     )
 
 
