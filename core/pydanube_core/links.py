@@ -5,7 +5,8 @@ source is a file of the broker's machine, which the record only names.
 
 A mirror's topic record has the option `mirror`: the link that writes it, the source's cluster and topic, and the ids of the
 source's logs, by which a topic of the same name that was made again is told from it. After the fail-over the option
-`lineage` has the clusters that wrote the topic before, each with the offset behind what it wrote. The source's topic has the
+`lineage` has the clusters that wrote the topic before, each with the offset behind what it wrote, and the epoch in which this
+cluster goes on there, which is above all of theirs. The source's topic has the
 option `failed_over_to` then, if the source could be reached: the cluster that writes it now.
 """
 

@@ -163,8 +163,9 @@ class Assigner:
         *,
         incarnation: Incarnation,
         take_over: bool = False,
+        above: int = 0,
     ) -> Assignment:
-        """Assign a topic to a broker in a new epoch, even if it owns the topic already.
+        """Assign a topic to a broker in a new epoch above `above`, even if it owns the topic already.
 
         Raises:
             Conflict: another owner has not sealed it, the leadership has ended, or the topic was deleted or changed
@@ -177,6 +178,7 @@ class Assigner:
             known = None if current is None else Assignment.of(current.key, current.value)
             check_may_assign(known, broker_id, take_over=take_over)
             counter = _counter(epoch_key, counter_item)
+            counter = replace(counter, epoch=Epoch(max(counter.epoch, above)))
             try:
                 former = {} if known is None else {topic.topic_id: known}
                 (made,) = await self._transact([(topic, counter)], broker_id, incarnation, former=former)
@@ -186,6 +188,21 @@ class Assigner:
             else:
                 return made
         raise AssertionError("unreachable")
+
+    async def skip_epochs(self, topic: TopicName, above: int) -> None:
+        """Let the next assignment of a topic's name have an epoch above this one. Raises `Conflict`: others assign it."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            counter = await epoch_counter(self._store, topic)
+            if counter.epoch >= above:
+                return
+            raised = Put(keys.epoch_key(topic), EpochRecord(epoch=Epoch(above)).to_json())
+            try:
+                await self._store.transact([raised], guards=[counter.guard])
+            except GuardFailed:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
 
     async def assign_first(
         self, topics: Sequence[TopicRecord], broker_id: BrokerId, *, incarnation: Incarnation

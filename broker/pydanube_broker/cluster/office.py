@@ -201,6 +201,23 @@ class Office:
         incarnation = Incarnation(self._members[to].incarnation)
         self._note(await self._assigner.assign(topic, to, incarnation=incarnation, take_over=True))
 
+    async def raise_epoch(self, topic: TopicRecord, above: int) -> Epoch | None:
+        """Own a topic in a new epoch above another cluster's. None while it moves: the move ends in such an epoch.
+
+        Raises `Conflict`: it was deleted or assigned concurrently. StoreUnavailable.
+        """
+        incarnation = Incarnation(self._members[self._me].incarnation)
+        try:
+            made = await self._assigner.assign(topic, self._me, incarnation=incarnation, above=above)
+        except Conflict:
+            place = self.place(topic.topic_id)
+            if place is None or place.stage is Stage.SERVING:
+                raise
+            await self._assigner.skip_epochs(topic.topic, above)
+            return None
+        self._note(made)
+        return made.epoch
+
     def leader(self) -> BrokerAddress | None:
         """Return the last seen leader, or None if there is none."""
         leader = None if self._election is None else self._election.leader

@@ -239,7 +239,9 @@ class TopicCatalog:
         await self._update(topic, decided)
         return self._logs(topic)
 
-    async def fail_over(self, topic: TopicName, copied_until: Mapping[str, int]) -> list[TopicRecord]:
+    async def fail_over(
+        self, topic: TopicName, copied_until: Mapping[str, int], epochs: Mapping[str, int]
+    ) -> list[TopicRecord]:
         """Take the mark of a mirror from a topic, and add its source to the topic's lineage. Idempotent.
 
         Returns the topics with a log. Raises `TopicNotFound`.
@@ -249,7 +251,7 @@ class TopicCatalog:
             options = dict(settings.options)
             mark = options.pop(MIRROR, None)
             if mark is not None:
-                written = {**mark, "until": dict(copied_until)}
+                written = {**mark, "until": dict(copied_until), "epochs": dict(epochs)}
                 options[LINEAGE] = [*options.get(LINEAGE, ()), written]
             return {"options": options}
 

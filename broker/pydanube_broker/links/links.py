@@ -17,10 +17,15 @@ from pydanube_core.refusals import not_a_mirror
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import admin_table
+from pydanube_broker.cluster.assignment import epoch_counter
 from pydanube_broker.links.mirror import COPYING, FAILED_OVER, LEFT_OUT
 from pydanube_broker.links.run import LinkRun, Source
 from pydanube_broker.records import Aside, Records
 from pydanube_broker.serving.registry import Registry
+from pydanube_broker.subscription.batch_columns import BatchColumns
+from pydanube_broker.topics.reading import read_once
+from pydanube_broker.topics.topic import Topic
+from pydanube_broker.worker_threads import WorkerThreads
 
 log = logging.getLogger("pydanube.links")
 
@@ -42,9 +47,12 @@ class ClusterLinks:
         source: Callable[[LinkRecord], Source],
         cluster: Callable[[], str],
         aside: Aside,
+        worker_threads: WorkerThreads,
     ) -> None:
         self._cluster = cluster
         self._registry = registry
+        self._store = store
+        self._worker_threads = worker_threads
         self._source = source
         self._table = admin_table(LINKS, LinkRecord.from_bytes)
         self._changed = asyncio.Event()
@@ -114,20 +122,40 @@ class ClusterLinks:
                 raise not_a_mirror(str(name))
             if (run := self.find(topic.link)) is not None:
                 await run.seal(topic)
+            await self._raise_epoch(topic)
             found[topic.name] = topic.commit
         return found
+
+    async def _raise_epoch(self, topic: Topic) -> None:
+        """Write in an epoch above that of the newest copied batch from here on, so that no epoch of the log is another cluster's.
+
+        Objects keep no epochs of their batches.
+        """
+        office, end = self._registry.ownership.office, topic.commit
+        found = (
+            await read_once(topic, end - 1, end, 1, self._worker_threads) if end > topic.start_offset else ()
+        )
+        source = max((BatchColumns(each).head.epoch for each in found or ()), default=0)
+        if (epoch := await office.raise_epoch(topic.options, source)) is not None:
+            topic.assigned_epoch = epoch
 
     async def open_mirror(self, name: TopicName, copied_until: Mapping[str, int]) -> None:
         """Make a sealed mirror a topic of this cluster, to which producers write. Idempotent.
 
         Args:
-            copied_until: by log, the offset from which on this cluster writes it. Kept in the topic's lineage.
+            copied_until: by log, the offset from which on this cluster writes it. Kept in the topic's lineage, with the
+                epoch in which it begins.
         """
         registry = self._registry
-        records = await registry.catalog.fail_over(name, copied_until)
+        epochs = {log: await self._epoch(log) for log in copied_until}
+        records = await registry.catalog.fail_over(name, copied_until, epochs)
         for record in records:
             if (topic := registry.find(record.topic)) is not None:
                 registry.policies.apply(topic)
+
+    async def _epoch(self, log: str) -> int:
+        """Return the last epoch of a log in this cluster, which another broker may own."""
+        return (await epoch_counter(self._store, TopicName.parse(log))).epoch
 
     def troubles(self) -> tuple[LinkView, ...]:
         """Return the links with topics that are not copied. A paused link has none."""
@@ -149,9 +177,13 @@ class ClusterLinks:
             yield (each.link,), sum(mirror.lag_messages or 0 for mirror in each.mirrors)
 
     def counts(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        """Yield how many logs of each link are in each state here."""
+        """Yield how many logs of each link, and topics without a mirror, are in each state here."""
         for each in self.facts():
-            for state, count in Counter(mirror.state for mirror in each.mirrors).items():
+            states = Counter(mirror.state for mirror in each.mirrors)
+            states.update(left.state for left in each.left_out)
+            if each.state != COPYING and not each.mirrors:
+                states[each.state] += 1  # no mirror shows it
+            for state, count in states.items():
                 yield (each.link, state), count
 
     def find(self, name: str) -> LinkRun | None:

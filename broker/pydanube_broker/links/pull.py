@@ -12,7 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from pydanube_core.errors import ClusterError, CorruptObject, Diverged, Overloaded, Retryable, TopicNotFound
+from pydanube_core.errors import (
+    ClusterError,
+    CorruptObject,
+    DiskFull,
+    Diverged,
+    Overloaded,
+    Retryable,
+    TopicNotFound,
+)
 from pydanube_core.links import LinkRecord, MirrorFacts
 
 from pydanube_broker.copying.messages import Marks
@@ -142,9 +150,11 @@ class Pull:
         """Take the state of the source. Raises the errors of the journal."""
         if not self._is_ours:
             return
-        self._marks, self._error = marks, None
+        self._marks = marks
         self._marked_at_ms = self._now_ms()
         topic = self.topic
+        if marks.end <= topic.state.next_offset:
+            self._error = None  # else a piece shows that it can be written
         if not topic.state.next_offset and self._link.start == "latest" and marks.end:
             topic.begin_at(marks.end)
             self._at = marks.end
@@ -194,7 +204,7 @@ class Pull:
                     room = asyncio.Event()
                     topic.when_room(room.set)
                     await room.wait()
-        self._at = piece.end_offset
+        self._at, self._error = piece.end_offset, None
 
     def source_is_there(self) -> None:
         """Note that the source answers, so that a quiet log's marks still hold."""
@@ -238,4 +248,5 @@ def _state_of(error: ClusterError) -> str:
         return DIVERGED
     if isinstance(error, TopicNotFound):
         return SOURCE_DELETED
-    return UNREACHABLE if isinstance(error, Retryable) else FAILED
+    # A full disk is retried like a source that is away, but it is this broker's: copies write to it
+    return UNREACHABLE if isinstance(error, Retryable) and not isinstance(error, DiskFull) else FAILED

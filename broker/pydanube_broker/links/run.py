@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import anyio
-from pydanube_core.errors import AlreadyExists, ClusterError, Conflict
+from pydanube_core.errors import AlreadyExists, ClusterError, Conflict, SchemaMismatch
 from pydanube_core.links import FENCE_S, MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
 from pydanube_core.names import TopicName
 
@@ -191,9 +191,9 @@ class LinkRun:
             )
         name, registry = TopicName.parse(standing.mirror), self._registry
         catalog = registry.catalog
-        subject = None if topic.schema is None else self._subjects.get(str(topic.schema.get("subject")))
-        if subject is not None:
-            await registry.schemas.registry.mirror(subject.spec, subject.schema_id, subject.versions)
+        schema = topic.schema
+        if schema is not None and (subject := self._subjects.get(str(schema.get("subject")))) is not None:
+            schema = {**schema, "subject": await self._mirror_subject(subject)}
         mark = MirrorOf(
             link=self.link.name, cluster=self._cluster, topic=str(topic.name), ids=topic.ids
         ).to_option()
@@ -204,7 +204,7 @@ class LinkRun:
                 name,
                 partitions=len(topic.logs) if topic.partitioned else 0,
                 dispatch_strategy="reliable",
-                options={"policies": topic.policies, "schema": topic.schema, "options": {MIRROR: mark}},
+                options={"policies": topic.policies, "schema": schema, "options": {MIRROR: mark}},
                 must_be_new=True,
             )
             log.info("mirror_made", extra={"topic": str(name), "link": self.link.name})
@@ -216,12 +216,30 @@ class LinkRun:
         settings = (catalog.index.partitioned(name) or records[0]).spec.settings
         if settings.policies != topic.policies:
             await catalog.update_topic(name, policies=topic.policies)
-        if settings.schema != topic.schema:
-            await registry.schemas.restore(name, topic.schema)
+        if settings.schema != schema:
+            await registry.schemas.restore(name, schema)
         for record in self._records(name):
             if (served := registry.find(record.topic)) is not None:
                 registry.policies.apply(served)
             await self._subscribe(record, served, topic)
+
+    async def _mirror_subject(self, subject: SourceSubject) -> str:
+        """Take a subject of the source, and return its name here. With the link's prefix if another one has its name.
+
+        Raises `SchemaMismatch`: the link has no prefix, or that name or the id is another subject's too.
+        """
+        registry = self._registry.schemas.registry
+        try:
+            await registry.mirror(subject.spec, subject.schema_id, subject.versions)
+        except SchemaMismatch:
+            if not self.link.rename:
+                raise
+        else:
+            return subject.spec.subject
+        name = self.link.rename + subject.spec.subject
+        versions = [(replace(spec, subject=name), one, other) for spec, one, other in subject.versions]
+        await registry.mirror(replace(subject.spec, subject=name), subject.schema_id, versions)
+        return name
 
     async def _make_namespace(self, namespace: str) -> None:
         with suppress(AlreadyExists):

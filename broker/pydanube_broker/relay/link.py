@@ -111,6 +111,8 @@ class Link(Http2Link):
                 await self.greeting
         except TimeoutError:
             self.abort(f"no answer within {CONNECT_S:g} s")
+        except ssl.SSLCertVerificationError as error:
+            self.abort(f"its certificate is not accepted: {error.verify_message}")
         except OSError as error:
             self.abort(error.strerror or str(error))
         except asyncio.CancelledError:

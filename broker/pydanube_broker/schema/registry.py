@@ -498,7 +498,8 @@ class SchemaRegistry:
 
 def _collides(subject: str, why: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"the subject {subject!r} cannot be mirrored: {why}. Delete the one here, or leave its topics out of the link",
+        f"the subject {subject!r} cannot be mirrored: {why}. Delete the one here, leave its topics out of the link, or give "
+        "the link a prefix for names that differ (--rename)",
         field="subject",
         value=subject,
     )

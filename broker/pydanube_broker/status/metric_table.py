@@ -95,7 +95,7 @@ _DECLARED: Final = (
     _of(_TIER, _COUNTER, "danube_chain_fences", "chains of lost brokers that this broker, as the leader, has fenced since start"),
     _of(_TIER, _GAUGE, "danube_chain_fenced", "1 if another broker has taken the chain over"),
     _of(_BROKER, _GAUGE, "danube_link_lag_messages", "messages that mirrors at this broker lack", "link"),
-    _of(_BROKER, _GAUGE, "danube_link_logs", "logs of mirrors at this broker, by state", "link", "state"),
+    _of(_BROKER, _GAUGE, "danube_link_logs", "logs of mirrors at this broker, and topics that have no mirror, by state", "link", "state"),
     _of(_TOPIC, _COUNTER, "danube_topic_messages_in", "messages published since start", "topic"),
     _of(_TOPIC, _COUNTER, "danube_topic_bytes_in", "stored bytes published since start", "topic", unit="bytes"),
     _of(_TOPIC, _GAUGE, "danube_topic_active_producers", "producers connected", "topic"),

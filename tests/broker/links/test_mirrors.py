@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +19,25 @@ from urllib.request import urlopen
 import anyio
 import pytest
 from anyio import to_thread
-from pydanube import FailedOver, MirrorReadOnly, Retry, Unavailable
+from pydanube import FailedOver, MirrorReadOnly, Retry, Tls, Unavailable
 from pydanube.sync import connect
 from pydanube_admin.remote import OpsClient
+from pydanube_cli.certificates import CertificateFolder
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import BrokerProcess
-from tests.support.mirrors import check_equal_bytes, described, ends, link_to, until, until_copied
+from tests.support.mirrors import (
+    check_equal_bytes,
+    described,
+    ends,
+    link_to,
+    stored_batches,
+    topic_ids,
+    until,
+    until_copied,
+)
+from tests.support.small_disk import small_disk
 
 ORDERS, PARTS = "/default/orders", "/default/parts"
 
@@ -54,6 +69,16 @@ def refused(broker: BrokerProcess, operation: str, **arguments: Any) -> dict[str
     assert "error" in answer, answer
     found: dict[str, Any] = answer["error"]["data"]
     return found
+
+
+def by_socket(broker: BrokerProcess, operation: str, **arguments: Any) -> dict[str, Any]:
+    """Call an operation over the broker's own socket, by which its owner may do everything."""
+
+    async def call() -> dict[str, Any]:
+        async with OpsClient(f"unix:{broker.data_dir}/admin.sock") as ops:
+            return await ops.call(operation, arguments)
+
+    return anyio.run(call)
 
 
 def metrics(broker: BrokerProcess) -> str:
@@ -237,6 +262,38 @@ def test_what_cannot_be_mirrored_is_named(source: BrokerProcess, here: BrokerPro
     until("the renamed mirror", lambda: ends(here, "/default/eu-orders") == {"/default/eu-orders": 3})
 
 
+def test_a_subject_that_differs_is_refused_or_mirrored_under_the_prefix(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    def register(broker: BrokerProcess, subject: str, field: str) -> int:
+        definition = json.dumps({"type": "object", "properties": {field: {"type": "string"}}})
+        found = broker.ask(
+            "schemas.register", subject=subject, schema_type="json_schema", schema_definition=definition
+        )
+        return int(found["schema_id"])
+
+    register(source, "before", "a")
+    theirs = register(source, "order", "a")
+    assert register(here, "order", "b") != theirs
+    source.ask("topics.create", topic=ORDERS)
+    source.ask("topics.configure_schema", topic=ORDERS, schema_subject="order")
+    source.publish("/default/plain", payloads(3))
+    link_to(here, source)
+    (left,) = until("the refusal", lambda: described(here)["left_out"])
+    assert (left["topic"], left["state"]) == (ORDERS, "schema_mismatch")
+    assert "--rename" in left["why"]
+    until_copied(source, here, "/default/plain")
+    found = until("the finding", lambda: finding(here, "link_not_copying"))
+    assert found["evidence"]["states"] == {"schema_mismatch": 1}
+    assert [each["operation"] for each in found["next"]] == ["links.describe", "schemas.list"]
+    until("the metric", lambda: 'danube_link_logs{link="eu",state="schema_mismatch"} 1' in metrics(here))
+    link_to(here, source, "renamed", topics=ORDERS, rename="eu-")
+    until("the renamed mirror", lambda: ends(here, "/default/eu-orders") == {"/default/eu-orders": 0})
+    assert here.ask("topics.describe", topic="/default/eu-orders")["schema"]["subject"] == "eu-order"
+    assert int(here.ask("schemas.get", subject="eu-order")["schema_id"]) == theirs
+    assert '"b"' in here.ask("schemas.get", subject="order")["untrusted"]["schema_definition"]
+
+
 def test_a_topic_that_was_made_again_at_the_source_is_not_appended_to_its_mirror(
     source: BrokerProcess, here: BrokerProcess
 ) -> None:
@@ -381,6 +438,32 @@ def test_a_fail_over_fences_the_source_and_loses_nothing(source: BrokerProcess, 
         assert refused(source, "links.reopen", topic=PARTS)["code"] == "INVALID_ARGUMENT"
 
 
+def test_a_fail_over_goes_on_in_an_epoch_above_those_of_the_source(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    for _ in range(3):  # each start of a broker alone is another epoch of its topics
+        source.publish(ORDERS, payloads(1))
+        source.kill()
+        source.start()
+    source.publish(ORDERS, payloads(1))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    (topic_id,) = topic_ids(here, ORDERS).values()
+    before = int(here.ask("topics.describe", topic=ORDERS)["epoch"])
+    here.ask("links.fail_over", link="eu")
+    here.publish(ORDERS, payloads(1))
+    after = int(here.ask("topics.describe", topic=ORDERS)["epoch"])
+    here.kill()
+    stored = sorted(stored_batches(here.data_dir, topic_id).items())
+    *copied, own = [read_broker_part(batch[:BROKER_PART_BYTES]).epoch for _, batch in stored]
+    assert copied == [1, 2, 3, 4]
+    assert (before, own) == (1, after)
+    assert own > max(copied)
+    here.start()  # the journal agrees with the metadata
+    here.publish(ORDERS, payloads(1))
+    assert len(read(here, ORDERS, 6)) == 6
+
+
 def test_an_sdk_producer_of_the_source_goes_on_at_the_mirror_exactly_once(
     source: BrokerProcess, here: BrokerProcess
 ) -> None:
@@ -501,6 +584,97 @@ def test_a_gap_behind_retention_is_named(source: BrokerProcess, here: BrokerProc
     )
 
 
+def test_a_source_whose_messages_were_all_deleted_is_a_gap_at_once(
+    source: BrokerProcess, here: BrokerProcess
+) -> None:
+    source.publish(ORDERS, payloads(10))
+    link_to(here, source)
+    until_copied(source, here, ORDERS)
+    here.ask("links.pause", link="eu")
+    source.publish(ORDERS, payloads(10))
+    source.ask("topics.truncate", topic=ORDERS, before="offset:20")
+    here.ask("links.resume", link="eu")
+    until_copied(source, here, ORDERS)
+    (mirror,) = described(here)["mirrors"]
+    assert (mirror["gap"], mirror["lag_messages"]) == ("10–20", 0)
+    here.kill()
+    here.start()
+    source.publish(ORDERS, payloads(1))
+    until_copied(source, here, ORDERS)
+    assert described(here)["state"] == "copying", "the message before the gap is not compared"
+
+
+def test_a_full_disk_of_the_mirror_is_said_and_copying_goes_on_when_there_is_room(
+    source: BrokerProcess, tmp_path: Path
+) -> None:
+    with (
+        small_disk(tmp_path / "small", "48m") as folder,
+        BrokerProcess(tmp_path / "full", data_dir=folder / "data") as here,
+    ):
+        link_to(here, source)
+        for _ in range(20):
+            source.publish(ORDERS, [random.randbytes(100_000)] * 20)
+
+        def is_full() -> bool:
+            link = described(here)
+            states = {each["state"] for each in link["mirrors"]}
+            return states == {"failed"} and link["state"] == "copying" and "free space" in link["why"]
+
+        until("the full disk", is_full)
+        found = until("the finding", lambda: finding(here, "link_not_copying"))
+        assert found["evidence"]["states"] == {"failed": 1}
+        assert [each["operation"] for each in found["next"]] == ["links.describe", "brokers.status"]
+        assert 'danube_link_logs{link="eu",state="failed"} 1' in metrics(here)
+        subprocess.run(["mount", "-o", "remount,size=400m", str(folder)], check=True)
+        until_copied(source, here, ORDERS)
+        assert described(here)["mirrors"][0]["gap"] is None
+
+
+def test_an_expired_certificate_of_the_source_is_named_and_a_renewed_one_is_taken(tmp_path: Path) -> None:
+    folder = CertificateFolder(path=tmp_path / "certificates")
+
+    def certify(days: int) -> None:
+        folder.make(("127.0.0.1",), principal="ann", days=days, again=True)
+
+    certify(2)
+    tls = {
+        "DANUBE_TLS__CERT": str(folder.file("server.crt")),
+        "DANUBE_TLS__KEY": str(folder.file("server.key")),
+    }
+
+    def publish(source: BrokerProcess) -> None:
+        tls = Tls(ca=str(folder.file("ca.crt")))
+        with connect(source.url, tls=tls) as client, client.producer(ORDERS) as producer:
+            producer.send(b"x")
+
+    trusting = {"SSL_CERT_FILE": str(folder.file("ca.crt"))}
+    with (
+        BrokerProcess(tmp_path / "source", environment=tls) as source,
+        BrokerProcess(tmp_path / "doubting") as doubting,
+        BrokerProcess(tmp_path / "here", environment=trusting) as here,
+    ):
+        publish(source)
+        link_to(doubting, source)
+        link_to(here, source)
+        until("the copy", lambda: ends(here, ORDERS) == {ORDERS: 1})
+        assert "certificate is not accepted" in until("the reason", lambda: described(doubting)["why"])
+        assert described(doubting)["state"] == "source_unreachable"
+        assert 'danube_link_logs{link="eu",state="source_unreachable"} 1' in metrics(doubting)
+        source.kill()
+        certify(0)
+        source.start()
+        until("the reason", lambda: "certificate has expired" in str(described(here)["why"]))
+        assert described(here)["state"] == "source_unreachable"
+        assert any("its certificate" in step for step in described(here)["next_steps"])
+        found = until("the finding", lambda: finding(here, "link_not_copying"))
+        assert "certificate has expired" in found["summary"]
+        source.kill()
+        certify(2)
+        source.start()
+        publish(source)
+        until("the copy", lambda: ends(here, ORDERS) == {ORDERS: 2})
+
+
 def test_a_mirror_that_was_deleted_is_made_and_copied_again(
     source: BrokerProcess, here: BrokerProcess
 ) -> None:
@@ -550,21 +724,14 @@ def test_the_token_decides_what_is_mirrored_and_whether_the_source_is_fenced(
 ) -> None:
     """`Replicate` mirrors. A fence wants `data:fence`, too."""
 
-    def at_the_source(operation: str, **arguments: Any) -> dict[str, Any]:
-        async def call() -> dict[str, Any]:
-            async with OpsClient(f"unix:{source.data_dir}/admin.sock") as ops:
-                return await ops.call(operation, arguments)
-
-        return anyio.run(call)
-
     def token(name: str, roles: str) -> str:
-        at_the_source("bindings.create", binding=name, principal=name, roles=roles, scope="cluster")
-        return str(at_the_source("tokens.create", name=name)["token"])
+        by_socket(source, "bindings.create", binding=name, principal=name, roles=roles, scope="cluster")
+        return str(by_socket(source, "tokens.create", name=name)["token"])
 
     environment = {"DANUBE_AUTH__MODE": "required"}
     with BrokerProcess(tmp_path / "source", environment=environment) as source:
-        at_the_source("roles.create", role="fencer", permissions="Replicate,data:fence")
-        at_the_source("roles.create", role="replicator", permissions="Replicate")
+        by_socket(source, "roles.create", role="fencer", permissions="Replicate,data:fence")
+        by_socket(source, "roles.create", role="replicator", permissions="Replicate")
         file = tmp_path / "token"
         file.write_text(token("nobody", "consumer"))
         for topic in (ORDERS, PARTS):

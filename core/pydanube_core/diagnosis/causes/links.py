@@ -12,6 +12,12 @@ from pydanube_core.units import counted
 
 SHOWN: Final = 10
 _APART: Final = frozenset({"diverged", "source_remade"})
+#: by state: what removes the cause. For the others, a fail-over keeps what is here
+_REMEDIES: Final = {
+    "failed": NextCall("brokers.status", {}, "see the disk and the journal that copies are written to"),
+    "schema_mismatch": NextCall("schemas.list", {}, "find the subject that has the name or the id"),
+    "name_taken": NextCall("topics.list", {}, "find the topic that has the mirror's name"),
+}
 
 
 @partial(
@@ -34,6 +40,10 @@ def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     worst = max(view.links, key=lambda each: (not _APART.isdisjoint(each.states), sum(each.states.values())))
     apart = not _APART.isdisjoint(worst.states)
     count = sum(worst.states.values())
+    remedy = next((_REMEDIES[state] for state in worst.states if state in _REMEDIES), None)
+    fail_over = NextCall(
+        "links.fail_over", {"link": worst.link}, "its plan shows what is here; only where the source is lost"
+    )
     return Finding(
         severity=Severity.CRITICAL if apart else Severity.WARNING,
         summary=f"the link {worst.link} does not copy {counted(count, 'topic')}: {worst.why}",
@@ -45,11 +55,7 @@ def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         },
         next=(
             NextCall("links.describe", {"link": worst.link}, "see each mirror, and why it waits"),
-            NextCall(
-                "links.fail_over",
-                {"link": worst.link},
-                "its plan shows what is here; only where the source is lost",
-            ),
+            fail_over if apart or remedy is None else remedy,
         ),
     )
 
