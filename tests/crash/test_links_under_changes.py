@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
-from pydanube import FailedOver, connect
+from pydanube import connect
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.load import PATIENCE
@@ -43,7 +43,7 @@ class Side:
     broker: BrokerProcess
     link: str
     stored: dict[int, bytes] = field(default_factory=dict)
-    stopped: FailedOver | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     @property
     def mirror(self) -> str:
@@ -55,19 +55,16 @@ class Side:
             connect(self.broker.url, retry=PATIENCE) as client,
             client.producer(ORDERS) as producer,
         ):
-            while not stopping.is_set():
-                payloads = [b"%s %d" % (self.link.encode(), numbers + n) for n in range(40)]
-                numbers += len(payloads)
-                try:
+            with self.scope:
+                while not stopping.is_set():
+                    payloads = [b"%s %d" % (self.link.encode(), numbers + n) for n in range(40)]
+                    numbers += len(payloads)
                     summary = await producer.send_many(payloads)
-                except FailedOver as error:
-                    self.stopped = error
-                    return
-                offsets = [
-                    at for run in summary.ranges for at in range(run.first_offset, run.last_offset + 1)
-                ]
-                self.stored |= dict(zip(offsets, payloads, strict=True))
-                progressed()
+                    offsets = [
+                        at for run in summary.ranges for at in range(run.first_offset, run.last_offset + 1)
+                    ]
+                    self.stored |= dict(zip(offsets, payloads, strict=True))
+                    progressed()
 
 
 async def rows(broker: BrokerProcess, topic: str) -> dict[int, tuple[bytes, Any]]:
@@ -167,7 +164,7 @@ async def test_opposite_links_follow_their_sources_through_kills_and_changes(mak
                 await to_thread.run_sync(change, here, there, kind, rng)
             done = await to_thread.run_sync(lambda: one.broker.ask("links.fail_over", link="eu"))
             await to_thread.run_sync(lambda: one.broker.publish(one.mirror, [b"goes on"]))
-            await until_stopped(other)
+            other.scope.cancel()  # its producer is refused, and tries again
             stopping.set()
         assert done["source_fenced"], done
         at = done["topics"][0]["copied_until"][one.mirror]
@@ -180,8 +177,3 @@ async def test_opposite_links_follow_their_sources_through_kills_and_changes(mak
     for side in sides:
         side.broker.check_log(allow=("mirror_not_made",))
     print({side.link: (len(side.stored), described(side.broker, side.link)["state"]) for side in sides})
-
-
-async def until_stopped(side: Side) -> None:
-    while side.stopped is None:  # noqa: ASYNC110  another task's state
-        await anyio.sleep(0.02)

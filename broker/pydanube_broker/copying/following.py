@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 
-from pydanube_core.batch import BROKER_PART_BYTES, broker_part, read_broker_part
+from pydanube_core.batch import BROKER_PART_BYTES, read_producer_part
 from pydanube_core.errors import Diverged
 
 from pydanube_broker.copying.messages import Marks, Round, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.journal import CachedBatch
-from pydanube_broker.subscription.batch_columns import BatchColumns, messages_between
+from pydanube_broker.subscription.batch_columns import messages_between, rest_of
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
 from pydanube_broker.topics.reading import READ_BYTES, read_once
 from pydanube_broker.topics.topic import Topic
@@ -52,9 +52,25 @@ class Follower:
             or any(self._cursors.get(name) is not pump.cursor for name, pump in topic.subscriptions.items())
         )
 
-    def due_marks(self, number: int) -> Marks | None:
+    def needs_marks_before(self, piece: Piece) -> bool:
+        """Return whether a piece has messages of a session that the mirror does not know.
+
+        Without its token, the session's producer could not go on at the mirror after a fail-over.
+        """
+        for batch in piece.batches:
+            number = read_producer_part(memoryview(batch)[BROKER_PART_BYTES:], verify=False).producer_id
+            known, session = self._sessions.get(number), self.topic.state.producers.find(number)
+            if (
+                session is not None
+                and session.token
+                and (known is None or (known.epoch, known.token) != (session.epoch, session.token))
+            ):
+                return True
+        return False
+
+    def due_marks(self, number: int, *, now: bool = False) -> Marks | None:
         """Return the marks to send now, None while they are not due."""
-        if not self._is_due:
+        if not (self._is_due or now):
             return None
         self._is_due = False
         topic = self.topic
@@ -131,7 +147,7 @@ async def next_piece(topic: Topic, at: int, worker_threads: WorkerThreads) -> Pi
     found = await read_once(topic, at, end, READ_BYTES, worker_threads) if at < end else ()
     if found is None:
         return None
-    batches = [_stored(each) if each.base >= at else _rest(each, at) for each in found]
+    batches = [_stored(each) if each.base >= at else rest_of(_stored(each), at) for each in found]
     return Piece(
         topic_id=topic.topic_id,
         epoch=topic.assigned_epoch,
@@ -143,21 +159,3 @@ async def next_piece(topic: Topic, at: int, worker_threads: WorkerThreads) -> Pi
 
 def _stored(batch: CachedBatch) -> bytes:
     return b"".join(batch.buffers)
-
-
-def _rest(batch: CachedBatch, at: int) -> bytes:
-    """Return the messages of a batch from an offset on: objects of the store begin their batches elsewhere."""
-    indices, _, _ = messages_between(batch, at, batch.end, batch.count)
-    if not indices:
-        return b""
-    columns = BatchColumns(batch)
-    cut = columns.cutter.select(indices)
-    head = read_broker_part(_stored(batch)[:BROKER_PART_BYTES])
-    sealed = broker_part(
-        base_offset=batch.base + cut.first_delta,
-        last_offset=batch.base + cut.last_delta,
-        epoch=head.epoch,
-        append_time_ms=head.append_time_ms,
-        resealed=True,
-    )
-    return sealed + bytes(cut.batch)

@@ -194,6 +194,10 @@ class Source:
                 async with self._pieces:
                     piece = await next_piece(topic, at, self._worker_threads)
                     if piece is not None:
+                        if follower.needs_marks_before(piece):
+                            marks = follower.due_marks(request.number, now=True)
+                            assert marks is not None
+                            self._send(marks)
                         await self._send_piece(piece, request.number)
                         at = piece.end_offset
         finally:

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pydanube_core.batch import BROKER_PART_BYTES, BatchView, BrokerPart, read_broker_part, read_producer_part
+from pydanube_core.batch import (
+    BROKER_PART_BYTES,
+    BatchView,
+    BrokerPart,
+    broker_part,
+    read_broker_part,
+    read_producer_part,
+)
 from pydanube_core.batch.select import Cutter
 
 from pydanube_broker.journal.tail_cache import CachedBatch
@@ -117,6 +124,27 @@ class BatchColumns:
             names[producer] if key is None else key.decode("utf-8", "replace")
             for key, producer in zip(keys, which, strict=True)
         ]
+
+
+def rest_of(data: Buffer, at: int) -> bytes:
+    """Return the messages of a stored batch from an offset on, as a batch. Empty: it has none there."""
+    head = read_broker_part(data[:BROKER_PART_BYTES])
+    count = read_producer_part(data[BROKER_PART_BYTES:], verify=False).count
+    batch = CachedBatch(
+        head.base_offset, head.last_offset + 1, count, head.append_time_ms, len(data), (data,)
+    )
+    indices, _, _ = messages_between(batch, at, batch.end, count)
+    if not len(indices):
+        return b""
+    cut = BatchColumns(batch).cutter.select(indices)
+    sealed = broker_part(
+        base_offset=batch.base + cut.first_delta,
+        last_offset=batch.base + cut.last_delta,
+        epoch=head.epoch,
+        append_time_ms=head.append_time_ms,
+        resealed=True,
+    )
+    return sealed + bytes(cut.batch)
 
 
 class DecodedBatch:

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.errors import (
     ChecksumMismatch,
     ClusterError,
@@ -40,6 +41,7 @@ from pydanube_storage.parquet.decode import DecodedBatch
 from pydanube_storage.parquet.export import ExportWork
 from pydanube_storage.parquet.read import Expected, digest_of
 
+from pydanube_broker.subscription.batch_columns import rest_of
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
 from pydanube_broker.tier.kept_states_work import KeptStatesWork
@@ -145,7 +147,12 @@ class TierWork:
         spooled = self._store.spool / (arguments["key"].rpartition("/")[2] + ".tmp")
         with ObjectWriter(spooled, meta) as writer:
             for path, count in arguments["segments"]:
-                for position, data in bodies(Path(path), places[at : at + count]):
+                for position, stored in bodies(Path(path), places[at : at + count]):
+                    data: bytes | memoryview = stored
+                    if last == meta.start and read_broker_part(stored[:BROKER_PART_BYTES]).base_offset < last:
+                        data = rest_of(stored, last)  # the topic was truncated within its first batch
+                        if not data:
+                            continue
                     try:
                         base, end = writer.add(data)
                     except (ChecksumMismatch, InvalidArgument) as error:
