@@ -40,7 +40,7 @@ log = logging.getLogger("pydanube.copying")
 
 MOST_ROUNDS: Final = 512  # concurrent rounds of a stream: a drain moves 200 topics concurrently
 MOST_FOLLOWED: Final = 20_000  # the same of a link's stream, where most rounds are quiet
-_MARKS_S: Final = 1.0  # between two marks of a topic that is followed
+MARKS_S: Final = 1.0  # between two marks of a topic that is followed
 _PIECES: Final = 16
 
 #: returns the topic of a round, or raises `ClusterError` if the peer may not copy it
@@ -205,7 +205,7 @@ class Source:
             self._followers.discard(follower)
 
     def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_MARKS_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(MARKS_S, self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -22,7 +22,7 @@ async def test_a_session_is_sent_before_the_first_messages_of_its_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The marks are not due for an hour, and a fail-over in between would lose the session's token."""
-    monkeypatch.setattr(source_module, "_MARKS_S", 3600.0)
+    monkeypatch.setattr(source_module, "MARKS_S", 3600.0)
     producers = Producers()
     topic = SimpleNamespace(
         topic_id=7, commit=0, start_offset=0, closed=None, subscriptions={}, listeners=set(),
