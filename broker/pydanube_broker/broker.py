@@ -395,6 +395,7 @@ class Broker(BrokerParts):
                 broker=str(self.data_dir.broker_id),
                 leads=lambda: not self.ownership.several or self.ownership.office.leads(),
                 sent=self.metrics.alerts_sent,
+                silences=self.port.silences,
             )
             self.spawn(webhook.run())
         self._stack.push_async_callback(self._stop_tasks)

@@ -86,6 +86,12 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "topics.configure_schema": {"topic": "clicks", "schema_subject": "orders-value"},
     "topics.set_validation_policy": {"topic": "orders", "validation_policy": "warn"},
     "audit.export": {"into": "clicks-part-0"},
+    "alerts.silence": {
+        "rule": "no_consumers",
+        "subject": {"topic": "orders"},
+        "until": "2h",
+        "reason": "a test",
+    },
     "faces.freeze": {"face": "jsonrpc", "reason": "a test"},
     "faces.thaw": {"face": "jsonrpc"},
     "quotas.set": {"namespace": "default", "limits": {"topics": 100}},

@@ -14,6 +14,7 @@ import anyio
 from pydantic import Field
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding, NextCall, Severity, Verdict, verdict_of
+from pydanube_core.diagnosis.silences import Silence, silence_of
 from pydanube_core.errors import MetadataUnavailable, SubscriptionNotFound
 from pydanube_core.units import format_time, known_time, parse_moment_ms
 
@@ -31,6 +32,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.gone_owners import METADATA_S
+from pydanube_admin.operations.alert_silences import silences
 from pydanube_admin.operations.connectors import findings_of_connectors
 from pydanube_admin.operations.past_events import past_events, with_past
 from pydanube_admin.operations.subscriptions import no_such_subscription
@@ -131,6 +133,7 @@ class AlertItem(Result):
     opened_at: str
     closed_at: str | None  # None: open
     finding: FindingItem  # of the last look that had it
+    silenced: dict[str, Any] | None = None  # known: until, by, at, untrusted.reason
 
 
 @operation(
@@ -250,11 +253,17 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
     matches = glob(request.filter)
     wants_closed = request.include_closed or request.since is not None
     found = [alert for alert in chain(opened, closed if wants_closed else ()) if matches(alert.rule)]
+    known = await silences(context)
+
+    def item(alert: Alert) -> AlertItem:
+        silence = silence_of(alert, known, context.now_ms()) if alert.closed_at_ms is None else None
+        return _alert(alert).model_copy(update={"silenced": None if silence is None else _silenced(silence)})
+
     return await page_of(
         context,
         AlertItem,
         found,
-        _alert,
+        item,
         key=lambda one: (
             one.closed_at_ms is not None,
             -one.severity,
@@ -264,6 +273,15 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
         ),
         request=request,
     )
+
+
+def _silenced(silence: Silence) -> dict[str, Any]:
+    return {
+        "until": format_time(silence.until_ms),
+        "by": silence.by,
+        "at": format_time(silence.at_ms),
+        "untrusted": {"reason": silence.reason},
+    }
 
 
 async def _result(

@@ -168,14 +168,14 @@ def _freeze_of(context: Context, request: FreezeRequest) -> Freeze:
     subject = _subject(context, request)
     if not request.reason.isprintable():
         raise InvalidArgument("reason must be one line of text", field="reason", value=request.reason[:80])
-    until_ms = None if request.until is None else _end_of(request.until, context.now_ms())
+    until_ms = None if request.until is None else end_of(request.until, context.now_ms())
     return Freeze(
         face=subject.face, principal=subject.principal, until_ms=until_ms, reason=request.reason, by=subject.by,
         at_ms=subject.at_ms,
     )  # fmt: skip
 
 
-def _end_of(until: str, now_ms: int) -> int:
+def end_of(until: str, now_ms: int) -> int:
     """Return a time after now, from a length or a time. Raises `InvalidArgument`."""
     try:
         end_ms = now_ms + round(parse_duration_s(until, field="until") * 1000)

@@ -7,7 +7,7 @@ that is away for a day costs no memory, and an alert that opened and closed mean
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,10 +34,18 @@ class AlertNews:
     def __init__(self) -> None:
         self._sent: dict[str, Alert] = {}
 
-    def due(self, now_open: Iterable[Alert], closed: Iterable[Alert], *, leads: bool, now_ms: int) -> News:
+    def due(
+        self,
+        now_open: Iterable[Alert],
+        closed: Iterable[Alert],
+        *,
+        leads: bool,
+        now_ms: int,
+        silenced: Collection[str] = (),
+    ) -> News:
         """Return at most `MOST_AT_ONCE` alerts to send, the closed ones first.
 
-        Every broker finds what concerns the cluster, so only the leader sends it.
+        `silenced`: the ids of alerts that are not sent now. One that was sent before is sent as it closes. Every broker finds what concerns the cluster, so only the leader sends it.
         """
         everywhere = {one.alert_id: one for one in now_open}
         mine = {key: one for key, one in everywhere.items() if leads or not RULES[one.rule].of_cluster}
@@ -47,7 +55,7 @@ class AlertNews:
         gone = [
             ended.get(key, _ended(one, now_ms)) for key, one in self._sent.items() if key not in everywhere
         ][:MOST_AT_ONCE]
-        new = [one for key, one in mine.items() if key not in self._sent]
+        new = [one for key, one in mine.items() if key not in self._sent and key not in silenced]
         return News(opened=tuple(new[: MOST_AT_ONCE - len(gone)]), closed=tuple(gone))
 
     def taken(self, news: News) -> None:

@@ -14,12 +14,13 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from pydanube_core.diagnosis.alerts import Alerts
-from pydanube_core.errors import Unavailable
+from pydanube_core.diagnosis.silences import Silence, silence_of
+from pydanube_core.errors import ClusterError, Unavailable
 
 from pydanube_broker.observation.alert_news import AlertNews, body_of
 from pydanube_broker.outgoing import OutgoingRequest, answer_to
@@ -27,6 +28,7 @@ from pydanube_broker.outgoing import OutgoingRequest, answer_to
 log = logging.getLogger("pydanube.observation")
 
 LOOK_S: Final = 1.0
+SILENCES_S: Final = 5.0  # between two looks at the silences, while an alert is open
 SHORTEST_S, LONGEST_S = 1.0, 60.0  # between two tries
 _MOST_BYTES: Final = 64 << 10  # of an answer, which is not read otherwise
 
@@ -39,6 +41,7 @@ class AlertWebhook:
         cluster, broker: the labels of its alerts.
         leads: returns whether this broker sends the alerts of the whole cluster.
         sent: counts requests by outcome.
+        silences: returns the silences that were written, of the whole cluster.
     """
 
     def __init__(
@@ -51,24 +54,32 @@ class AlertWebhook:
         broker: str,
         leads: Callable[[], bool],
         sent: Counter[str],
+        silences: Callable[[], Awaitable[Sequence[Silence]]],
     ) -> None:
         self._url, self._secret, self._alerts = url, secret, alerts
         self._cluster, self._broker, self._leads = cluster, broker, leads
         self._sent = sent
+        self._silences = silences
         self._news = AlertNews()
 
     async def run(self) -> None:
         delay_s = SHORTEST_S
         failing = False
-        settled: tuple[int, bool] | None = None  # (changes, leads) for which everything is sent
+        # (changes, leads, silenced) for which everything is sent
+        settled: tuple[int, bool, frozenset[str]] | None = None
+        silenced, looked_s = frozenset[str](), 0.0
         while True:
             leads = self._leads()
-            state = (self._alerts.changes, leads)
+            if self._alerts.open() and time.monotonic() - looked_s >= SILENCES_S:
+                silenced, looked_s = await self._silenced(silenced), time.monotonic()
+            state = (self._alerts.changes, leads, silenced)
             if state == settled:
                 await asyncio.sleep(LOOK_S)
                 continue
             now_ms = int(time.time() * 1000)
-            news = self._news.due(self._alerts.open(), self._alerts.closed(), leads=leads, now_ms=now_ms)
+            news = self._news.due(
+                self._alerts.open(), self._alerts.closed(), leads=leads, now_ms=now_ms, silenced=silenced
+            )
             if not news:
                 settled = state
                 continue
@@ -87,6 +98,17 @@ class AlertWebhook:
             if failing:
                 log.info("alerts_sent_again", extra={"host": self._host})
             failing, delay_s = False, SHORTEST_S
+
+    async def _silenced(self, before: frozenset[str]) -> frozenset[str]:
+        """Return the ids of open alerts that are silenced. `before`, while the metadata store does not answer."""
+        try:
+            silences = await self._silences()
+        except ClusterError:
+            return before
+        now_ms = int(time.time() * 1000)
+        return frozenset(
+            one.alert_id for one in self._alerts.open() if silence_of(one, silences, now_ms) is not None
+        )
 
     @property
     def _host(self) -> str:

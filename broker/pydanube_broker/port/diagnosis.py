@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydanube_core.cluster_port import LagFacts, TopicHistory
@@ -11,6 +12,7 @@ from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
+from pydanube_core.diagnosis.silences import MOST_SILENCES, SILENCES, Silence
 from pydanube_core.diagnosis.views import SubscriptionView
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import EventFacts
@@ -216,6 +218,16 @@ class DiagnosisPart(SubscriptionsPart):
             subject = json.loads(known.pop("subject"))
             found.append(EventFacts(at_ms=at_ms, opened_at_ms=opened_ms, subject=subject, **known))
         return found, more
+
+    async def silences(self) -> Sequence[Silence]:
+        """Return the silences of alerts, also those that are over. A damaged one is skipped."""
+        found = []
+        for item in await self._broker.admin_state.list(
+            SILENCES, after=None, limit=MOST_SILENCES, descending=False
+        ):
+            with suppress(ValueError, TypeError, LookupError, AttributeError):
+                found.append(Silence.from_bytes(item.value))
+        return found
 
     # -- parts -----------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from pydanube_connect.webhook.signatures import key_of, signed
 from pydanube_core.diagnosis.alerts import Alerts
 from pydanube_core.diagnosis.findings import Finding, NextCall
 from pydanube_core.diagnosis.options import DiagnosisOptions
+from pydanube_core.diagnosis.silences import Silence
 from pydanube_core.errors import InvalidArgument
 
 from tests.broker.delivery.conftest import Opener
@@ -33,6 +34,10 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 ONCE = DiagnosisOptions(sample_interval_s=1.0, window_s=60.0, stuck_after_s=60.0, open_after=1, close_after=1)
+
+
+async def none_silenced() -> list[Silence]:
+    return []
 
 
 class Receiver:
@@ -98,7 +103,14 @@ def finding(rule: str = "no_consumers", topic: str = "/default/a") -> Finding:
 @asynccontextmanager
 async def sending(receiver: Receiver, alerts: Alerts, sent: Counter[str], secret: bytes | None = None) -> Any:
     webhook = AlertWebhook(
-        receiver.url, secret, alerts, cluster="c", broker="7", leads=lambda: True, sent=sent
+        receiver.url,
+        secret,
+        alerts,
+        cluster="c",
+        broker="7",
+        leads=lambda: True,
+        sent=sent,
+        silences=none_silenced,
     )
     task = asyncio.create_task(webhook.run())
     try:
@@ -163,6 +175,21 @@ def test_what_came_and_went_while_the_receiver_was_away_is_not_sent() -> None:
     assert news.due(alerts.open(), alerts.closed(), leads=True, now_ms=2).opened
     alerts.look("a", [], 2)
     assert not news.due(alerts.open(), alerts.closed(), leads=True, now_ms=3)
+
+
+def test_a_silenced_alert_is_sent_once_its_silence_is_over_and_one_that_was_sent_before_as_it_closes() -> (
+    None
+):
+    alerts, news = Alerts(ONCE), AlertNews()
+    alerts.look("a", [finding()], 1)
+    [alert] = alerts.open()
+    assert not news.due(alerts.open(), (), leads=True, now_ms=2, silenced={alert.alert_id})
+    later = news.due(alerts.open(), (), leads=True, now_ms=3)
+    assert later.opened == (alert,)
+    news.taken(later)
+    assert not news.due(alerts.open(), (), leads=True, now_ms=4, silenced={alert.alert_id})
+    alerts.look("a", [], 5)
+    assert len(news.due(alerts.open(), alerts.closed(), leads=True, now_ms=6).closed) == 1
 
 
 def test_many_alerts_are_sent_in_bounded_requests() -> None:

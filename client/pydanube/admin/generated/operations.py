@@ -102,6 +102,7 @@ from pydanube.admin.generated.results import (
     SchemaResult,
     SearchPage,
     ShownPlan,
+    SilencedAlert,
     SubjectItem,
     SubscriptionDescription,
     SubscriptionItem,
@@ -153,6 +154,18 @@ class AlertsOperations(KeywordsNamed):
     ) -> Page[AlertItem]:
         """List alerts: findings that lasted, worst first."""
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
+
+    async def silence(
+        self, rule: str, subject: Mapping[str, Any], until: str, *, reason: str, plan_token: str | None = None
+    ) -> SilencedAlert:
+        """Mark an alert as known: webhooks are not sent it."""
+        return await self._caller.call("alerts.silence", locals(), SilencedAlert)
+
+    async def plan_silence(
+        self, rule: str, subject: Mapping[str, Any], until: str, *, reason: str
+    ) -> Plan[SilencedAlert]:
+        """What `silence` would change; nothing changes until it is applied."""
+        return await planned(self._caller, "alerts.silence", locals(), SilencedAlert)
 
 
 class AuditOperations(KeywordsNamed):

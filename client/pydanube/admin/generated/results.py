@@ -50,6 +50,7 @@ class AlertItem(Result):
     opened_at: str
     closed_at: str | None
     finding: FindingItem
+    silenced: dict[str, Any] | None = None
 
 
 class NotSeen(Result):
@@ -62,6 +63,16 @@ class NotSeen(Result):
     reported_at: str | None = None
     topics: list[str] | None = None
     topic_count: int | None = None
+
+
+class SilencedAlert(Result):
+    call_id: str = ""
+    plan_id: str = ""
+    undo_until: str | None = None
+    rule: str
+    subject: dict[str, Any]
+    silenced_until: str | None
+    by: str
 
 
 class ExportedAudit(Result):

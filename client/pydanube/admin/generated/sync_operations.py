@@ -46,6 +46,8 @@ class SyncAlertsOperations(InLoop[AlertsOperations]):
     """`admin.alerts`"""
 
     list = Blocking(AlertsOperations.list)
+    silence = Blocking(AlertsOperations.silence)
+    plan_silence = Wrapped(Blocking(AlertsOperations.plan_silence), SyncPlan)
 
 
 class SyncAuditOperations(InLoop[AuditOperations]):

@@ -1,0 +1,98 @@
+"""A silenced alert stays listed with who knows of it and until when; it is recorded, it ends, and one that does not cover it does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydanube_admin.engine.context import system_now_ms as now_ms
+from pydanube_core.diagnosis.alerts import Alert
+from pydanube_core.diagnosis.findings import Finding, Severity
+from pydanube_core.diagnosis.silences import Silence, silence_of
+from pydanube_core.errors import ClusterError
+
+from tests.admin.real_broker import Administered, administered
+
+pytestmark = pytest.mark.anyio
+
+SUBJECT = {"topic": "/default/orders", "subscription": "billing"}
+ALERT = Alert(
+    alert_id="a",
+    rule="no_consumers",
+    subject=SUBJECT,
+    severity=Severity.WARNING,
+    opened_at_ms=1,
+    closed_at_ms=None,
+    finding=Finding(summary="", evidence={}, rule="no_consumers"),
+)
+WHY = "the team of orders deploys"
+
+
+@pytest.fixture
+async def cluster(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Administered]:
+    async with administered() as cluster:
+
+        async def shown(self: object) -> tuple[list[Alert], list[Alert]]:
+            return [ALERT, replace(ALERT, alert_id="b", rule="consumer_dead")], []
+
+        monkeypatch.setattr(type(cluster.broker.port), "alerts", shown)
+        yield cluster
+
+
+async def silenced(cluster: Administered) -> dict[str, Any]:
+    return {each["alert_id"]: each["silenced"] for each in (await cluster("alerts.list"))["items"]}
+
+
+async def test_a_silenced_alert_stays_listed_with_who_knows_of_it(cluster: Administered) -> None:
+    assert await silenced(cluster) == {"a": None, "b": None}
+    done = await cluster(
+        "alerts.silence", rule="no_consumers", subject={"topic": "orders"}, until="2h", reason=WHY
+    )
+    assert done["subject"] == {"topic": "/default/orders"}
+    shown = await silenced(cluster)
+    assert shown["b"] is None
+    assert (shown["a"]["until"], shown["a"]["by"]) == (done["silenced_until"], done["by"])
+    assert shown["a"]["untrusted"] == {"reason": WHY}
+    audited = (await cluster("audit.query", operation="alerts.silence"))["items"]
+    assert {each["decision"] for each in audited} == {"allowed"}
+    ended = await cluster(
+        "alerts.silence", rule="no_consumers", subject={"topic": "orders"}, until="0s", reason=WHY
+    )
+    assert ended["silenced_until"] is None
+    assert await silenced(cluster) == {"a": None, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"rule": "no_such_rule"}, "rule"),
+        ({"until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"reason": "two\nlines"}, "reason"),
+        ({"subject": {"topic": "/a/b/c/d"}}, "subject"),
+    ],
+)
+async def test_what_cannot_be_silenced_is_refused_with_the_field(
+    cluster: Administered, changes: dict[str, Any], field: str
+) -> None:
+    asked = {"rule": "no_consumers", "subject": {"topic": "orders"}, "until": "2h", "reason": WHY} | changes
+    refused = await cluster.refused("alerts.silence", **asked)
+    assert isinstance(refused, ClusterError)
+    assert refused.details["field"] == field
+    assert await silenced(cluster) == {"a": None, "b": None}
+
+
+def test_a_silence_covers_what_has_all_that_it_names_until_its_time() -> None:
+    silence = Silence(
+        rule="no_consumers", subject={"topic": "/default/orders"}, until_ms=100, reason="", by="ann", at_ms=1
+    )
+    assert silence_of(ALERT, [silence], 99) == silence
+    assert silence_of(ALERT, [silence], 100) is None
+    assert silence_of(replace(ALERT, rule="consumer_dead"), [silence], 99) is None
+    assert silence_of(ALERT, [replace(silence, subject={"topic": "/default/other"})], 99) is None
+    longer = replace(silence, subject={}, until_ms=200)
+    assert silence_of(ALERT, [silence, longer], 99) == longer, "every alert of the rule"
+    assert Silence.from_bytes(silence.to_bytes()) == silence
+    assert len({silence.key, longer.key, replace(silence, by="bob").key}) == 2
+    assert now_ms() > 0
