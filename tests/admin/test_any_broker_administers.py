@@ -213,6 +213,8 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         assert told.get("topic") == arguments.get("topic")
         assert "on its data directory" in caught.value.message
         assert [each["operation"] for each in caught.value.next] == ["brokers.list", "brokers.remove"]
+        if operation == "topics.describe":
+            assert (told["subscriptions"], told["subscription_count"]) == (["s"], 1), "what waits with it"
 
 
 async def test_a_topic_whose_owner_is_gone_is_diagnosed_at_any_broker(cluster: SeveralBrokers) -> None:

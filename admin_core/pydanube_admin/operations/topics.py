@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
-from pydanube_core.errors import TopicNotFound
+from pydanube_core.errors import TopicNotFound, Unavailable
 from pydanube_core.facts import TopicFacts
 from pydanube_core.list_keys import ListChanges
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
@@ -26,6 +26,7 @@ from pydanube_admin.engine.models import Effect, Page, Place, Result, SortedList
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
+from pydanube_admin.gone_owners import GONE
 from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
@@ -33,6 +34,7 @@ UNASSIGNED = "unassigned"
 LATELY_MS: Final = 86_400_000  # a topic that was written or read within a day is in use
 PARTS_A_TURN: Final = 200  # partitions whose subscriptions are read in one turn of the loop
 MOST_REASONS: Final = 20
+MOST_WAITING: Final = 20  # subscriptions that an error names
 
 
 class ListTopicsRequest(SortedListRequest):
@@ -285,7 +287,12 @@ def _item(topic: Topic) -> TopicItem:
     examples=(Example({"topic": "orders"}, "/default/orders"),),
 )
 async def describe_topic(context: Context, request: TopicRequest) -> TopicDescription:
-    topic = await find_topic(context, request.topic)
+    try:
+        topic = await find_topic(context, request.topic)
+    except Unavailable as error:
+        if error.details.get("state") == GONE:
+            await _add_what_waits(context, request.topic, error)
+        raise
     await asyncio.sleep(0)  # each step over all partitions is a turn of its own
     own = topic.own
     split = PARTITIONED if own.partitions else None
@@ -329,6 +336,12 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
             for part in topic.parts
         ],
     )
+
+
+async def _add_what_waits(context: Context, topic: str, error: Unavailable) -> None:
+    """Add the subscriptions of a topic whose owner is gone, from the metadata. They wait for it, too."""
+    names = sorted({key.subscription for key in await context.port.lag_index(topic, None)})
+    error.details |= {"subscriptions": names[:MOST_WAITING], "subscription_count": len(names)}
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:
