@@ -207,7 +207,7 @@ class SourceCluster:
     def open_wire(self, url: str, answers: Answers) -> Wire:
         """Open a stream of copies to a broker of the source."""
         try:
-            headers = self._headers(url, MIRROR)
+            headers = self.headers(url, MIRROR)
         except ClusterError as error:
             answers.lost(error)
             return NoWire()
@@ -244,14 +244,14 @@ class SourceCluster:
 
     async def _ask(self, url: str, request: bytes) -> bytes:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._links.ask(self._headers(url, MIRRORED), frame(request), _Leg(url, answered))
+        self._links.ask(self.headers(url, MIRRORED), frame(request), _Leg(url, answered))
         try:
             async with asyncio.timeout(_ASK_S):
                 return await answered
         except TimeoutError:
             raise Unavailable(f"the broker at {url} has not answered for {_ASK_S:g} s", broker=url) from None
 
-    def _headers(self, url: str, path: str) -> Headers:
+    def headers(self, url: str, path: str) -> Headers:
         """Return the head of a request. Raises `InvalidArgument`, `Unavailable`: the token cannot be sent."""
         parts = urlsplit(url)
         shown: Headers = ()

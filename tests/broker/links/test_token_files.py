@@ -53,5 +53,5 @@ def test_a_token_is_sent(tmp_path: Path, text: str) -> None:
     file = tmp_path / "file"
     file.write_text(text)
     record = LinkRecord(name="eu", source="127.0.0.1:1", topics=("/default/*",), token_file=str(file))
-    headers = SourceCluster(cast(Any, Sent()), record)._headers(SOURCE, "/x")
+    headers = SourceCluster(cast(Any, Sent()), record).headers(SOURCE, "/x")
     assert (b"authorization", f"Bearer {text.strip()}".encode()) in headers

@@ -104,7 +104,7 @@ def check_slots(table: KeySlots, window: Window) -> None:
         for flight in chunk.flights:
             for slot in slots_of(chunk, flight.mask) if flight.consumer.single else ():
                 unanswered[slot] = unanswered.get(slot, 0) + 1
-    assert unanswered == table._unanswered
+    assert unanswered == table.unanswered
     for slot, index in table._route.items():
         assert not table._stuck(slot)
         assert table._owner[slot] == index

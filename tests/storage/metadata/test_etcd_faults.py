@@ -111,7 +111,7 @@ async def test_change_goes_to_the_next_member_where_the_connection_was_refused(
 
 async def disconnected(store: EtcdStore) -> None:
     """Wait until gRPC knows that the first member's connection has ended: what is sent on it before may have arrived."""
-    channel = store._link._members[0].channel
+    channel = store.link._members[0].channel
     while (state := channel.get_state()).name == "READY":
         await channel.wait_for_state_change(state)
 

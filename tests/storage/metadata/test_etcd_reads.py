@@ -41,13 +41,13 @@ async def test_many_reads_take_few_requests_and_get_their_own_values(
     async with opened(options(etcd_member)) as store:
         for first in range(0, MANY, 50):
             await store.transact([Put(f"/{n}", b"%d" % n) for n in range(first, first + 50)])
-        call, calls = store._link.call, list[Any]()
+        call, calls = store.link.call, list[Any]()
 
         async def counted(method: api.Method, request: Any) -> Any:
             calls.append(method)
             return await call(method, request)
 
-        monkeypatch.setattr(store._link, "call", counted)
+        monkeypatch.setattr(store.link, "call", counted)
         keys = [f"/{n}" if n % 3 else f"/none-{n}" for n in range(MANY)]
         found = await read_all_at_once(store, keys)
         for number, item in enumerate(found):
@@ -63,14 +63,14 @@ async def test_each_read_of_a_failed_request_gets_the_error(
     etcd_member: EtcdMembers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(options(etcd_member)) as store:
-        call = store._link.call
+        call = store.link.call
 
         async def broken(method: api.Method, request: Any) -> Any:
             if method is api.READS:
                 raise MetadataUnavailable("away")
             return await call(method, request)
 
-        monkeypatch.setattr(store._link, "call", broken)
+        monkeypatch.setattr(store.link, "call", broken)
         found = await read_all_at_once(store, ["/a"] * 50)
         assert {type(each) for each in found} == {type(None), MetadataUnavailable}
         monkeypatch.undo()
@@ -93,7 +93,7 @@ async def test_reads_that_wait_end_with_the_store(
                 except ClosedResource as error:
                     found.append(error)
 
-            monkeypatch.setattr(store._link, "call", silent)
+            monkeypatch.setattr(store.link, "call", silent)
             for _ in range(20):
                 group.start_soon(read)
             await anyio.wait_all_tasks_blocked()

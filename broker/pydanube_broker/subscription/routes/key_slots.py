@@ -73,7 +73,7 @@ class KeySlots:
 
     __slots__ = (
         "_accept", "_aside", "_draining", "_lines", "_members", "_owned", "_owner", "_patterns", "_route",
-        "_stops", "_stops_by_retry", "_unanswered", "queues", "recheck_held",
+        "_stops", "_stops_by_retry", "queues", "recheck_held", "unanswered",
     )  # fmt: skip
 
     def __init__(self, *, ordered_retry: bool) -> None:
@@ -87,7 +87,7 @@ class KeySlots:
         self._lines = KeyLines()
         self._stops: dict[int, list[int]] = {}  # slot -> offsets that stop it, ascending
         self._draining: dict[int, int] = {}  # slot -> messages in flight with its former owners
-        self._unanswered: dict[int, int] = {}  # slot -> messages in flight with consumers of single messages
+        self.unanswered: dict[int, int] = {}  # slot -> messages in flight with consumers of single messages
         self.queues = KeyQueues()
         self._accept: dict[str, int] = {}
         self._stops_by_retry = ordered_retry
@@ -280,7 +280,7 @@ class KeySlots:
         self._lines.clear()
         self._stops.clear()
         self._draining.clear()
-        self._unanswered.clear()
+        self.unanswered.clear()
         self._route.clear()
         if not self.filtered:
             for slot, owner in self._owner.items():
@@ -340,7 +340,7 @@ class KeySlots:
         """Hold the messages behind an unanswered one for consumers that take single messages."""
         single = {i for i, member in enumerate(self._members) if member is not None and member.single}
         if single:
-            unanswered, sent = self._unanswered, set[int]()
+            unanswered, sent = self.unanswered, set[int]()
             for at, (slot, seat) in enumerate(zip(slots, who, strict=True)):
                 if seat in single:
                     if slot in sent or slot in unanswered:
@@ -452,7 +452,7 @@ class KeySlots:
     def _may_go(self, slot: int, offset: int) -> bool:
         """Return whether a held message may be sent, regardless of its owner and credit."""
         stops = self._stops.get(slot)
-        waits = slot in self._draining or slot in self._unanswered
+        waits = slot in self._draining or slot in self.unanswered
         return not waits and (stops is None or stops[0] > offset)
 
     def _seat_of(self, slot: int, offset: int, chunks: ChunkList) -> int | None:
@@ -518,13 +518,13 @@ class KeySlots:
     def flight_added(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
         if consumer.single:
             for slot in slots_of(chunk, mask):
-                self._unanswered[slot] = self._unanswered.get(slot, 0) + 1
+                self.unanswered[slot] = self.unanswered.get(slot, 0) + 1
 
     def flight_removed(self, chunk: Chunk, mask: int, consumer: Consumer) -> None:
         if consumer.credit_returns and (self._lines or self.queues):
             self.recheck_held = True
         if consumer.single:
-            self._answered(self._unanswered, chunk, mask)
+            self._answered(self.unanswered, chunk, mask)
         if self._draining:
             self._answered(self._draining, chunk, mask)
 

@@ -59,7 +59,7 @@ class EtcdStore:
     """
 
     def __init__(self, options: EtcdOptions) -> None:
-        self._link = EtcdLink(options)
+        self.link = EtcdLink(options)
         self._messages = Messages(options.address.prefix)
         self._stack = AsyncExitStack()
         self._tasks: Any = None
@@ -86,7 +86,7 @@ class EtcdStore:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._link)
+            await stack.enter_async_context(self.link)
             self._open = True
             await self.range(KeyRange.prefix("/"), limit=1)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -103,7 +103,7 @@ class EtcdStore:
     async def _call(self, method: Method, request: Any) -> Any:
         if not self._open:
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
-        answer = await self._link.call(method, request)
+        answer = await self.link.call(method, request)
         self._note(answer.header)
         return answer
 
@@ -232,7 +232,7 @@ class EtcdStore:
         if not self._open:
             raise ClosedResource("the metadata store is closed", resource=type(self).__name__)
         check_from_revision(from_revision)
-        watch = EtcdWatch(self._link, self._messages, range_, from_revision, self._note)
+        watch = EtcdWatch(self.link, self._messages, range_, from_revision, self._note)
         self._watches.add(watch)
         self._tasks.start_soon(watch.run)
         try:
@@ -251,7 +251,7 @@ class EtcdStore:
             commits=self._transactions,
             leases=len(self._leases),
             watchers=len(self._watches),
-            waiting=self._link.waiting,
+            waiting=self.link.waiting,
             failed=False,
         )
 
