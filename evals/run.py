@@ -205,16 +205,25 @@ def scripts() -> Mapping[str, Mapping[str, object]]:
 
 
 async def run(tasks: Sequence[Task], player: Player, mcp_url: str, repeat: int) -> list[Outcome]:
-    outcomes = []
+    outcomes: list[Outcome] = []
+    broken: StepFailed | None = None
     who = Implementation(name="danube-evals", version="1")
     async with Client(mcp_url, client_info=who) as client:
         for task in tasks:
             for _ in range(repeat):
-                outcome = await attempt(task, player, client)
+                try:
+                    outcome = await attempt(task, player, client)
+                except StepFailed as failed:  # raised behind the session, whose task group would wrap it
+                    broken = failed
+                    break
                 outcomes.append(outcome)
                 print(
                     f"{'ok  ' if outcome.passed else 'FAIL'} {task.name}: {outcome.why or f'{outcome.calls} calls'}"
                 )
+            if broken is not None:
+                break
+    if broken is not None:
+        raise broken
     return outcomes
 
 

@@ -6,14 +6,15 @@ The calls of each task are those of evals/scripted.yaml. What has been spoilt af
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import anyio
 import pytest
 from mcp import Client
 
 from evals.players import Nothing, Scripted
-from evals.run import attempt, carried_out, judged, scripts
-from evals.task_files import Task, read_tasks
+from evals.run import StepFailed, attempt, carried_out, judged, run, scripts
+from evals.task_files import Step, Task, read_tasks
 from tests.support.broker_process import BrokerProcess, broker_process_fixture
 from tests.support.warm_commands import warm_commands
 
@@ -66,6 +67,13 @@ async def test_an_attempt_of_the_runner_is_all_of_that(broker: BrokerProcess) ->
     assert not idle.passed
     assert "items.0.next_unacked is 30" in str(idle.why)
     assert not lost.passed
+
+
+@pytest.mark.usefixtures("commands")
+async def test_a_set_up_that_fails_ends_the_run_with_its_output(broker: BrokerProcess) -> None:
+    broken = replace(TASKS[0], setup=[Step(script="echo no broker; exit 3")])
+    with anyio.fail_after(90), pytest.raises(StepFailed, match=r"ended with 3:\n.*\nno broker"):
+        await run([broken], Nothing(), f"{broker.http}/mcp", 1)
 
 
 def test_there_are_the_forty_that_were_promised() -> None:
