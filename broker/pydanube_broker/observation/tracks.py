@@ -19,7 +19,7 @@ from pydanube_core.cursor_state import CursorState
 from pydanube_core.diagnosis.causes.topics import LEAST_BURST
 from pydanube_core.diagnosis.lag_status import FEWEST_SAMPLES
 from pydanube_core.diagnosis.settled_status import SettledStatus
-from pydanube_core.diagnosis.views import BURST_TIMES, Count, Production
+from pydanube_core.diagnosis.views import BURST_TIMES, Count, Production, Tail
 
 MOST_ROWS: Final = 64
 SEGMENTS: Final = 8  # of a window at most, to compare its parts
@@ -184,6 +184,7 @@ class LogTrack:
         "stamp",
         "steady_from_ms",
         "steady_offset",
+        "tail",
         "tail_offset",
         "tail_round",
         "usual",
@@ -208,6 +209,8 @@ class LogTrack:
         self.emitted = -1
         self.stamp: object = None
         self.look_at_ms = 0
+        # The newest messages at the last look at them: all diagnoses until the next one agree
+        self.tail: Tail | None = None
         self.tail_round = 0  # in which its newest messages were looked at last
         self.tail_offset = next_offset  # its head then
         self.limits: object = None  # the policies in effect when its subscriptions were considered last

@@ -32,7 +32,6 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.cluster_viewing import ClusterViewing
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
-from pydanube_broker.observation.tail import tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.subscription.batch_columns import BatchColumns
 from pydanube_broker.subscription.chunk import ACK_TIMEOUT
@@ -275,7 +274,7 @@ class Viewer:
             max_message_size=topic.gate.limits.max_message_size,
             max_producers=topic.gate.limits.max_producers_per_topic,
             slowed=quotas.lately(quotas.slowed, topic.name, window_ms),
-            tail=tail_of(topic),
+            tail=track.tail,
             refused_by=quotas.lately(quotas.refused, topic.name, window_ms),
         )
 

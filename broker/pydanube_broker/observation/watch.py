@@ -30,7 +30,7 @@ from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.sampler import Sampler
-from pydanube_broker.observation.tail import FEWEST_MESSAGES
+from pydanube_broker.observation.tail import FEWEST_MESSAGES, tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import Viewer, settled_status, thresholds_of
 from pydanube_broker.slices import Slices
@@ -321,6 +321,7 @@ class Observation:
         return tuple(found)
 
     def _judge_topic(self, scope: _Scope, topic: Topic, track: LogTrack) -> None:
+        track.tail = tail_of(topic)
         view = self.viewer.topic(topic, track)
         findings = check_view(view, self.options)
         self._note(scope, findings, view.now_ms)

@@ -527,7 +527,7 @@ def test_messages_that_come_again_and_a_producer_with_another_clock_are_told() -
     )
     assert "300 s ahead of the append times" in off.summary
     [alone] = check_view(topic_view(tail=Tail(messages=500, clocks=(OFF,))), OPTIONS)
-    assert alone.confidence < off.confidence, "it may be this broker's clock"
+    assert alone.severity is Severity.INFO, "it may be this broker's clock"
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,7 @@ def repeated_publishes(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     TopicRule,
+    severity="warning; info if no other producer writes: it may be this broker's clock",
     holds=f"the publish times of one producer are {CLOCK_OFF_S:.0f} s or more from the append times, always by as much, and "
     "no other producer's are",
     evidence={
@@ -406,6 +407,7 @@ def publish_time_off(view: TopicView, options: DiagnosisOptions) -> Outcome:
     worst = max(off, key=lambda one: abs(one.behind_s))
     word = "behind" if worst.behind_s > 0 else "ahead of"
     return Finding(
+        severity=Severity.WARNING if others else Severity.INFO,
         confidence=0.95 if others else 0.7,
         summary=f"publish times of a producer of {view.log} are {abs(worst.behind_s):.0f} s {word} the append times, in each "
         f"of its newest {worst.batches} batches"
