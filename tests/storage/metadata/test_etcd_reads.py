@@ -7,9 +7,10 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_core.errors import ClosedResource, MetadataUnavailable
-from pydanube_storage.metadata import MAX_OPERATIONS, KeyValue, Put
+from pydanube_storage.metadata import MAX_OPERATIONS, KeyRange, KeyValue, Page, Put
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.metadata.etcd import link as api
+from pydanube_storage.metadata.etcd.refusals import AnswerTooLarge
 
 from tests.storage.metadata.adapters import opened, options
 from tests.support.etcd import EtcdMembers
@@ -57,6 +58,39 @@ async def test_many_reads_take_few_requests_and_get_their_own_values(
             else:
                 assert item is None
         assert len(calls) <= MANY // MAX_OPERATIONS + 2 * ALONE, "the first ones leave alone"
+
+
+async def test_shared_pages_are_those_that_were_asked_for(
+    etcd_member: EtcdMembers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(options(etcd_member)) as store:
+        for n in range(40):
+            revision = await store.transact([Put(f"/{n}/{m}", b"") for m in range(n % 4 + 1)])
+        call, calls = store._link.call, list[Any]()
+        is_too_large = False
+
+        async def counted(method: api.Method, request: Any) -> Any:
+            calls.append(method)
+            if method is api.READS and is_too_large and len(request.success) > 1:
+                raise AnswerTooLarge
+            return await call(method, request)
+
+        monkeypatch.setattr(store._link, "call", counted)
+        for is_too_large in (False, True):
+            calls.clear()
+            pages: dict[int, Page] = {}
+
+            async def read(n: int, pages: dict[int, Page] = pages) -> None:
+                pages[n] = await store.range(KeyRange.prefix(f"/{n}/"), limit=3)
+
+            async with anyio.create_task_group() as group:
+                for n in range(40):
+                    group.start_soon(read, n)
+            for n, page in pages.items():
+                assert [item.key for item in page.items] == [f"/{n}/{m}" for m in range(min(3, n % 4 + 1))]
+                assert page.more == (n % 4 == 3)
+                assert page.revision == revision
+            assert (len(calls) >= 40) == is_too_large
 
 
 async def test_each_read_of_a_failed_request_gets_the_error(

@@ -42,10 +42,6 @@ class Messages:
     def get(self, key: str) -> pb.RangeRequest:
         return pb.RangeRequest(key=self._key(key))
 
-    def gets(self, keys: Iterable[str]) -> pb.TxnRequest:
-        """Return a transaction that reads these keys, in this order."""
-        return pb.TxnRequest(success=[pb.RequestOp(request_range=self.get(key)) for key in keys])
-
     def range(
         self, range_: KeyRange, *, limit: int, after: str | None, descending: bool
     ) -> pb.RangeRequest | None:

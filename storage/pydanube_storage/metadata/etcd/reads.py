@@ -1,4 +1,4 @@
-"""Reads of single keys that share requests, so that hundreds of concurrent reads cost etcd and this process few calls.
+"""Reads that share requests, so that hundreds of concurrent reads cost etcd and this process few calls.
 
 Up to `_ALONE` reads are sent at once, each alone. Further ones wait until one of those requests has ended, and share a
 transaction that only reads. Each read is linearizable, because its request is sent after the read has begun.
@@ -7,17 +7,18 @@ transaction that only reads. Each read is linearizable, because its request is s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 from pydanube_core.errors import ClosedResource, ClusterError
+from pydanube_core.generated import etcd_pb2 as pb
 
 from pydanube_storage.metadata.etcd import link as api
 from pydanube_storage.metadata.etcd.link import Method
-from pydanube_storage.metadata.etcd.messages import Messages
-from pydanube_storage.metadata.model import MAX_OPERATIONS, KeyValue
+from pydanube_storage.metadata.etcd.refusals import AnswerTooLarge
+from pydanube_storage.metadata.model import MAX_OPERATIONS
 
 _ALONE: Final = 8  # concurrent requests. Fewer would delay a lone read behind others
 
@@ -29,45 +30,42 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A read that waits for its request. `error`: why it has no answer."""
+    """A read that waits for its request. `answer`: etcd's, or the error."""
 
-    key: str
+    request: pb.RangeRequest
     done: anyio.Event = field(default_factory=anyio.Event)
-    item: KeyValue | None = None
-    error: ClusterError | None = None
+    answer: Any = None
 
 
-class KeyReads:
+class Reads:
     """See the module. Single user: the loop."""
 
-    def __init__(self, call: Call, messages: Messages, start: Start) -> None:
+    def __init__(self, call: Call, start: Start) -> None:
         self._call = call
-        self._messages = messages
         self._start = start
         self._under_way = 0
         self._due: deque[_Read] = deque()
 
-    async def get(self, key: str) -> KeyValue | None:
-        """Read a key like `MetadataStore.get`."""
+    async def read(self, request: pb.RangeRequest) -> Any:
+        """Return etcd's `RangeResponse`. Raises its errors, and `AnswerTooLarge`."""
         if self._under_way < _ALONE:
             self._under_way += 1
             try:
-                answer = await self._call(api.RANGE, self._messages.get(key))
+                return await self._call(api.RANGE, request)
             finally:
                 self._ended()
-            return self._item(answer)
-        read = _Read(key)
+        read = _Read(request)
         self._due.append(read)
         await read.done.wait()
-        if read.error is not None:
-            raise read.error
-        return read.item
+        if isinstance(read.answer, Exception):
+            raise read.answer
+        return read.answer
 
     def close(self) -> None:
         """Fail the reads that wait."""
         while self._due:
             read = self._due.popleft()
-            read.error = _closed()
+            read.answer = _closed()
             read.done.set()
 
     def _ended(self) -> None:
@@ -78,23 +76,32 @@ class KeyReads:
 
     async def _send(self) -> None:
         reads = [self._due.popleft() for _ in range(min(MAX_OPERATIONS, len(self._due)))]
-        error: ClusterError | None = _closed()
         try:
             if reads:
-                answer = await self._call(api.READS, self._messages.gets(read.key for read in reads))
-                for read, response in zip(reads, answer.responses, strict=True):
-                    read.item = self._item(response.response_range)
-            error = None
-        except ClusterError as failure:
-            error = failure
+                await self._send_together(reads)
         finally:
             for read in reads:
-                read.error = error
+                read.answer = _closed() if read.answer is None else read.answer
                 read.done.set()
             self._ended()
 
-    def _item(self, found: Any) -> KeyValue | None:
-        return self._messages.key_value(found.kvs[0]) if found.kvs else None
+    async def _send_together(self, reads: Sequence[_Read]) -> None:
+        request = pb.TxnRequest(success=[pb.RequestOp(request_range=read.request) for read in reads])
+        try:
+            answer = await self._call(api.READS, request)
+        except AnswerTooLarge as error:
+            if len(reads) == 1:
+                reads[0].answer = error
+            else:
+                for read in reads:
+                    await self._send_together([read])
+        except ClusterError as error:
+            for read in reads:
+                read.answer = error
+        else:
+            for read, response in zip(reads, answer.responses, strict=True):
+                read.answer = response.response_range
+                read.answer.header.CopyFrom(answer.header)
 
 
 def _closed() -> ClosedResource:

@@ -25,7 +25,7 @@ from pydanube_storage.metadata.etcd import link as api
 from pydanube_storage.metadata.etcd.address import EtcdOptions
 from pydanube_storage.metadata.etcd.link import EtcdLink, Method
 from pydanube_storage.metadata.etcd.messages import Messages
-from pydanube_storage.metadata.etcd.reads import KeyReads
+from pydanube_storage.metadata.etcd.reads import Reads
 from pydanube_storage.metadata.etcd.refusals import AlreadyCompacted, AnswerTooLarge, LeaseNotFound
 from pydanube_storage.metadata.etcd.watch import EtcdWatch
 from pydanube_storage.metadata.leases import check_ttl
@@ -63,9 +63,7 @@ class EtcdStore:
         self._messages = Messages(options.address.prefix)
         self._stack = AsyncExitStack()
         self._tasks: Any = None
-        self._key_reads = KeyReads(
-            self._settled_call, self._messages, lambda send: self._tasks.start_soon(send)
-        )
+        self._reads = Reads(self._settled_call, lambda send: self._tasks.start_soon(send))
         self._open = False
         self._watches: set[EtcdWatch] = set()
         self._leases: set[LeaseId] = set()
@@ -97,7 +95,7 @@ class EtcdStore:
         self._open = False
         for watch in tuple(self._watches):
             watch.close()
-        self._key_reads.close()
+        self._reads.close()
         return await leave(self._stack, *failure)
 
     async def _call(self, method: Method, request: Any) -> Any:
@@ -119,7 +117,8 @@ class EtcdStore:
 
     async def get(self, key: str) -> KeyValue | None:
         check_key(key)
-        return await self._key_reads.get(key)
+        answer = await self._reads.read(self._messages.get(key))
+        return self._messages.key_value(answer.kvs[0]) if answer.kvs else None
 
     async def range(
         self,
@@ -133,14 +132,13 @@ class EtcdStore:
         check_limit(limit)
         if after is not None:
             check_key(after, field="after")
-        await self._settle()
         request = self._messages.range(range_, limit=limit, after=after, descending=descending)
         if request is None:  # an empty range: only the revision is needed
-            answer = await self._call(api.RANGE, self._messages.get("/"))
+            answer = await self._reads.read(self._messages.get("/"))
             return Page(items=(), revision=Revision(answer.header.revision), more=False)
         while True:
             try:
-                answer = await self._call(api.RANGE, request)
+                answer = await self._reads.read(request)
                 break
             except AnswerTooLarge:  # large values: request a shorter page, with `more`
                 request.limit = max(1, request.limit // 8)
