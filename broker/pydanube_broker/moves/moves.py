@@ -71,6 +71,7 @@ _WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before
 _PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
 _MOST_TOLD: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
+_COPIED_S: Final = 3.0  # for the chain to have a topic that was taken over, before it is served without
 # For callers while a topic is handed over: their lookup of the topic waits until it has arrived
 _RETRY_MS: Final = 10
 
@@ -92,6 +93,7 @@ class Moves:
         self._store = store
         self._worker_threads = worker_threads
         self._tier: Tier
+        self._chain: JournalChain
         self._kept: KeptStates
         self.taking: RemovedBrokers
         self._mover: Mover | None = None
@@ -131,6 +133,7 @@ class Moves:
         if not self._registry.ownership.several:
             return
         self._tier = tier
+        self._chain = chain
         office.member_gone = self._member_gone
         me = BrokerId(int(self._registry.ownership.me.broker_id))
         self._health = health
@@ -572,6 +575,11 @@ class Moves:
             state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
         await self.make_safe(assignment)
+        if not assignment.stored and self._chain.is_wanted:
+            # Until the topic is in this broker's chain, only the lost broker's has it, and that may be given up once the
+            # topic is opened here. A store that is away delays nothing more than that.
+            with anyio.move_on_after(_COPIED_S):
+                await self._chain.until_all_stored()
 
     async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""

@@ -298,6 +298,38 @@ async def test_topics_of_a_lost_broker_are_taken_over_without_a_plan_where_its_r
         assert (again.copies, again.on_loss, again.is_whole) == (True, "take_over", False)
 
 
+async def test_topic_is_opened_once_the_chain_of_its_heir_has_it(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loss of the heir would cost all that the chain of the first owner had."""
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        await filled("t", cluster.brokers[3])
+        missing: list[int] = []
+        for n in (1, 2):
+            heir = cluster.brokers[n]
+            create = heir.chain.store.create
+
+            async def late(key: str, data: bytes, create: Any = create) -> bool:
+                await anyio.sleep(0.3)  # longer than a local sync
+                return bool(await create(key, data))
+
+            monkeypatch.setattr(heir.chain.store, "create", late)
+            moves = heir.moves
+            assert moves._mover is not None
+            send = moves._mover._ends.send
+
+            async def opening(change: Any, group: Any, heir: Broker = heir, send: Any = send) -> Any:
+                statistics = heir.chain.statistics()
+                assert statistics is not None
+                missing.append(max(0, heir.journal.durable_lsn - statistics.stored_lsn))
+                return await send(change, group)
+
+            monkeypatch.setattr(moves._mover._ends, "send", opening)
+        await lost(cluster, 3)
+        await until(lambda: cluster.serves_name("t"))
+        assert missing == [0]
+
+
 async def test_stopped_broker_whose_chain_is_incomplete_keeps_its_topics(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
