@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isasyncgen, isawaitable, iscoroutinefunction, isgenerator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydanube_core.errors import PayloadInvalid
@@ -200,7 +200,7 @@ class HandlerLoop:
             self._begun += 1
             failure: BaseException | None = None
             try:
-                result = await handle(batch)
+                result = await _result_of(await handle(batch))
                 if result is not None and self._publish is not None:
                     await self._publish.send_many(_outgoing(result, None))
             except (Exception, asyncio.CancelledError) as error:
@@ -227,8 +227,9 @@ class HandlerLoop:
 
     async def send_result(self, message: HandlerMessage, result: Any) -> None:
         """Send the function's result: as the reply to a request, else to the topic of `publish`. Not after a nack."""
+        result = await _result_of(result)
         answer = message._answer
-        if answer is not None and answer.kind != "ack":
+        if result is None or (answer is not None and answer.kind != "ack"):
             return
         if message.wants_reply:
             await message.reply(result)
@@ -472,6 +473,20 @@ def _outgoing(result: Any, key: str | None) -> list[Message]:
     """Return the messages for a function's result: one, or a list of them. Bytes get the key."""
     entries = result if isinstance(result, (list, tuple)) else [result]
     return [each if isinstance(each, Message) else Message.new(each, key=key) for each in entries]
+
+
+async def _result_of(result: Any) -> Any:
+    """Return a function's result, awaited if its own `await` was forgotten. Else its message would be acknowledged unhandled.
+
+    Raises `TypeError`: the result is a generator, whose code has not run.
+    """
+    if isawaitable(result):
+        result = await result
+    if isgenerator(result) or isasyncgen(result):
+        raise TypeError(
+            "the handler returned a generator, whose code has not run: use it up, or return a list"
+        )
+    return result
 
 
 async def _in_thread(threads: HandlerThreads, handler: Handler, *arguments: object) -> Any:

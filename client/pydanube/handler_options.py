@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from inspect import isroutine, signature, unwrap
+from inspect import isasyncgenfunction, isgeneratorfunction, isroutine, signature, unwrap
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -114,6 +114,12 @@ class HandlerOptions:
 
         Raises `InvalidArgument`: the function cannot be called with a message, or a value and its message.
         """
+        for code in (handler, getattr(handler, "__call__", None)):  # noqa: B004
+            if isgeneratorfunction(code) or isasyncgenfunction(code):
+                raise InvalidArgument(
+                    f"handler {handler!r:.100} is a generator, because it has a yield: its code would not run. Return a value, or a list",
+                    field="handler", value=repr(handler)[:100],
+                )  # fmt: skip
         found = (
             None if self.schema is not None else annotated_type(handler, batch=self.batch_size is not None)
         )

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import pytest
 from pydanube import Client, DeadLetter, InvalidArgument, Message, Misuse, RetryLater
 from pydanube import sync as blocking
@@ -84,7 +85,16 @@ def _nacks_once(tries: Tries, how: str) -> Callable[[Any], Any]:
     def returns_a_coroutine(message: Message) -> Awaitable[None]:
         return inner(message)
 
+    async def awaits_nothing(message: Message) -> Awaitable[None]:
+        return awaited(message)
+
+    def a_generator(message: blocking.Message) -> Any:
+        if tries.note(message) == 1:
+            return (each for each in [1])
+        return None
+
     found: dict[str, Callable[[Any], Any]] = {
+        "awaits_nothing": awaits_nothing, "a_generator": a_generator,
         "awaited": awaited, "forgotten": forgotten, "then_raises": then_raises, "plain": plain, "raises": raises,
         "lambda": lambda message: inner(message), "partial": functools.partial(awaited),
         "returns_a_coroutine": returns_a_coroutine,
@@ -93,6 +103,7 @@ def _nacks_once(tries: Tries, how: str) -> Callable[[Any], Any]:
 
 
 HOW = ["awaited", "forgotten", "then_raises", "plain", "raises", "lambda", "partial", "returns_a_coroutine"]
+HOW += ["awaits_nothing", "a_generator"]
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
@@ -377,3 +388,35 @@ async def test_a_worker_that_dies_fails_the_test_that_waits_for_it(
             await asyncio.Event().wait()
     async with memory.connect() as client, danube_running(client.run(print, "t", "s")):
         await asyncio.sleep(0)
+
+
+async def test_a_generator_is_no_handler(memory: InMemoryCluster) -> None:
+    async def late(message: Message) -> Any:
+        yield message.payload
+
+    def plain(message: blocking.Message) -> Any:
+        yield message.payload
+
+    async with memory.connect() as client:
+        for handler in (late, plain):
+            with pytest.raises(InvalidArgument, match="is a generator") as caught:
+                await client.run(handler, "t", "s", stop=asyncio.Event())
+            assert caught.value.details["field"] == "handler"
+
+
+async def test_a_batch_whose_work_was_not_awaited_is_not_acknowledged_unhandled(
+    memory: InMemoryCluster,
+) -> None:
+    tries = Tries(1)
+
+    async def work(batch: list[Message]) -> None:
+        tries.note(batch[0])
+
+    async def handle(batch: list[Message]) -> Awaitable[None]:
+        return work(batch)
+
+    async with memory.connect() as client:
+        await _publish(client, "t", b"one")
+        with anyio.fail_after(30):
+            await client.run(handle, "t", "s", batch_size=5, batch_wait_s=0.01, stop=tries.stop)
+    assert tries.payloads == [b"one"]

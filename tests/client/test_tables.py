@@ -238,6 +238,20 @@ def test_a_table_is_bounded_and_the_error_names_the_stream(broker: BrokerProcess
     assert read_table("large", broker=broker.url, max_bytes=10_000_000).num_rows == 5000
 
 
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_stream_holds_a_few_megabytes_at_a_time(broker: BrokerProcess, cold: bool) -> None:
+    topic = f"wide-{cold}"
+    with connect(broker.url) as client:
+        with client.producer(topic) as producer:  # batches of few stored bytes
+            for _ in range(80):
+                producer.send(bytes(1_000_000))
+        if cold:
+            client.admin.objects.flush(topic)
+    sizes = [batch.nbytes for batch in scan_table(topic, broker=broker.url).to_reader()]
+    assert sum(sizes) > 80_000_000
+    assert max(sizes) < 30_000_000
+
+
 def test_values_are_decoded_by_the_topics_schema(broker: BrokerProcess) -> None:
     with connect(broker.url) as client:
         definition = '{"type": "object", "properties": {"id": {"type": "integer"}}}'

@@ -12,6 +12,7 @@ from pydanube_core.errors import CorruptObject, InvalidArgument
 from pydanube_storage.objects import ObjectStore, StoreOptions
 from pydanube_storage.parquet.encode import RowGroup
 from pydanube_storage.parquet.read import Expected, ObjectReader
+from pydanube_storage.parquet.write import ROW_GROUP_BYTES
 from pydanube_storage.topics.extent import ColdObject, Extent, Slice
 from pydanube_storage.topics.located import check_held, open_for_reading
 from pydanube_storage.topics.query import Broker, StoredBatch
@@ -169,7 +170,11 @@ class _Tail:
         first, last = batch.offsets[0], batch.offsets[-1]
         if last < self.taken:
             return
-        if first < self.taken or self._group.messages >= _TAIL_ROWS:
+        if (
+            first < self.taken
+            or self._group.messages >= _TAIL_ROWS
+            or self._group.raw_bytes >= ROW_GROUP_BYTES
+        ):
             yield from self.rest()
         self._group.add(batch.stored)
         self.taken = last + 1

@@ -69,8 +69,7 @@ def _subject(broker: Broker, topic: str) -> str:
     found = broker.ask("topics.get_schema_config", {"topic": topic})["schema_subject"]
     if found is None:
         raise InvalidArgument(
-            f"{topic} has no schema to decode by: name a subject with the option schema, or give the topic one "
-            "(danube topics configure-schema)",
+            f"{topic} has no schema to decode by: give the topic one (danube topics configure-schema)",
             field="decode",
             value=True,
             topic=topic,
