@@ -212,7 +212,7 @@ class LogTrack:
         # The newest messages at the last look at them: all diagnoses until the next one agree
         self.tail: Tail | None = None
         self.tail_round = 0  # in which its newest messages were looked at last
-        self.tail_offset = next_offset  # its head then
+        self.tail_offset = start_offset  # its head then: at first nothing was looked at
         self.limits: object = None  # the policies in effect when its subscriptions were considered last
         self.cursors: dict[str, CursorTrack] = {}
 
