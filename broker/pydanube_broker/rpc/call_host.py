@@ -73,6 +73,7 @@ class ConnectionServer(Protocol):
     keeper: Keeper | None
     closed: Counter[str]
     memory: Any
+    lost_connections: Any
 
     def admit(self, connection: Any) -> bool: ...
 

@@ -240,6 +240,9 @@ class OwnConnection(asyncio.Protocol):
             self._ended()
         self.server.memory.note(self.holding, 0)
         self.holding.release()
+        self.server.lost_connections.end(self._end_calls)
+
+    def _end_calls(self) -> None:
         for stream in tuple(self.http.streams.values()):
             self._gone(stream)
         for stream in self.http.out.ended + self.http.finished:

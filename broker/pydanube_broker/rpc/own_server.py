@@ -21,6 +21,7 @@ from pydanube_broker.rpc.connection_limits import MOST, TOO_MANY_OF_ADDRESS
 from pydanube_broker.rpc.deadlines import Deadlines
 from pydanube_broker.rpc.hot import Route
 from pydanube_broker.rpc.listening import listen
+from pydanube_broker.rpc.lost_connections import LostConnections
 from pydanube_broker.rpc.own_connection import OwnConnection
 from pydanube_broker.rpc.peer_memory import PeerMemory
 from pydanube_broker.rpc.routing import methods_of, nothing
@@ -103,6 +104,7 @@ class OwnServer:
         self._servers: list[asyncio.Server | TlsDoor] = []
         self.open_connections: set[OwnConnection] = set()
         self.by_address: Counter[str] = Counter()  # open connections by peer address
+        self.lost_connections = LostConnections(self.loop)
         self._woken: list[OwnConnection] = []
         self._later: dict[float, set[OwnConnection]] = {}  # connections to flush, by their delay
         self._timer: asyncio.TimerHandle | None = None
