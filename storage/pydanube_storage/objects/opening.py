@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from configparser import ParsingError, RawConfigParser
 from dataclasses import dataclass
@@ -77,7 +76,6 @@ class StoreOptions:
             )
         cloud = CLOUDS.get(urlsplit(self.url).scheme)
         if cloud is None:
-            _check_folder(self.url)
             return
         for field in _OPTIONS:
             value = getattr(self, field)
@@ -110,24 +108,6 @@ class StoreOptions:
 def _is_endpoint(value: str) -> bool:
     found = _ENDPOINT.fullmatch(value)
     return found is not None and 0 < int(found["port"] or 1) < 65_536
-
-
-def _check_folder(url: str) -> None:
-    """Refuse a file in the place of a folder. A missing folder may be a disk that is not mounted yet."""
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
-        return
-    folder = Path(unquote(parts.path) if "://" in url else url)
-    try:
-        wrong = not stat.S_ISDIR(folder.stat().st_mode)
-    except NotADirectoryError:
-        wrong = True
-    except (OSError, ValueError):
-        return
-    if wrong:
-        raise InvalidArgument(
-            f"tier.url {url!r} cannot work: a file is there: write a folder", field="tier.url", value=url
-        )
 
 
 def _check_s3(options: StoreOptions) -> None:
