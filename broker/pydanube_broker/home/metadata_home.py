@@ -60,6 +60,7 @@ OLDER: Final = "/cluster/older"  # until recovery: a broker has seen a later rev
 CLUSTER_FILE: Final = "cluster.json"
 SQLITE: Final = "metadata.sqlite"
 _WAIT_S: Final = 2.0  # between two attempts of a start that waits for etcd
+_SETTLE_TRIES: Final = 5  # the identity changes once for a format, a release or a recovery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,7 @@ async def opened_metadata(
         )
     async with AsyncExitStack() as stack:
         store = await _open_etcd(options_of(settings), stack, wait=home is not None)
-        home = await _settle(store, data_dir, home, str(options_of(settings).address), newest)
+        home = await _settled(store, data_dir, home, str(options_of(settings).address), newest)
         try:
             yield store
         finally:
@@ -286,6 +287,20 @@ async def _open_etcd(options: EtcdOptions, stack: AsyncExitStack, *, wait: bool)
                 raise
             log.warning("metadata_waiting", extra={"why": error.message})
             await anyio.sleep(_WAIT_S)
+
+
+async def _settled(
+    store: EtcdStore, data_dir: DataDir, home: Home | None, url: str, newest: NewestIds
+) -> Home:
+    """Settle, again if what was read has changed meanwhile: a new cluster's leader writes its format into the identity."""
+    for left in reversed(range(_SETTLE_TRIES)):
+        try:
+            return await _settle(store, data_dir, home, url, newest)
+        except GuardFailed:
+            if not left:
+                raise
+            home = Home.read(data_dir.path)
+    raise AssertionError("the last try returns or raises")
 
 
 async def _settle(

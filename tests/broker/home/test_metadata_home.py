@@ -15,6 +15,7 @@ import httpx
 import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
+from pydanube_broker.cluster.identity import IDENTITY
 from pydanube_broker.home.metadata_home import (
     OLDER,
     Home,
@@ -34,7 +35,7 @@ from pydanube_core.errors import (
     TierNotShared,
 )
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, Put, Revision
+from pydanube_storage.metadata import Compacted, Delete, DeleteRange, KeyRange, ModRevision, Put, Revision
 from pydanube_storage.metadata.etcd import EtcdAddress, EtcdOptions, EtcdStore
 
 from tests.support.broker_process import free_ports
@@ -168,6 +169,26 @@ async def test_second_directory_on_a_prefix_is_another_broker_of_the_cluster(pla
             second.registry.ownership.office.members
         )
         await until(lambda: second.registry.catalog.index.find_topic(TopicName.parse("orders")) is not None)
+
+
+async def test_start_reads_again_when_the_identity_changes_under_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of a new cluster writes its format into the identity, while others start."""
+    transact, changed = EtcdStore.transact, []
+
+    async def between(store: EtcdStore, operations: Any, *, guards: Any = ()) -> Any:
+        if not changed and any(guard.key == IDENTITY for guard in guards if isinstance(guard, ModRevision)):
+            item = await store.get(IDENTITY)
+            assert item is not None
+            changed.append(await transact(store, [Put(IDENTITY, item.value)]))
+        return await transact(store, operations, guards=guards)
+
+    async with place.broker() as first:
+        monkeypatch.setattr(EtcdStore, "transact", between)
+        async with place.broker("second") as second:
+            assert changed
+            assert second.data_dir.broker_id in first.registry.ownership.office.members
 
 
 async def test_copy_of_a_directory_is_refused(place: Place) -> None:
