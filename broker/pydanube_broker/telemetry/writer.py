@@ -171,12 +171,13 @@ class TelemetryWriter:
         Those of other brokers are missing until they are flushed. Raises the errors of the store.
         """
         asked = {"cluster": self._cluster, "start_ms": since_ms, "end_ms": until_ms, "most": most}
+        waiting = list(self._waiting)  # before the files are read: what is flushed meanwhile is in both, not in neither
         said, blob = await self._call("telemetry_events", asked, b"")
         rows: list[Row] = marshal.loads(blob)
-        for packed in list(self._waiting):
+        for packed in waiting:
             if packed.table == EVENTS.name and since_ms <= packed.taken_ms < until_ms:
                 rows += marshal.loads(packed.data)
-        own = {row[1:4]: row for row in rows}  # rows flushed meanwhile are in both
+        own = {row[1:4]: row for row in rows}
         newest = sorted(own.values(), key=lambda row: row[0], reverse=True)
         return newest[:most], said["more"] or len(newest) > most
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_broker.telemetry import Events, hash_of
+from pydanube_broker.telemetry import Events, TelemetryWriter, hash_of
 from pydanube_broker.telemetry.rows import Machine, Row
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
@@ -116,3 +116,23 @@ async def test_events_of_all_brokers_are_read_back_newest_first(tmp_path: Path) 
     some, more = await writer.events(START + 1000, START + 5000, 3)
     assert [(row[0] - START, row[1]) for row in some] == [(4008, "8"), (4007, "7"), (3008, "8")]
     assert more
+
+
+@pytest.mark.anyio
+async def test_events_that_are_flushed_while_files_are_read_are_in_the_answer(tmp_path: Path) -> None:
+    call = Store(tmp_path).call
+
+    async def flushed_meanwhile(
+        name: str, arguments: dict[str, Any], blob: bytes
+    ) -> tuple[dict[str, Any], Any]:
+        answer = await call(name, arguments, blob)
+        if name == "telemetry_events":
+            await writer.flush()
+        return answer
+
+    writer = TelemetryWriter(OPTIONS, MACHINE, flushed_meanwhile, "c", now_ms=lambda: START)
+    events = Events(MACHINE, writer.note_events, members=dict, leads=lambda: False)
+    events.started(START, version="1", settings="h")
+    for _ in range(2):
+        found, _ = await writer.events(START, START + 1, 10)
+        assert len(found) == 1
