@@ -209,20 +209,7 @@ class TopicScan:
 
     def to_table(self, *, max_bytes: int = MAX_BYTES) -> pa.Table:
         """Return all rows as a table. Raises `InvalidArgument`: it is larger than `max_bytes`."""
-        import pyarrow as pa
-
-        held, size = [], 0
-        for batch in self.to_reader():
-            size += batch.nbytes
-            if size > max_bytes:
-                raise InvalidArgument(
-                    f"the table of {self._whole.query.title} is larger than max_bytes={max_bytes}: read a stream by "
-                    "scan_table(…).to_reader(), or parts by read_shards(…), or fewer columns, or raise max_bytes",
-                    field="max_bytes",
-                    value=max_bytes,
-                )
-            held.append(batch)
-        return pa.Table.from_batches(held, self.schema)
+        return _table_of(self.to_reader(), self.schema, f"the table of {self._whole.query.title}", max_bytes)
 
     def to_pandas(self, *, max_bytes: int = MAX_BYTES) -> Any:
         """Return all rows as a DataFrame of pandas. Raises as `to_table`."""
@@ -262,6 +249,23 @@ _TAIL_MESSAGES: Final = 1 << 16
 _TAIL_MESSAGE_BYTES: Final = 1024  # for an estimate
 
 
+def _table_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema, title: str, max_bytes: int) -> pa.Table:
+    import pyarrow as pa
+
+    held, size = [], 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > max_bytes:
+            raise InvalidArgument(
+                f"{title} is larger than max_bytes={max_bytes}: read a stream by scan_table(…).to_reader(), or "
+                "smaller parts by scan_table(…).shards(target_bytes=…), or fewer columns, or raise max_bytes",
+                field="max_bytes",
+                value=max_bytes,
+            )
+        held.append(batch)
+    return pa.Table.from_batches(held, schema)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicShard:
     """A part of a topic's table. It is picklable, its offsets are pinned, and it has no secrets.
@@ -287,16 +291,15 @@ class TopicShard:
 
         return pa.schema(self.schema_fields)
 
-    def read(self) -> pa.Table:
+    def read(self, *, max_bytes: int = MAX_BYTES) -> pa.Table:
         """Return the rows.
 
         Raises:
-            InvalidArgument: retention has deleted some of them. The error names the offsets.
+            InvalidArgument: retention has deleted some of them, and the error names the offsets. Or they take more memory
+                than `max_bytes`.
             TopicNotFound: the topic was deleted, or made again.
         """
-        import pyarrow as pa
-
-        return pa.Table.from_batches(self.batches(), self.schema)
+        return _table_of(self.batches(), self.schema, f"this part of {self.query.title}", max_bytes)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows as record batches. Raises as `read`."""

@@ -236,6 +236,12 @@ def test_a_table_is_bounded_and_the_error_names_the_stream(broker: BrokerProcess
         read_table("large", broker=broker.url, max_bytes=10_000)
     assert large.value.details["field"] == "max_bytes"
     assert read_table("large", broker=broker.url, max_bytes=10_000_000).num_rows == 5000
+    (shard,) = read_shards("large", broker=broker.url)
+    with pytest.raises(
+        InvalidArgument, match=r"this part of /default/large is larger than max_bytes=10000: .*to_reader\(\)"
+    ):
+        shard.read(max_bytes=10_000)
+    assert shard.read().num_rows == 5000
 
 
 @pytest.mark.parametrize("cold", [True, False])
