@@ -58,7 +58,7 @@ async def forecast_silence(context: Context, request: SilenceRequest) -> Forecas
     tool="silence_alert",
     summary="Mark an alert as known: webhooks are not sent it.",
     forecast=forecast_silence,
-    required_flags=("reason",),
+    required_flags=("subject", "reason"),
     examples=(
         Example(
             {
