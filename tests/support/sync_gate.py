@@ -51,7 +51,7 @@ class SyncGate:
     def fail(self, error: OSError) -> None:
         """Answer what is held with an error of the disk."""
         for syncer, _, lsn in self._taken():
-            syncer.done(lsn, error, 0.0)
+            syncer.done(lsn, error, 0.0, 0.0)
 
     def _taken(self) -> list[tuple[HelperSyncer, tuple[int, ...], int]]:
         taken, self.requests = self.requests, []
