@@ -11,7 +11,7 @@ from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.many_plans import topics_named
 from pydanube_admin.engine.models import MAX_FILTER_CHARS
 from pydanube_admin.engine.stored_grants import StoredGrants, check_owner
-from pydanube_admin.operations.messages import SearchRequest, _matcher
+from pydanube_admin.operations.messages import SearchRequest, matcher
 from pydanube_broker.serving.administration import Administration
 from pydanube_core.cluster_port import MessageFacts
 from pydanube_core.errors import LimitReached, PermissionDenied
@@ -137,11 +137,11 @@ def test_a_search_costs_little_for_the_longest_key_and_the_worst_glob() -> None:
     """The loop is given to others between messages only: 4 million characters against one glob took 1.7 s."""
     glob = f"*{'a' * (MAX_FILTER_CHARS - 2)}b"
     long = SimpleNamespace(key="a" * 4_000_000, payload=b"a" * 4_000_000, attributes={})
-    matches = _matcher(SearchRequest.model_validate({"topic": "orders", "filter": glob}))
+    matches = matcher(SearchRequest.model_validate({"topic": "orders", "filter": glob}))
     with at_most(0.05):
         assert not matches(cast(MessageFacts, long))
     usual = SimpleNamespace(key="a" * 2 * MAX_FILTER_CHARS + "b", payload=b"", attributes={})
     assert matches(cast(MessageFacts, usual))
-    in_payload = _matcher(SearchRequest.model_validate({"topic": "orders", "contains": "a" * 511 + "b"}))
+    in_payload = matcher(SearchRequest.model_validate({"topic": "orders", "contains": "a" * 511 + "b"}))
     with at_most(0.05):
         assert not in_payload(cast(MessageFacts, long))

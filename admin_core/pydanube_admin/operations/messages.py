@@ -192,7 +192,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
     if request.until is not None:
         Position.parse(request.until, now_ms=context.now_ms(), field="until")
         ends |= await context.port.resolve_position(topic.own.topic, request.until)
-    matches = _matcher(request)
+    matches = matcher(request)
     begin = begin_of("messages.search", request, numbers=2)
     index, offset = (0, None) if begin is None else (begin[0], begin[1])
     items: list[MessageItem] = []
@@ -235,7 +235,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
     )
 
 
-def _matcher(request: SearchRequest) -> Callable[[MessageFacts], bool]:
+def matcher(request: SearchRequest) -> Callable[[MessageFacts], bool]:
     if request.key is None and request.attribute is None and request.contains is None and not request.filter:
         raise InvalidArgument(
             "nothing to look for: give key, attribute, contains, or filter (a glob over the key); messages.peek shows "

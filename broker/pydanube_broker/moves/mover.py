@@ -170,7 +170,7 @@ class Mover:
         self._incarnation = incarnation
         self._ahead = anyio.CapacityLimiter(_AT_ONCE)
         self._rebuilding = anyio.CapacityLimiter(_REBUILT_AT_ONCE)
-        self._ends = MoveEnds(
+        self.ends = MoveEnds(
             store,
             ObjectCatalog(store, wall_ms=wall_ms),
             me=me,
@@ -513,7 +513,7 @@ class Mover:
         try:
             if change.step in SHARED:
                 assert self._group is not None
-                change, revision = await self._ends.send(change, self._group)
+                change, revision = await self.ends.send(change, self._group)
             else:
                 writes, guards = transaction(change, Witnesses())
                 revision = await self._store.transact(writes, guards=guards)

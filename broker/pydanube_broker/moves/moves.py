@@ -96,7 +96,7 @@ class Moves:
         self._chain: JournalChain
         self._kept: KeptStates
         self.taking: RemovedBrokers
-        self._mover: Mover | None = None
+        self.mover: Mover | None = None
         self._draining = anyio.Event()
         self._sealed: set[TopicId] = set()  # for the leader, which assigns them
         self._is_gone = False  # a member, since the leader's last look
@@ -108,10 +108,10 @@ class Moves:
         if assignment is not None and assignment.stage is Stage.SEALED:
             self._sealed.add(topic_id)
             self._wake_leader.set()
-        if self._mover is None:
+        if self.mover is None:
             self._early[topic_id] = (assignment, revision)
         else:
-            self._mover.see(topic_id, assignment, revision)
+            self.mover.see(topic_id, assignment, revision)
 
     async def run(
         self,
@@ -162,7 +162,7 @@ class Moves:
         async with anyio.create_task_group() as group:
             await group.start(self._inherited.run)
             await group.start(mover.run)
-            self._mover = mover
+            self.mover = mover
             for topic_id, (assignment, revision) in self._early.items():
                 mover.see(topic_id, assignment, revision)
             self._early.clear()
@@ -177,7 +177,7 @@ class Moves:
         self, peer: BrokerId, *, send: Callable[[Answer], None], writable: Callable[[], bool]
     ) -> Source:
         """Return the source of copies for another broker's stream. Raises `Unavailable` before `run` has begun."""
-        mover = self._mover
+        mover = self.mover
         if mover is None:
             raise Unavailable("this broker is starting", retry_after_ms=_AGAIN_MS)
         return Source(
@@ -532,7 +532,7 @@ class Moves:
     @property
     def fences(self) -> int:
         """The number of lost brokers' chains that this broker has fenced since its start."""
-        return 0 if self._mover is None else self.taking.take_overs.fences
+        return 0 if self.mover is None else self.taking.take_overs.fences
 
     def removals(self) -> RemovedBrokers:
         """Return the part that removes brokers. Raises `LastBroker` for a lone broker."""

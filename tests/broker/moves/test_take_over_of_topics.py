@@ -315,8 +315,8 @@ async def test_topic_is_opened_once_the_chain_of_its_heir_has_it(
 
             monkeypatch.setattr(heir.chain.store, "create", late)
             moves = heir.moves
-            assert moves._mover is not None
-            send = moves._mover._ends.send
+            assert moves.mover is not None
+            send = moves.mover.ends.send
 
             async def opening(change: Any, group: Any, heir: Broker = heir, send: Any = send) -> Any:
                 statistics = heir.chain.statistics()
@@ -324,7 +324,7 @@ async def test_topic_is_opened_once_the_chain_of_its_heir_has_it(
                 missing.append(max(0, heir.journal.durable_lsn - statistics.stored_lsn))
                 return await send(change, group)
 
-            monkeypatch.setattr(moves._mover._ends, "send", opening)
+            monkeypatch.setattr(moves.mover.ends, "send", opening)
         await lost(cluster, 3)
         await until(lambda: cluster.serves_name("t"))
         assert missing == [0]

@@ -66,7 +66,7 @@ async def test_shared_pages_are_those_that_were_asked_for(
     async with opened(options(etcd_member)) as store:
         for n in range(40):
             revision = await store.transact([Put(f"/{n}/{m}", b"") for m in range(n % 4 + 1)])
-        call, calls = store._link.call, list[Any]()
+        call, calls = store.link.call, list[Any]()
         is_too_large = False
 
         async def counted(method: api.Method, request: Any) -> Any:
@@ -75,7 +75,7 @@ async def test_shared_pages_are_those_that_were_asked_for(
                 raise AnswerTooLarge
             return await call(method, request)
 
-        monkeypatch.setattr(store._link, "call", counted)
+        monkeypatch.setattr(store.link, "call", counted)
         for is_too_large in (False, True):
             calls.clear()
             pages: dict[int, Page] = {}
