@@ -27,6 +27,7 @@ from pydanube_core.security.identity import current_identity
 from pydanube_broker.chain import ChainStatistics
 from pydanube_broker.cluster.ids import BrokerId, broker_number
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.moves.moves import Moves
 from pydanube_broker.observation.watch import Observation
 from pydanube_broker.parts import BrokerParts
 from pydanube_broker.relay.membership import Seals, heard_at
@@ -298,7 +299,8 @@ class BrokersPart:
         slices, broker = Slices(), self._broker
         journal = broker.journal.statistics()
         now = now_ms()
-        tier: Tier | None = getattr(broker, "tier", None)
+        tier: Tier | None = getattr(broker, "tier", None)  # these two are made during the start
+        moves: Moves | None = getattr(broker, "moves", None)
         topics: list[TopicSample] = []
         subscriptions: list[SubscriptionSample] = []
         for topic in broker.registry.topics:
@@ -337,7 +339,7 @@ class BrokersPart:
                 tier_errors=0 if tier is None else tier.errors,
                 tier_objects={} if tier is None else tier.object_counts(),
                 chain=broker.chain.statistics(),
-                chain_fences=broker.moves.fences,
+                chain_fences=0 if moves is None else moves.fences,
                 chain_fenced=isinstance(broker.chain.error, Fenced),
                 peer_memory=broker.peer_memory.statistics(),
                 longest_stop_s=0.0 if self._observation is None else self._observation.stops.longest_s(),

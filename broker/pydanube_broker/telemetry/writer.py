@@ -171,7 +171,9 @@ class TelemetryWriter:
         Those of other brokers are missing until they are flushed. Raises the errors of the store.
         """
         asked = {"cluster": self._cluster, "start_ms": since_ms, "end_ms": until_ms, "most": most}
-        waiting = list(self._waiting)  # before the files are read: what is flushed meanwhile is in both, not in neither
+        waiting = list(
+            self._waiting
+        )  # before the files are read: what is flushed meanwhile is in both, not in neither
         said, blob = await self._call("telemetry_events", asked, b"")
         rows: list[Row] = marshal.loads(blob)
         for packed in waiting:
