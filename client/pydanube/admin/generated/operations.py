@@ -156,13 +156,13 @@ class AlertsOperations(KeywordsNamed):
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
 
     async def silence(
-        self, rule: str, subject: Mapping[str, Any], until: str, *, reason: str, plan_token: str | None = None
+        self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str, plan_token: str | None = None
     ) -> SilencedAlert:
         """Mark an alert as known: webhooks are not sent it."""
         return await self._caller.call("alerts.silence", locals(), SilencedAlert)
 
     async def plan_silence(
-        self, rule: str, subject: Mapping[str, Any], until: str, *, reason: str
+        self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str
     ) -> Plan[SilencedAlert]:
         """What `silence` would change; nothing changes until it is applied."""
         return await planned(self._caller, "alerts.silence", locals(), SilencedAlert)
