@@ -12,9 +12,12 @@ from pydanube_admin.engine.many_plans import topics_named
 from pydanube_admin.engine.models import MAX_FILTER_CHARS
 from pydanube_admin.engine.stored_grants import StoredGrants, check_owner
 from pydanube_admin.operations.messages import SearchRequest, matcher
+from pydanube_admin.operations.past_events import MOST_EVENTS
+from pydanube_admin.operations.what_changed import of_events
 from pydanube_broker.serving.administration import Administration
 from pydanube_core.cluster_port import MessageFacts
 from pydanube_core.errors import LimitReached, PermissionDenied
+from pydanube_core.facts import EventFacts
 from pydanube_core.names import TopicName
 from pydanube_core.security.identity import Identity, current_identity
 from pydanube_core.security.permissions import BUILT_IN, Binding, Principal, Scope
@@ -145,3 +148,16 @@ def test_a_search_costs_little_for_the_longest_key_and_the_worst_glob() -> None:
     in_payload = matcher(SearchRequest.model_validate({"topic": "orders", "contains": "a" * 511 + "b"}))
     with at_most(0.05):
         assert not in_payload(cast(MessageFacts, long))
+
+
+def test_thousands_of_starts_of_one_broker_are_put_together_at_once() -> None:
+    """Each was compared with all others: 2 000 starts and joins held the loop for 5 s."""
+    kinds = ("broker_joined", "broker_started")
+    events = [
+        EventFacts(at_ms=n // 2 * 200_000, broker_id="1", kind=kinds[n % 2], subject={"broker_id": "1"})
+        for n in reversed(range(MOST_EVENTS))
+    ]
+    with at_most(1):
+        found = of_events(events, [])
+    assert len(found) == MOST_EVENTS / 2
+    assert {(each.after or {})["state"] for each in found} == {"started"}

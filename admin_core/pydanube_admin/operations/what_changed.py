@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
@@ -107,7 +109,7 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
         live = await _of_brokers(context, now_ms)
         items += [
             each
-            for each in _of_events(past.events, live)
+            for each in of_events(past.events, live)
             if since_ms <= _ms(each.at) < until_ms and request.broker_id in (None, each.broker_id)
         ]
     items.sort(key=lambda each: each.at, reverse=True)
@@ -228,7 +230,7 @@ def _of_broker(broker_id: str, at_ms: int, after: dict[str, Any]) -> ChangedItem
     )
 
 
-def _of_events(events: Sequence[EventFacts], live: Sequence[ChangedItem]) -> list[ChangedItem]:
+def of_events(events: Sequence[EventFacts], live: Sequence[ChangedItem]) -> list[ChangedItem]:
     """Return starts, stops, joins and losses of brokers: of the events, and those of `live` that the events lack.
 
     A start replaces the join of the same broker, and a stop its loss. The state before a start is that of the start before it.
@@ -247,10 +249,13 @@ def _of_events(events: Sequence[EventFacts], live: Sequence[ChangedItem]) -> lis
             started[broker_id] = facts
         found.append(item)
     better = {"joined": "started", "gone": "stopped"}
-    kept = [each for each in found if not _has(found, each, state=better.get(_state(each)))]
+    times = _Times(found)
+    kept = [each for each in found if not times.has(each, state=better.get(_state(each)))]
+    times = _Times(kept)
     for each in live:
-        if not any(_has(kept, each, state=state) for state in (_state(each), better.get(_state(each)))):
+        if not any(times.has(each, state=state) for state in (_state(each), better.get(_state(each)))):
             kept.append(each)
+            times.add(each)
     return kept
 
 
@@ -258,13 +263,22 @@ def _state(item: ChangedItem) -> str:
     return str((item.after or {}).get("state"))
 
 
-def _has(items: Sequence[ChangedItem], item: ChangedItem, *, state: str | None) -> bool:
-    """Return whether there is an item of the same broker and about the same time with this state."""
-    return any(
-        (each.broker_id, _state(each)) == (item.broker_id, state)
-        and abs(_ms(each.at) - _ms(item.at)) <= SAME_MS
-        for each in items
-    )
+class _Times:
+    """When brokers came into which state. A look-up costs O(log items)."""
+
+    def __init__(self, items: Sequence[ChangedItem]) -> None:
+        self._times: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+        for each in items:
+            self.add(each)
+
+    def add(self, item: ChangedItem) -> None:
+        insort(self._times[item.broker_id, _state(item)], _ms(item.at))
+
+    def has(self, item: ChangedItem, *, state: str | None) -> bool:
+        """Return whether the broker of an item came into this state at about the same time."""
+        times = self._times.get((item.broker_id, state), [])
+        first = bisect_left(times, _ms(item.at) - SAME_MS)
+        return first < len(times) and times[first] <= _ms(item.at) + SAME_MS
 
 
 def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
