@@ -393,7 +393,7 @@ class Broker(BrokerParts):
                 self.observation.alerts,
                 cluster=self.tier.cluster,
                 broker=str(self.data_dir.broker_id),
-                leads=lambda: not self.ownership.several or self.ownership.office.leads(),
+                leads=self.ownership.speaks_for_all,
                 sent=self.metrics.alerts_sent,
                 silences=self.port.silences,
             )
@@ -422,7 +422,7 @@ class Broker(BrokerParts):
             machine,
             self.telemetry.note_events,
             members=lambda: {each.broker_id: each.software for each in office.members.values()},
-            leads=lambda: not self.ownership.several or office.leads(),
+            leads=self.ownership.speaks_for_all,
         )
         self.events.started(
             now_ms(), version=self.port.version, settings=hash_of(shown_settings(self.settings))

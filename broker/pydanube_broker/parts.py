@@ -182,8 +182,7 @@ class BrokerParts:
         self.metrics.rejected[topic, error.code] += 1
         self.metrics.rejected_messages[topic, error.code] += messages
         if isinstance(error, QuotaExceeded):
-            quotas = self.registry.quotas
-            quotas.note(quotas.refused, topic, f"{error.details['quota']}: {error.details['field']}")
+            self.registry.quotas.refused.note(topic, f"{error.details['quota']}: {error.details['field']}")
 
 
 def _end(token: TokenRecord) -> float:

@@ -23,6 +23,7 @@ from pydanube_core.balance_port import BalancePort
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagJudgement, LagStatus
+from pydanube_core.diagnosis.silences import Silence
 from pydanube_core.facts import (
     BrokerAddress,
     BrokerFacts,
@@ -493,6 +494,9 @@ class EachBrokerPort(Protocol):
 
     async def alerts(self) -> tuple[Sequence[Alert], Sequence[Alert]]:
         """Return the open alerts, worst first, and the last closed ones, newest first."""
+
+    async def silences(self) -> Sequence[Silence]:
+        """Return the silences of alerts, also those that are over. A damaged one is skipped."""
 
     @property
     def life(self) -> str:

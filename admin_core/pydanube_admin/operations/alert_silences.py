@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 from pydanube_core.diagnosis.rules import RULES
-from pydanube_core.diagnosis.silences import MOST_SILENCES, SILENCES, Silence
+from pydanube_core.diagnosis.silences import MOST_SILENCES, Silence
 from pydanube_core.errors import InvalidArgument, InvalidName, LimitReached
 from pydanube_core.names import TopicName
 from pydanube_core.units import known_time
@@ -15,7 +15,6 @@ from pydanube_core.units import known_time
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Forecast, entry
-from pydanube_admin.engine.kept_records import readable
 from pydanube_admin.engine.models import Change, Effect, Request
 from pydanube_admin.engine.operation import MAX_WHY_CHARS, operation
 from pydanube_admin.operations.faces import end_of
@@ -39,9 +38,7 @@ class SilencedAlert(Change):
 
 async def silences(context: Context) -> list[Silence]:
     """Return the silences that last."""
-    items = await context.port.list_state(SILENCES, limit=MOST_SILENCES)
-    found = [each for _, each in readable(items, lambda item: Silence.from_bytes(item.value))]
-    return [each for each in found if context.now_ms() < each.until_ms]
+    return [each for each in await context.port.silences() if context.now_ms() < each.until_ms]
 
 
 async def forecast_silence(context: Context, request: SilenceRequest) -> Forecast:
@@ -74,7 +71,7 @@ async def forecast_silence(context: Context, request: SilenceRequest) -> Forecas
 async def silence_alert(context: Context, request: SilenceRequest) -> SilencedAlert:
     wanted, _ = await _wanted(context, request)
     ends = wanted.until_ms <= wanted.at_ms
-    over = await _over(context)
+    over = [each.key for each in await context.port.silences() if each.until_ms <= context.now_ms()]
     await context.port.write_state({**dict.fromkeys(over), wanted.key: None if ends else wanted.to_bytes()})
     return SilencedAlert(
         rule=wanted.rule,
@@ -122,13 +119,6 @@ async def _wanted(context: Context, request: SilenceRequest) -> tuple[Silence, S
             f"{MOST_SILENCES} alerts are silenced: end some with until 0s", field="rule", limit=MOST_SILENCES
         )
     return wanted, held.get(wanted.key)
-
-
-async def _over(context: Context) -> list[str]:
-    """Return the keys of silences that are over, to delete them."""
-    items = await context.port.list_state(SILENCES, limit=MOST_SILENCES)
-    parsed = readable(items, lambda item: Silence.from_bytes(item.value))
-    return [item.key for item, each in parsed if each.until_ms <= context.now_ms()]
 
 
 def _shown(silence: Silence | None) -> dict[str, str | None] | None:

@@ -45,7 +45,10 @@ class AlertNews:
     ) -> News:
         """Return at most `MOST_AT_ONCE` alerts to send, the closed ones first.
 
-        `silenced`: the ids of alerts that are not sent now. One that was sent before is sent as it closes. Every broker finds what concerns the cluster, so only the leader sends it.
+        Every broker finds what concerns the cluster, so only the leader sends it.
+
+        Args:
+            silenced: the ids of alerts that are not sent now. One that was sent before is sent as it closes.
         """
         everywhere = {one.alert_id: one for one in now_open}
         mine = {key: one for key, one in everywhere.items() if leads or not RULES[one.rule].of_cluster}

@@ -187,7 +187,7 @@ class Viewer:
             answered_late=pump.answered_late() if state.unanswered else 0,
             thresholds=thresholds_of(topic),
             settled=settled,
-            slowed=quotas.lately(quotas.slowed, topic.name, window_ms),
+            slowed=quotas.slowed.of(topic.name, window_ms),
             departures=_departures(pump, state, 3 * window_ms),
             unrouted=cursor.count("unrouted", state, window_ms),
         )
@@ -273,9 +273,9 @@ class Viewer:
             sessions=track.sessions_since(now - window_ms),
             max_message_size=topic.gate.limits.max_message_size,
             max_producers=topic.gate.limits.max_producers_per_topic,
-            slowed=quotas.lately(quotas.slowed, topic.name, window_ms),
+            slowed=quotas.slowed.of(topic.name, window_ms),
             tail=track.tail,
-            refused_by=quotas.lately(quotas.refused, topic.name, window_ms),
+            refused_by=quotas.refused.of(topic.name, window_ms),
         )
 
     # -- the broker ------------------------------------------------------------------------------------------

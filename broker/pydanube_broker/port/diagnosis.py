@@ -220,7 +220,6 @@ class DiagnosisPart(SubscriptionsPart):
         return found, more
 
     async def silences(self) -> Sequence[Silence]:
-        """Return the silences of alerts, also those that are over. A damaged one is skipped."""
         found = []
         for item in await self._broker.admin_state.list(
             SILENCES, after=None, limit=MOST_SILENCES, descending=False

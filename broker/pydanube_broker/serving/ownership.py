@@ -135,6 +135,10 @@ class Ownership:
         """Return the address where a topic's clients connect. For a topic without an owner, this broker's."""
         return (self.owner(topic.topic_id) or self.me).broker_url
 
+    def speaks_for_all(self) -> bool:
+        """Return whether this broker reports what concerns the whole cluster: its leader does, or a lone broker."""
+        return not self.several or self.office.leads()
+
     def url_of(self, broker_id: BrokerId) -> str:
         """Return a broker's own address, or "" if it was never seen."""
         address = self.office.address(broker_id)

@@ -23,7 +23,23 @@ from pydanube_broker.topics.gate import monotonic_ms
 
 MOST_ACCOUNTS: Final = 10_000  # accounts. Beyond it, idle ones are removed
 MOST_SLOWED: Final = 1_000  # topics with a record of the quotas that slowed them
-Felt = dict[str, dict[str, int]]  # topic → "namespace shop: bytes_in_per_s" → last time
+
+
+class FeltQuotas:
+    """The quotas that the traffic of topics waits for, or was refused by, for diagnosis."""
+
+    def __init__(self) -> None:
+        self._felt: dict[str, dict[str, int]] = {}  # topic → "namespace shop: bytes_in_per_s" → last time
+
+    def note(self, topic: str, quota: str) -> None:
+        if topic not in self._felt and len(self._felt) >= MOST_SLOWED:
+            del self._felt[next(iter(self._felt))]
+        self._felt.setdefault(topic, {})[quota] = monotonic_ms()
+
+    def of(self, topic: str, window_ms: int) -> dict[str, float]:
+        """Return the quotas that a topic felt in the window → seconds ago."""
+        now_ms, told = monotonic_ms(), self._felt.get(topic, {})
+        return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
 
 
 class Quotas:
@@ -34,8 +50,7 @@ class Quotas:
     """
 
     def __init__(self, state: AdminState, defaults: Mapping[Kind, str], aside: Aside | None = None) -> None:
-        self.slowed: Felt = {}
-        self.refused: Felt = {}
+        self.slowed, self.refused = FeltQuotas(), FeltQuotas()
         self._defaults: dict[Kind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
@@ -168,19 +183,6 @@ class Quotas:
             if quota.limits.get("stored_bytes") or quota.warnings.get("stored_bytes"):
                 account.counts["stored_bytes"] = await stored(account.name)
 
-    @staticmethod
-    def note(felt: Felt, topic: str, quota: str) -> None:
-        """Record, for diagnosis, the quota that a topic's traffic waits for (`slowed`), or was refused by (`refused`)."""
-        if topic not in felt and len(felt) >= MOST_SLOWED:
-            del felt[next(iter(felt))]
-        felt.setdefault(topic, {})[quota] = monotonic_ms()
-
-    @staticmethod
-    def lately(felt: Felt, topic: str, window_ms: int) -> dict[str, float]:
-        """Return the quotas that a topic's traffic felt in the window → seconds ago."""
-        now_ms, told = monotonic_ms(), felt.get(topic, {})
-        return {label: (now_ms - at) / 1000 for label, at in told.items() if now_ms - at <= window_ms}
-
     def felt(self) -> Iterator[tuple[tuple[str, str, str], int]]:
         """Return ((holder, quota, slowed | refused | warned), count), for metrics."""
         for use in self.uses()[:MOST_SLOWED]:
@@ -236,7 +238,7 @@ class Share:
                 wait_ms = account.take(key, count, now_ms)
                 if wait_ms:
                     quota = f"{account.label}: {key}"
-                    self._quotas.note(self._quotas.slowed, topic, quota)
+                    self._quotas.slowed.note(topic, quota)
                     if longest is None or wait_ms > longest.wait_ms:
                         longest = Waited(wait_ms, quota)
         return longest

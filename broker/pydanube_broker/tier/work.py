@@ -41,6 +41,7 @@ from pydanube_storage.parquet.decode import DecodedBatch
 from pydanube_storage.parquet.export import ExportWork
 from pydanube_storage.parquet.read import Expected, digest_of
 
+from pydanube_broker.chain.store import names_below, read_object
 from pydanube_broker.subscription.batch_columns import rest_of
 from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
@@ -99,11 +100,11 @@ class TierWork:
     def object_create(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Create an object, or find it with this content: an earlier attempt has made it. Never changes one."""
         key, data = arguments["key"], bytes(blob)
-        made = self._store.create(key, data) or self._store.read(key, 0, self._store.size(key)) == data
+        made = self._store.create(key, data) or read_object(self._store, key, None) == data
         return {"made": made}, b""
 
     def object_names(self, arguments: dict[str, Any], blob: bytes) -> Answer:
-        return {"names": [fact.key for fact in self._store.list(arguments["folder"])]}, b""
+        return {"names": names_below(self._store, arguments["folder"])}, b""
 
     def object_delete(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         self._store.delete(arguments["key"])

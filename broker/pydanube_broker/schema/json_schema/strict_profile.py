@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 from jsonschema_rs.canonical import Containment, Satisfiability
+from pydanube_core.json_types import json_type_of
 
 from pydanube_broker.schema.differences import MAX_DIFFERENCES, Difference, Direction, Findings
 from pydanube_broker.schema.json_schema.cost import matches
@@ -288,7 +289,7 @@ class _Side:
     def _flat(self, part: Mapping[str, Any]) -> dict[str, Any]:
         made = {word: value for word, value in part.items() if word not in _IGNORED | _NESTING}
         if len(made.get("enum", ())) > MAX_VALUES:
-            made["type"] = sorted({_type_of(value) for value in made.pop("enum")})
+            made["type"] = sorted({json_type_of(value) for value in made.pop("enum")})
         named = part.get("properties", {})
         self.spend(1 + len(named) // 10)
         made["properties"] = {
@@ -636,24 +637,6 @@ def _is_unknown(alternative: Alternative, name: str) -> bool:
             for part in alternative.parts
         )
     )
-
-
-def _type_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
 
 
 def _given(alternative: Alternative, word: str) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pydanube_core.json_types import json_type_of
 
 from pydanube_storage.topics.decoding.fault import Fault, micros_in_range, micros_of, text
 
@@ -148,31 +149,13 @@ def _kind_of(schema: Mapping[str, Any]) -> str | None:
     kinds = {said} if isinstance(said, str) else set(said or ())
     if not kinds:
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        kinds = {_json_kind(value) for value in values}
+        kinds = {json_type_of(value) for value in values}
         if not kinds and "properties" in schema:
             kinds = {"object"}
     kinds.discard("null")
     if kinds == {"integer", "number"}:
         return "number"
     return str(next(iter(kinds))) if len(kinds) == 1 else None
-
-
-def _json_kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
 
 
 def _merged_alternatives(schema: Mapping[str, Any]) -> Iterable[Any]:
@@ -293,7 +276,7 @@ def _as_time(value: Any) -> int:
 
 
 def _wrong(value: Any, wanted: str) -> Fault:
-    return Fault(f"{_json_kind(value)}, where the schema has {wanted}")
+    return Fault(f"{json_type_of(value)}, where the schema has {wanted}")
 
 
 _TEXT: Final = _Shape(pa.string(), _as_text)
