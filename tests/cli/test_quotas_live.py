@@ -117,7 +117,7 @@ async def test_what_is_published_beyond_the_rate_waits_and_its_client_is_not_ref
         )  # a burst of a second, then a second's worth waits
     quotas = locked.broker.registry.quotas
     assert quotas.account("namespace", "shop").slowed["messages_in_per_s"].times
-    assert "namespace shop: messages_in_per_s" in quotas.slowed["/shop/paced"]
+    assert "namespace shop: messages_in_per_s" in quotas.slowed.of("/shop/paced", window_ms=600_000)
     findings = (await locked.call("shop", "diagnose.topic", topic="/shop/paced"))["findings"]
     assert "throttled by quota namespace shop: messages_in_per_s" in str([one["summary"] for one in findings])
     shown = (await locked.broker.port.metrics()).decode()
