@@ -157,20 +157,27 @@ def operations() -> str:
         "",
     ]
     lines += ["from collections.abc import Mapping", "from typing import Any, Literal", ""]
-    lines += ["from pydanube.admin.calling import Caller", "from pydanube.admin.plans import Plan, planned"]
+    lines += [
+        "from pydanube.admin.calling import OperationCaller",
+        "from pydanube.admin.plans import Plan, planned",
+    ]
     lines += [
         f"from pydanube.admin.generated.results import {', '.join(sorted(RENAMED.get(n, n) for n in models()))}"
     ]
     lines += ["from pydanube.admin.values import Page", "from pydanube.keywords import KeywordsNamed", ""]
     for group, members in grouped().items():
         lines += ["", f"class {class_name(group)}(KeywordsNamed):", f'    """`admin.{group}`"""', ""]
-        lines += ["    def __init__(self, caller: Caller) -> None:", "        self._caller = caller", ""]
+        lines += [
+            "    def __init__(self, caller: OperationCaller) -> None:",
+            "        self._caller = caller",
+            "",
+        ]
         for operation in members:
             lines += [f"    {line}" if line else "" for line in method(operation)]
             if operation.planned:
                 lines += [f"    {line}" if line else "" for line in planner(operation)]
     lines += ["", "class Admin:", '    """All groups."""', ""]
-    lines += ["    def __init__(self, caller: Caller) -> None:"]
+    lines += ["    def __init__(self, caller: OperationCaller) -> None:"]
     lines += [f"        self.{group} = {class_name(group)}(caller)" for group in grouped()]
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
+from pydanube_broker.journal import Disk, Journal, JournalOptions, RecordKind
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.subscription.cursor import Attempts, CursorDelta, encode_delta
 from pydanube_broker.topics.hub import Hub
@@ -148,7 +148,7 @@ class Writer:
             except Overloaded:
                 await asyncio.sleep(0)
 
-    def _record(self, kind: Kind, topic_id: int, body: bytes) -> LogState:
+    def _record(self, kind: RecordKind, topic_id: int, body: bytes) -> LogState:
         self.journal.append(kind, topic_id, [body])
         state = self.hub.take_state(topic_id)
         header = type("Header", (), {"kind": kind})  # what `apply` looks at of a header
@@ -156,17 +156,17 @@ class Writer:
         return state
 
     def open(self, topic_id: int, epoch: int, start: int = 0) -> None:
-        self._record(Kind.TOPIC_OPEN, topic_id, encode_open_body(epoch, start))
+        self._record(RecordKind.TOPIC_OPEN, topic_id, encode_open_body(epoch, start))
 
     def trim(self, topic_id: int, start: int) -> None:
-        self._record(Kind.TRIM_PREFIX, topic_id, encode_trim_body(start))
+        self._record(RecordKind.TRIM_PREFIX, topic_id, encode_trim_body(start))
 
     def producer(self, topic_id: int, producer_id: int, epoch: int, name: str) -> None:
         opening = Opening(producer_id, epoch, token=producer_id << 32 | epoch, name=name)
-        self._record(Kind.SESSION, topic_id, encode_session_body(opening))
+        self._record(RecordKind.SESSION, topic_id, encode_session_body(opening))
 
     def cursor(self, topic_id: int, subscription_id: int, delta: CursorDelta) -> None:
-        self._record(Kind.CURSOR, topic_id, encode_cursor_body(subscription_id, encode_delta(delta)))
+        self._record(RecordKind.CURSOR, topic_id, encode_cursor_body(subscription_id, encode_delta(delta)))
 
     async def batch(self, topic_id: int, payloads: list[bytes], **columns: Any) -> None:
         state = self.hub.take_state(topic_id)
@@ -186,7 +186,7 @@ class Writer:
             count=len(payloads),
             time_ms=self.now_ms,
         )
-        header = type("Header", (), {"kind": Kind.BATCH})
+        header = type("Header", (), {"kind": RecordKind.BATCH})
         state.apply(header, memoryview(part + data))  # type: ignore[arg-type]
 
 

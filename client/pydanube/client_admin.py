@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 def client_admin(connections: Connections, principal: str | None) -> Admin:
     """Return the operations of the cluster over these connections."""
-    from pydanube.admin.calling import Caller
+    from pydanube.admin.calling import OperationCaller
     from pydanube.admin.generated.operations import Admin
     from pydanube.wire.ops_channel import OpsChannel
 
     channel = OpsChannel(connections.url, field="url", transport=connections.to(connections.url))
-    return Admin(Caller(channel, principal=principal))
+    return Admin(OperationCaller(channel, principal=principal))

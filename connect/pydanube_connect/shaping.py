@@ -17,7 +17,7 @@ from pydanube_connect.records import Record, Refused
 
 MASK: Final = "***"
 
-Step = Callable[[Record], None]
+Shaping = Callable[[Record], None]
 Function = Callable[[Sequence[Record]], Sequence[Record] | None]
 
 
@@ -55,7 +55,7 @@ def shaper(
     return apply
 
 
-def _steps(shape: Shape, path: str) -> list[Step | None]:
+def _steps(shape: Shape, path: str) -> list[Shaping | None]:
     return [
         _masking(shape.mask),
         _keying(shape.key),
@@ -76,7 +76,7 @@ def _object(record: Record) -> dict[str, Any] | None:
     raise Refused([record], f"[shape] works on objects, and the value is {type(value).__name__}")
 
 
-def _masking(names: Sequence[str]) -> Step | None:
+def _masking(names: Sequence[str]) -> Shaping | None:
     def mask(record: Record) -> None:
         if (value := _object(record)) is not None:
             record.value = value | {name: MASK for name in names if value.get(name) is not None}
@@ -89,7 +89,7 @@ def key_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
 
 
-def _keying(name: str | None) -> Step | None:
+def _keying(name: str | None) -> Shaping | None:
     def key(record: Record) -> None:
         if record.value is not None:
             value = record.field(name or "")
@@ -98,7 +98,7 @@ def _keying(name: str | None) -> Step | None:
     return key if name else None
 
 
-def _topic(template: str | None, path: str) -> Step | None:
+def _topic(template: str | None, path: str) -> Shaping | None:
     if template is None:
         return None
     try:
@@ -119,7 +119,7 @@ def _topic(template: str | None, path: str) -> Step | None:
     return topic
 
 
-def _selecting(names: Sequence[str]) -> Step | None:
+def _selecting(names: Sequence[str]) -> Shaping | None:
     def select(record: Record) -> None:
         if (value := _object(record)) is not None:
             record.value = {name: value[name] for name in names if name in value}
@@ -127,7 +127,7 @@ def _selecting(names: Sequence[str]) -> Step | None:
     return select if names else None
 
 
-def _dropping(names: Sequence[str]) -> Step | None:
+def _dropping(names: Sequence[str]) -> Shaping | None:
     gone = frozenset(names)
 
     def drop(record: Record) -> None:
@@ -137,7 +137,7 @@ def _dropping(names: Sequence[str]) -> Step | None:
     return drop if names else None
 
 
-def _renaming(names: dict[str, str]) -> Step | None:
+def _renaming(names: dict[str, str]) -> Shaping | None:
     def rename(record: Record) -> None:
         if (value := _object(record)) is None:
             return

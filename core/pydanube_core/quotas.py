@@ -17,7 +17,7 @@ from pydanube_core.units import parse_bytes
 
 QUOTAS: Final = "security/quotas/"  # keys of the metadata store: one of ours for each namespace and principal
 
-Kind = Literal["namespace", "principal"]
+QuotaKind = Literal["namespace", "principal"]
 
 OF_BOTH: Final = ("producers", "messages_in_per_s", "bytes_in_per_s", "messages_out_per_s", "bytes_out_per_s")
 #: quotas of each kind: a topic belongs only to its namespace, a connection only to its principal
@@ -48,7 +48,7 @@ class Quota:
         warnings: the same, but only reported.
     """
 
-    kind: Kind
+    kind: QuotaKind
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
     warnings: Mapping[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Quota:
 class QuotaUse:
     """The use of one quota holder at a broker. `slowed`, `refused`, `warned`: quota → (times, waited ms)."""
 
-    kind: Kind
+    kind: QuotaKind
     name: str
     used: Mapping[str, int]
     slowed: Mapping[str, tuple[int, int]]
@@ -104,7 +104,7 @@ class QuotasPort(Protocol):
     async def look(self) -> None:
         """Read the quotas again if they were changed."""
 
-    def of(self, kind: Kind, name: str) -> Quota:
+    def of(self, kind: QuotaKind, name: str) -> Quota:
         """Return the quota in effect: the holder's own, else the general one, else that of the settings."""
 
     def uses(self) -> Sequence[QuotaUse]:
@@ -131,7 +131,7 @@ def check_quota(kind: str, given: Mapping[str, Any], *, field: str) -> None:
             )
 
 
-def parse_quota(kind: Kind, text: str) -> dict[str, int]:
+def parse_quota(kind: QuotaKind, text: str) -> dict[str, int]:
     """Parse the limits in a setting: `topics=100, bytes_in_per_s=10MiB`. Raises `InvalidArgument`."""
     found: dict[str, int] = {}
     for part in text.split(","):

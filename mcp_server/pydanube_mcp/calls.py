@@ -41,7 +41,7 @@ Outcome = dict[str, Any] | InputRequiredResult | TaskView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class ClusterCaller:
     """Makes calls on one cluster for one caller, with a person's consent if that is needed."""
 
     client: OpsClient

@@ -64,7 +64,7 @@ from pydanube_core.calling_program import CallingProgram, current_program, packa
 from pydanube_core.errors import ClusterError, NotImplementedYet
 
 from pydanube_mcp.alerts import AlertWatch
-from pydanube_mcp.calls import Caller
+from pydanube_mcp.calls import ClusterCaller
 from pydanube_mcp.charts import chart_apps, with_picture
 from pydanube_mcp.cluster_tasks import ClusterTasks
 from pydanube_mcp.clusters import Clusters
@@ -312,7 +312,7 @@ class DanubeServer(MCPServer[Any]):
             asked = Asked(
                 operation=operation, arguments=own, profile=self.profile, cluster=cluster, part=part
             )
-            caller = Caller(
+            caller = ClusterCaller(
                 client=client,
                 cluster=cluster,
                 principal=_principal(context),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydanube_admin.engine.change_records import HOOK, Step
+from pydanube_admin.engine.change_records import HOOK, ChangeStep
 from pydanube_admin.registry import OPERATIONS
 from pydanube_admin.remote import call_sync
 from pydanube_core.errors import ClusterError, Unavailable
@@ -19,8 +19,8 @@ STANDS = ("topic", "partition", "subscription", "type", "next_unacked", "lag_mes
 ITS_OWN = ("created_at", "topic_id", "schema_id")  # of what is made: another each time
 SCHEMA = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
 SINK = 'connector = "http-sink"\ntopic = "orders"\n[settings]\nurl = "http://127.0.0.1:9"\n'
-NOT_BEGUN = (Step.CHECKED, Step.RECORDED, Step.IMAGE_KEPT)
-BEFORE_EFFECT = (*NOT_BEGUN, Step.BEGUN)
+NOT_BEGUN = (ChangeStep.CHECKED, ChangeStep.RECORDED, ChangeStep.IMAGE_KEPT)
+BEFORE_EFFECT = (*NOT_BEGUN, ChangeStep.BEGUN)
 
 CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("topics.delete", {"topic": "clicks"}),
@@ -96,7 +96,7 @@ class Killed:
         """By a plan, which some want: they pass over what is unread now."""
         self("plans.apply", plan_token=self.plan("changes.undo", {"call_id": call_id}))
 
-    def killed_at(self, step: Step, operation: str, /, **arguments: Any) -> None:
+    def killed_at(self, step: ChangeStep, operation: str, /, **arguments: Any) -> None:
         """The call ends with its broker, at that step; then the broker is there again."""
         (self._hooks / step.value).touch()
         with pytest.raises(Unavailable):
@@ -199,7 +199,7 @@ def as_here(cluster: Killed, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"token_id": cluster("tokens.list")["items"][0]["token_id"]}
 
 
-def kill_and_look(cluster: Killed, step: Step, operation: str, arguments: dict[str, Any]) -> None:
+def kill_and_look(cluster: Killed, step: ChangeStep, operation: str, arguments: dict[str, Any]) -> None:
     arguments = as_here(cluster, arguments)
     before = state(cluster)
     token = cluster.plan(operation, arguments)
@@ -216,9 +216,9 @@ def kill_and_look(cluster: Killed, step: Step, operation: str, arguments: dict[s
     else:
         assert state(cluster, without=ITS_OWN) == after
     found = cluster.records(operation, token)
-    assert found.keys() == (set() if step is Step.CHECKED else {"call", "outcome"})
-    if step is not Step.CHECKED:
-        made = step in (Step.KEPT, Step.TOLD)
+    assert found.keys() == (set() if step is ChangeStep.CHECKED else {"call", "outcome"})
+    if step is not ChangeStep.CHECKED:
+        made = step in (ChangeStep.KEPT, ChangeStep.TOLD)
         assert (found["outcome"]["decision"], found["outcome"]["code"]) == (
             ("allowed", None) if made else ("interrupted", "INTERNAL")
         )
@@ -247,22 +247,22 @@ def test_every_operation_that_can_be_undone_is_killed_here() -> None:
 
 def test_a_change_that_is_killed_is_made_or_not(cluster: Killed) -> None:
     """A few of the steps; `test_every_change_at_every_step` has them all."""
-    for step, (operation, arguments) in zip((Step.BEGUN, Step.MADE), CHANGES[:2], strict=True):
+    for step, (operation, arguments) in zip((ChangeStep.BEGUN, ChangeStep.MADE), CHANGES[:2], strict=True):
         kill_and_look(cluster, step, operation, arguments)  # one of each: a start costs seconds
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [step for step in Step if step is not Step.TAKEN_BACK])
-def test_every_change_at_every_step(cluster: Killed, step: Step) -> None:
+@pytest.mark.parametrize("step", [step for step in ChangeStep if step is not ChangeStep.TAKEN_BACK])
+def test_every_change_at_every_step(cluster: Killed, step: ChangeStep) -> None:
     for operation, arguments in CHANGES:
         kill_and_look(cluster, step, operation, arguments)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", [step for step in Step if step is not Step.IMAGE_KEPT])
-def test_an_undo_that_is_killed_is_made_or_not(cluster: Killed, step: Step) -> None:
+@pytest.mark.parametrize("step", [step for step in ChangeStep if step is not ChangeStep.IMAGE_KEPT])
+def test_an_undo_that_is_killed_is_made_or_not(cluster: Killed, step: ChangeStep) -> None:
     for operation, given in CHANGES:
         arguments = as_here(cluster, given)
         before = state(cluster)
@@ -274,7 +274,7 @@ def test_an_undo_that_is_killed_is_made_or_not(cluster: Killed, step: Step) -> N
             assert state(cluster) == after, operation
         else:
             assert state(cluster) == before, operation
-        if step in (*BEFORE_EFFECT, Step.TAKEN_BACK):
+        if step in (*BEFORE_EFFECT, ChangeStep.TAKEN_BACK):
             cluster.undo(call_id)
         with pytest.raises(ClusterError) as refused:
             cluster("changes.undo", call_id=call_id)

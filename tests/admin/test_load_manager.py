@@ -20,7 +20,7 @@ from pydanube_admin.engine.balancer import (
     Rhythm,
     snapshot_of,
 )
-from pydanube_core.balance import BrokerLoad, LoadReport, Resource, TopicLoad, Verdict, assess
+from pydanube_core.balance import BalanceVerdict, BrokerLoad, LoadReport, Resource, TopicLoad, assess
 from pydanube_core.balance.plan import Rejection
 from pydanube_core.cluster_port import ClusterPort
 from pydanube_core.facts import BrokerAddress, MoveFacts
@@ -212,13 +212,13 @@ def judged(reports: Sequence[LoadReport], *silent: str, under_way: Sequence[Move
 
 def test_nothing_moves_on_stale_or_missing_data() -> None:
     busy, idle = report("a", 90 * MIB), report("b", MIB)
-    assert judged([busy, idle]).verdict is Verdict.IMBALANCED  # type: ignore[attr-defined]
+    assert judged([busy, idle]).verdict is BalanceVerdict.IMBALANCED  # type: ignore[attr-defined]
     for found in (
         judged([busy, report("b", MIB, age_s=121)]),
         judged([busy], "b"),
         judged([report("a", 90 * MIB, age_s=121), idle]),
     ):
-        assert (found.verdict, list(found.moves)) == (Verdict.UNDECIDED, [])  # type: ignore[attr-defined]
+        assert (found.verdict, list(found.moves)) == (BalanceVerdict.UNDECIDED, [])  # type: ignore[attr-defined]
         assert Rejection.STALE_DATA in found.rejected  # type: ignore[attr-defined]
 
 
@@ -231,7 +231,7 @@ def test_nothing_goes_to_a_broker_that_does_not_answer() -> None:
 
 def test_what_leaves_a_draining_broker_is_left_to_its_drain() -> None:
     found = judged([report("a", 10 * MIB), report("b", 10 * MIB), report("c", 10 * MIB, accepts=False)])
-    assert (found.verdict, list(found.moves)) == (Verdict.BALANCED, [])  # type: ignore[attr-defined]
+    assert (found.verdict, list(found.moves)) == (BalanceVerdict.BALANCED, [])  # type: ignore[attr-defined]
 
 
 def test_topics_that_are_on_their_way_stay_out_of_it() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydanube_core.balance import (
+    BalanceVerdict,
     BrokerLoad,
     Move,
     Policy,
     Resource,
     Snapshot,
     TopicLoad,
-    Verdict,
     assess,
     excess_of,
     moves_by_number,
@@ -65,7 +65,7 @@ def test_figures_of_a_spread_worked_out_by_hand() -> None:
 
 def test_a_balanced_cluster_gets_the_empty_plan_and_says_so() -> None:
     found = assess(cluster([10, 10], [11, 10], [10, 9]), NO_FLOOR)
-    assert found.verdict is Verdict.BALANCED
+    assert found.verdict is BalanceVerdict.BALANCED
     assert found.moves == []
     assert found.rejected == {Rejection.BALANCED: 1}
     assert found.score == 100.0
@@ -73,7 +73,7 @@ def test_a_balanced_cluster_gets_the_empty_plan_and_says_so() -> None:
 
 def test_the_one_move_that_levels_is_found_with_its_before_and_after() -> None:
     found = assess(cluster([20, 10, 10], [20], [20]), NO_FLOOR)
-    assert found.verdict is Verdict.IMBALANCED
+    assert found.verdict is BalanceVerdict.IMBALANCED
     (move, *_) = found.moves
     assert (move.source, move.load[IN]) == ("b0", 10)
     assert (move.source_before, move.source_after) == (pytest.approx(0.4), pytest.approx(0.3))
@@ -89,7 +89,7 @@ def test_two_heavy_topics_are_swapped_for_lighter_ones_where_no_single_move_help
 def test_one_heavy_topic_cannot_be_helped_by_moving_it() -> None:
     found = assess(cluster([60], [10], [10]), NO_FLOOR)
     assert found.moves == []
-    assert found.verdict is Verdict.IMBALANCED
+    assert found.verdict is BalanceVerdict.IMBALANCED
     assert Rejection.ONE_HEAVY_TOPIC in found.rejected
 
 
@@ -97,14 +97,14 @@ def test_old_samples_decide_nothing_and_are_named() -> None:
     snapshot = cluster([10], [50], [10])
     brokers = [replace(broker, age_s=11.0) for broker in snapshot.brokers[:1]] + list(snapshot.brokers[1:])
     found = assess(replace(snapshot, brokers=brokers), NO_FLOOR)
-    assert found.verdict is Verdict.UNDECIDED
+    assert found.verdict is BalanceVerdict.UNDECIDED
     assert found.missing == ["b0"]
     assert found.score is None
 
 
 def test_an_unknown_capacity_is_never_a_number() -> None:
     found = assess(cluster([20, 10, 10], [20], [20], capacity=None), NO_FLOOR)
-    assert found.verdict is Verdict.IMBALANCED
+    assert found.verdict is BalanceVerdict.IMBALANCED
     assert not found.resources[IN].capacity_known
     assert [each.mean_used for each in found.what_if] == [None] * 3
     assert all(each.fits is None for each in found.what_if)
@@ -120,7 +120,7 @@ def test_a_draining_broker_is_emptied() -> None:
 
 def test_too_full_everywhere_asks_for_a_broker() -> None:
     found = assess(cluster([45, 45], [45, 45]), NO_FLOOR)
-    assert found.verdict is Verdict.OVERLOADED
+    assert found.verdict is BalanceVerdict.OVERLOADED
     assert "add a broker" in found.because
     assert [(each.brokers, each.fits) for each in found.what_if] == [(1, False), (2, False), (3, True)]
 
@@ -134,7 +134,7 @@ def test_a_topic_that_has_just_moved_stays() -> None:
 
 
 def test_what_is_below_the_floor_is_not_worth_a_move() -> None:
-    assert assess(cluster([20, 10, 10], [20], [20]), Policy()).verdict is Verdict.BALANCED
+    assert assess(cluster([20, 10, 10], [20], [20]), Policy()).verdict is BalanceVerdict.BALANCED
 
 
 CLUSTERS = st.lists(

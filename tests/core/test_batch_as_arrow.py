@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from pydanube_core.batch import PRODUCER_PART_BYTES, BatchView, Codec, Column, encode_batch
+from pydanube_core.batch import PRODUCER_PART_BYTES, BatchColumn, BatchView, Codec, encode_batch
 from pydanube_core.batch.layout import padded
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import InvalidArgument
@@ -29,10 +29,10 @@ def arrays(batch: bytes) -> dict[str, Any]:
     view, buffer = BatchView(batch), pa.py_buffer(batch)
     n, found = len(view), {}
     found["payload"], _ = ragged(buffer, PRODUCER_PART_BYTES, n, pa.binary())
-    if (at := view.column_start(Column.KEY)) is not None:
+    if (at := view.column_start(BatchColumn.KEY)) is not None:
         bits = (n + 7) // 8
         found["key"], _ = ragged(buffer, at + padded(bits), n, pa.string(), buffer.slice(at, bits))
-    if (at := view.column_start(Column.ATTRIBUTES)) is not None:
+    if (at := view.column_start(BatchColumn.ATTRIBUTES)) is not None:
         total = int(np.frombuffer(batch, "<i4", n + 1, at)[n])
         keys, values_at = ragged(buffer, at + padded(4 * (n + 1)), total, pa.string())
         values, _ = ragged(buffer, values_at, total, pa.string())

@@ -11,9 +11,9 @@ from pydanube_core.batch import (
     BATCH_TARGET_BYTES,
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
+    BatchColumn,
     BatchView,
     Codec,
-    Column,
     broker_part,
     encode_batch,
     parse_codec,
@@ -46,7 +46,7 @@ def test_the_header_says_who_sent_it(arguments: dict[str, Any], base: int) -> No
     assert (part.schema_id, part.schema_version) == arguments["schema"]
     assert part.first_sequence == rows_given(arguments)[0].sequence
     assert part.raw_bytes == sum(map(len, arguments["payloads"]))
-    assert bool(part.columns & Column.OFFSET_DELTA) == ("offset_deltas" in arguments)
+    assert bool(part.columns & BatchColumn.OFFSET_DELTA) == ("offset_deltas" in arguments)
 
 
 @steady

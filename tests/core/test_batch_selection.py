@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_core.batch import (
     MAX_BATCH_BYTES,
+    BatchColumn,
     BatchView,
     Codec,
-    Column,
     broker_part,
     encode_batch,
     read_producer_part,
@@ -54,9 +54,11 @@ def test_a_selection_keeps_the_meaning_of_every_column(
         read_producer_part(batch),
     )
     assert (part.producer_id, part.producer_epoch) == (whole.producer_id, whole.producer_epoch)
-    assert part.columns & Column.KEY == whole.columns & Column.KEY
+    assert part.columns & BatchColumn.KEY == whole.columns & BatchColumn.KEY
     assert Cutter(memoryview(b"." + batch)[1:]).select(np.array(indices))[0] == cut
-    assert not part.columns & Column.OFFSET_DELTA or part.count > 1  # holes are told only where there are any
+    assert (
+        not part.columns & BatchColumn.OFFSET_DELTA or part.count > 1
+    )  # holes are told only where there are any
     assert Cutter(cut).select(range(part.count)) == (cut, 0, last_delta - first_delta)
 
 

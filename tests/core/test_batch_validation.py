@@ -14,9 +14,9 @@ from pydanube_core.batch import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
     PRODUCER_PART_BYTES,
+    BatchColumn,
     BatchView,
     Codec,
-    Column,
     ProducerPart,
     encode_batch,
     read_producer_part,
@@ -209,7 +209,7 @@ def test_hostile_text_columns(
     assert (details["field"], details.get("index")) == (field, index)
 
 
-def column(batch: bytes, which: Column) -> int:
+def column(batch: bytes, which: BatchColumn) -> int:
     at = BatchView(batch).column_start(which)
     assert at is not None
     return at
@@ -220,32 +220,32 @@ NAMED = encode_batch([b""] * 3, producers=[(1, "ab"), (2, "é")], producer_index
 NUMBERED = encode_batch([b""] * 3, sequences=[5, 7, 9])
 SCHEMED = encode_batch([b""] * 3, schemas=[(1, 1), (2, 1), (3, 9)], schema_index=[0, 2, 1])
 HOLED = encode_batch([b""] * 3, offset_deltas=[0, 5, 9])
-PRODUCERS_AT, SCHEMAS_AT = column(NAMED, Column.PRODUCERS), column(SCHEMED, Column.SCHEMAS)
-INDEX_AT = column(NAMED, Column.PRODUCER_INDEX)
+PRODUCERS_AT, SCHEMAS_AT = column(NAMED, BatchColumn.PRODUCERS), column(SCHEMED, BatchColumn.SCHEMAS)
+INDEX_AT = column(NAMED, BatchColumn.PRODUCER_INDEX)
 
 
 @pytest.mark.parametrize(
     ("batch", "at", "code", "values", "field", "value", "index"),
     [
-        (TIMED, column(TIMED, Column.PUBLISH_TIME), "i", [0, 1, -1001], "publish_time", -1001, 2),
+        (TIMED, column(TIMED, BatchColumn.PUBLISH_TIME), "i", [0, 1, -1001], "publish_time", -1001, 2),
         (NAMED, PRODUCERS_AT, "I", [0], "producers", 0, None),
         (NAMED, PRODUCERS_AT, "I", [4], "producers", 4, None),
         (NAMED, PRODUCERS_AT + 4, "I", [1], "reserved", "01000000", None),
         (NAMED, find(NAMED, b"ab\xc3"), "B", [0xFF], "producers", "ff62", 0),
         (NAMED, INDEX_AT, "i", [0, 2, 0], "producer_index", 2, 1),
         (NAMED, INDEX_AT, "i", [0, 1, -1], "producer_index", -1, 2),
-        (NAMED, COLUMNS_AT, "I", [Column.PAYLOAD | Column.PRODUCERS], "columns", 17, None),
-        (NUMBERED, column(NUMBERED, Column.SEQUENCE), "q", [5, -7], "sequence", -7, 1),
-        (NUMBERED, column(NUMBERED, Column.SEQUENCE), "q", [6], "sequence", 6, 0),
+        (NAMED, COLUMNS_AT, "I", [BatchColumn.PAYLOAD | BatchColumn.PRODUCERS], "columns", 17, None),
+        (NUMBERED, column(NUMBERED, BatchColumn.SEQUENCE), "q", [5, -7], "sequence", -7, 1),
+        (NUMBERED, column(NUMBERED, BatchColumn.SEQUENCE), "q", [6], "sequence", 6, 0),
         (SCHEMED, SCHEMAS_AT, "I", [0], "schemas", 0, None),
         (SCHEMED, SCHEMAS_AT, "I", [1 << 31], "schemas", 1 << 31, None),
         (SCHEMED, SCHEMAS_AT + 4, "I", [9], "reserved", "09000000", None),
         (SCHEMED, SCHEMAS_AT + 8 + 24 + 16, "i", [0, 3], "schema_index", 3, 1),
         (SCHEMED, SCHEMAS_AT + 8 + 24 + 12, "I", [7], "schemas", "07000000", None),
-        (HOLED, column(HOLED, Column.OFFSET_DELTA), "I", [1], "offset_delta", 1, 0),
-        (HOLED, column(HOLED, Column.OFFSET_DELTA), "I", [0, 5, 5], "offset_delta", 5, 2),
-        (HOLED, column(HOLED, Column.OFFSET_DELTA), "I", [0, 5, 3], "offset_delta", 3, 2),
-        (HOLED, column(HOLED, Column.OFFSET_DELTA), "I", [0, 5, 1 << 31], "offset_delta", 1 << 31, 2),
+        (HOLED, column(HOLED, BatchColumn.OFFSET_DELTA), "I", [1], "offset_delta", 1, 0),
+        (HOLED, column(HOLED, BatchColumn.OFFSET_DELTA), "I", [0, 5, 5], "offset_delta", 5, 2),
+        (HOLED, column(HOLED, BatchColumn.OFFSET_DELTA), "I", [0, 5, 3], "offset_delta", 3, 2),
+        (HOLED, column(HOLED, BatchColumn.OFFSET_DELTA), "I", [0, 5, 1 << 31], "offset_delta", 1 << 31, 2),
     ],
 )
 def test_hostile_number_columns(
@@ -259,7 +259,9 @@ def test_hostile_number_columns(
 def test_a_producer_index_needs_a_table() -> None:
     bare = bytearray(encode_batch([b"", b""], sequences=[0, 1])[:-16])
     bare += struct.pack("<ii", 0, 0)
-    assert refused(patched(bytes(bare), COLUMNS_AT, "I", 1 | Column.PRODUCER_INDEX))["field"] == "columns"
+    assert (
+        refused(patched(bytes(bare), COLUMNS_AT, "I", 1 | BatchColumn.PRODUCER_INDEX))["field"] == "columns"
+    )
 
 
 def test_holes_are_the_brokers() -> None:
@@ -273,9 +275,9 @@ def test_holes_are_the_brokers() -> None:
 def test_columns_end_where_the_batch_ends(batch: bytes) -> None:
     for change in (batch + bytes(8), batch[:-8], batch + b"\0"):
         assert refused(summed(change))["field"]
-    without = patched(batch, COLUMNS_AT, "I", int(Column.PAYLOAD))
+    without = patched(batch, COLUMNS_AT, "I", int(BatchColumn.PAYLOAD))
     assert refused(without)["field"] == "batch"
-    for bit in Column:
+    for bit in BatchColumn:
         columns = read_producer_part(batch).columns
         if not columns & bit:
             refused(patched(batch, COLUMNS_AT, "I", columns | bit))

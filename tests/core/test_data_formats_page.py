@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 from pydanube_broker.copying.piece import FILE_HEADER, PIECE_HEADER
-from pydanube_core.batch import BROKER_PART_BYTES, BatchView, Column, broker_part, encode_batch
+from pydanube_core.batch import BROKER_PART_BYTES, BatchColumn, BatchView, broker_part, encode_batch
 from pydanube_core.batch.layout import (
     BATCH_TARGET_BYTES,
     BROKER_PART,
@@ -78,7 +78,7 @@ def test_tables_of_fixed_parts_are_the_structs(title: str, layout: Struct) -> No
 
 
 def test_the_table_of_columns_has_every_bit() -> None:
-    assert [int(bit) for bit, *_ in table("Columns")] == [bit.bit_length() - 1 for bit in Column]
+    assert [int(bit) for bit, *_ in table("Columns")] == [bit.bit_length() - 1 for bit in BatchColumn]
 
 
 def test_limits_are_the_constants() -> None:

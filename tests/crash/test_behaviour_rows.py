@@ -24,7 +24,7 @@ from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     HEADER_BYTES,
     SECTOR,
-    Kind,
+    RecordKind,
     read_file_header,
     read_header,
     record_bytes,
@@ -100,7 +100,7 @@ def unsynced(journal: Path, acknowledged_end: int) -> list[tuple[Path, int]]:
         while (header := read_header(data, at, base + at)) is not None:
             proven = max(proven, header.synced_lsn)
             at += record_bytes(header.body_bytes)
-            if header.kind is Kind.BATCH:
+            if header.kind is RecordKind.BATCH:
                 body = data[header.lsn - base + HEADER_BYTES :][:BROKER_PART_BYTES]
                 if read_broker_part(body).base_offset < acknowledged_end:
                     proven = max(proven, base + at)

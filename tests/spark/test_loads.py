@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydanube_core.balance import Policy, Resource, TopicLoad, Verdict, assess
+from pydanube_core.balance import BalanceVerdict, Policy, Resource, TopicLoad, assess
 from pydanube_spark.reports.balance.loads import rate, snapshot_of
 from pydanube_spark.reports.balance.report import balance_summary
 from pydanube_spark.reports.balance.work import BALANCE_SCHEMA
@@ -95,14 +95,14 @@ def test_one_sample_is_no_load_of_zero() -> None:
     """It was OVERLOADED, and a broker was to be added, in the first moment of each interval."""
     brokers = broker_rows((600, 0)) + broker_rows((0, 0), (300, 0), (600, 0), broker="2", cpus=2)
     found, _ = judged(brokers, [], begin=600, end=601)
-    assert found.verdict is Verdict.UNDECIDED
+    assert found.verdict is BalanceVerdict.UNDECIDED
     assert "broker 1: it has one sample so far" in found.because
 
 
 def test_the_sample_before_the_stretch_gives_its_first_rate() -> None:
     found, stretch = judged(broker_rows((540, 1000), (600, 7000)), [], begin=600, end=601)
     assert stretch.snapshot.brokers[0].load[Resource.NETWORK_IN] == 100.0
-    assert found.verdict is not Verdict.UNDECIDED
+    assert found.verdict is not BalanceVerdict.UNDECIDED
 
 
 def test_a_move_at_the_edge_of_a_stretch_is_counted_once_and_cools_down() -> None:
@@ -123,11 +123,11 @@ def test_a_topic_without_a_rate_leaves_a_busy_broker_undecided() -> None:
     brokers = broker_rows((0, 0), (300, 600 * mib), (600, 1200 * mib))
     told = [topic_row(0, "1", 0), topic_row(600, "1", 300 * mib), topic_row(600, "1", 5, topic="/d/new")]
     found, _ = judged(brokers, told, begin=0, end=601)
-    assert found.verdict is Verdict.UNDECIDED
+    assert found.verdict is BalanceVerdict.UNDECIDED
     assert "the rates of /d/new take a second sample" in found.because
     told[1] = topic_row(600, "1", 1100 * mib)  # the others explain what the broker took in
     found, _ = judged(brokers, told, begin=0, end=601)
-    assert found.verdict is not Verdict.UNDECIDED
+    assert found.verdict is not BalanceVerdict.UNDECIDED
 
 
 def row(as_of_ms: int, verdict: str, score: float | None) -> dict[str, Any]:

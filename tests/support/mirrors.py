@@ -10,7 +10,7 @@ from typing import Any
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     HEADER_BYTES,
-    Kind,
+    RecordKind,
     read_file_header,
     read_header,
     record_bytes,
@@ -33,7 +33,7 @@ def stored_batches(data_dir: Path, topic_id: int) -> dict[int, bytes]:
         _, base, _ = head
         at = FILE_HEADER_BYTES
         while (header := read_header(data, at, base + at)) is not None:
-            if header.kind is Kind.BATCH and header.topic_id == topic_id:
+            if header.kind is RecordKind.BATCH and header.topic_id == topic_id:
                 start = at + HEADER_BYTES
                 body = data[start : start + header.body_bytes]
                 offset = read_broker_part(body[:BROKER_PART_BYTES]).base_offset

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_tui.filters import FilterError, RowsInSight, ordered, parse
-from pydanube_tui.page import Cell, Column, Page, Row
+from pydanube_tui.page import Cell, Column, PageContent, Row
 from pydanube_tui.payloads import value_of, written
 from pydanube_tui.text import clean, count, fit, size, span, sparkline, width
 from pydanube_tui.view import Situation
@@ -123,7 +123,7 @@ def test_filters_leave_the_rows_they_name(text: str, left: list[int]) -> None:
 
 @given(text=st.lists(st.sampled_from([*"ord/~!:>19k$ ", "status:", "lag:", "~or", "/^.d"]), max_size=12))
 def test_a_filter_that_is_typed_on_leaves_what_it_leaves_when_typed_at_once(text: list[str]) -> None:
-    page, typed = Page(columns=COLUMNS, rows=ROWS), RowsInSight()
+    page, typed = PageContent(columns=COLUMNS, rows=ROWS), RowsInSight()
     for end in range(1, len(text) + 1):
         try:
             chosen = parse("".join(text[:end]), COLUMNS)

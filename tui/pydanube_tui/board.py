@@ -34,7 +34,7 @@ from pydanube_tui.dialogs import Choice, Choosing, Entry, Reading
 from pydanube_tui.files import Memory
 from pydanube_tui.filters import Filter, FilterError, RowsInSight
 from pydanube_tui.grid import MANY, Grid
-from pydanube_tui.page import MISREAD, Column, Line, Page, Row, Target, Tone, dim, line
+from pydanube_tui.page import MISREAD, Column, Line, PageContent, Row, Target, Tone, dim, line
 from pydanube_tui.payloads import json_text
 from pydanube_tui.source import Caller, Feed
 from pydanube_tui.tail import Tail
@@ -118,7 +118,7 @@ class Board(App[None]):
         self.standing = Connection()
         self.refresh_s = bearable(self.options.refresh_s)
         self.paused = False
-        self.page = Page(empty="loading …")
+        self.page = PageContent(empty="loading …")
         self.filter: Filter | None = None
         self.marked: set[str] = set()
         self.feed: Feed | Tail | None = None
@@ -221,7 +221,7 @@ class Board(App[None]):
     def open_view(self, *, fresh: bool) -> None:
         """Show the present view, as soon as its first answer arrives."""
         self._choose_actions()
-        self.filter, self.page, self.situation = None, Page(empty="loading …"), self._situation()
+        self.filter, self.page, self.situation = None, PageContent(empty="loading …"), self._situation()
         self.marked.clear()
         self.workers.cancel_group(self, "tail")
         self.feed = self._feed()
@@ -260,7 +260,9 @@ class Board(App[None]):
                 self.standing.failed(error)
                 if self.standing.state is State.REFUSED or self.standing.as_of_ms is None:
                     says = wrap(str(error), max(20, self.size.width - 2))
-                    self.page = Page(head=[*(line((f" {each}", Tone.BAD)) for each in says), ()], empty="")
+                    self.page = PageContent(
+                        head=[*(line((f" {each}", Tone.BAD)) for each in says), ()], empty=""
+                    )
             self.draw(fresh=first)
             first = False
             pace_s = LIVE_S if isinstance(feed, Tail) else self.refresh_s
@@ -348,11 +350,11 @@ class Board(App[None]):
                 await asyncio.sleep(0)
             row.folded  # noqa: B018 - kept by the row
 
-    def columns_of(self, page: Page) -> Sequence[Column]:
+    def columns_of(self, page: PageContent) -> Sequence[Column]:
         """Return the chosen columns of a page, in order."""
         return self.memory.columns(self.target.view, page.columns)
 
-    def sorted_by(self, page: Page) -> tuple[str, bool] | None:
+    def sorted_by(self, page: PageContent) -> tuple[str, bool] | None:
         """Return how a page is sorted."""
         return self.memory.sort(self.target.view) or page.sort
 

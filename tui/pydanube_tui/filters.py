@@ -20,7 +20,7 @@ from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any, Final
 
-from pydanube_tui.page import MISREAD, Column, Page, Row, Sortable
+from pydanube_tui.page import MISREAD, Column, PageContent, Row, Sortable
 from pydanube_tui.payloads import Number, value_of, written
 
 Test = Callable[[Row], bool]
@@ -78,12 +78,12 @@ class RowsInSight:
     """The rows of a page that match the filter, in order. A further key tests no more rows than necessary."""
 
     def __init__(self) -> None:
-        self._page = Page()
+        self._page = PageContent()
         self._sort: tuple[str, bool] | None = None
         self._ordered: Sequence[Row] = ()
         self._narrowed: tuple[Filter, Sequence[Row]] | None = None
 
-    def of(self, page: Page, sort: tuple[str, bool] | None, filter: Filter | None) -> Sequence[Row]:
+    def of(self, page: PageContent, sort: tuple[str, bool] | None, filter: Filter | None) -> Sequence[Row]:
         """Return the rows. Headings are shown only if nothing is sorted or filtered."""
         if page is not self._page or sort != self._sort:
             self._ordered = page.rows if sort is None else ordered(page.rows, page.columns, *sort)

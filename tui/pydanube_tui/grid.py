@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from pydanube_tui.page import Column, Line, Page, Row, Tone
+from pydanube_tui.page import Column, Line, PageContent, Row, Tone
 from pydanube_tui.text import fit, needs, width
 from pydanube_tui.themes import Look
 
@@ -45,7 +45,7 @@ class Grid(ScrollView, can_focus=True):
     def __init__(self, look: Look) -> None:
         super().__init__()
         self.look = look
-        self.page = Page()
+        self.page = PageContent()
         self.rows: Sequence[Row] = ()
         self.columns: Sequence[Column] = ()
         self.marked: Collection[str] = frozenset()
@@ -55,7 +55,9 @@ class Grid(ScrollView, can_focus=True):
         self.held = False  # the user has moved the cursor
         self._at: list[int] = []  # of each shown column, its place in a row's cells
         self._widths: list[int] = []
-        self._measured: dict[str, tuple[Page, int]] = {}  # of columns that grow, the widest text of a page
+        self._measured: dict[
+            str, tuple[PageContent, int]
+        ] = {}  # of columns that grow, the widest text of a page
 
     # -- page and rows ---------------------------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ class Grid(ScrollView, can_focus=True):
     def _offset(self) -> int:
         return round(self.scroll_offset.y)
 
-    def show(self, page: Page, rows: Sequence[Row], columns: Sequence[Column], *, fresh: bool) -> None:
+    def show(self, page: PageContent, rows: Sequence[Row], columns: Sequence[Column], *, fresh: bool) -> None:
         """Show another page.
 
         Args:
@@ -151,7 +153,7 @@ class Grid(ScrollView, can_focus=True):
         if not column.grows:
             return max(column.least, min(column.most, width(column.title)))
         page = self.page  # all its rows: columns stay as they are while a filter is typed
-        measured, widest = self._measured.get(column.name, (Page(), 0))
+        measured, widest = self._measured.get(column.name, (PageContent(), 0))
         if measured is not page:
             many = len(page.rows) > MANY and measured.rows
             rows = [row for row in page.rows if page.before.get(row.key) is not row] if many else page.rows

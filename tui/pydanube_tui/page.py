@@ -155,7 +155,7 @@ class Maker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class PageContent:
     """The content of one screen: head lines, columns, rows."""
 
     head: Sequence[Line] = ()

@@ -10,7 +10,20 @@ from typing import Any, Final, TypeVar
 
 from pydanube_core.errors import ClusterError
 
-from pydanube_tui.page import MISREAD, Call, Cell, Column, Item, Line, Page, Row, Sortable, Target, Tone, line
+from pydanube_tui.page import (
+    MISREAD,
+    Call,
+    Cell,
+    Column,
+    Item,
+    Line,
+    PageContent,
+    Row,
+    Sortable,
+    Target,
+    Tone,
+    line,
+)
 from pydanube_tui.text import milliseconds
 
 T = TypeVar("T")
@@ -210,13 +223,13 @@ class View:
         times = (milliseconds(situation.of(name).get("as_of")) for name in self.dated)
         return next((time for time in times if time is not None), None)
 
-    def page(self, situation: Situation) -> Page:
+    def page(self, situation: Situation) -> PageContent:
         """Return the page of the answers."""
         situation.derived.clear()
         unseen = [line((f" ▼ not seen  {told}", Tone.WARN)) for told in situation.unseen()]
         rows = self._made(situation) if self.rows is None else list(self.rows(situation))
         before, situation.rows = situation.rows, {row.key: row for row in rows}
-        return Page(
+        return PageContent(
             head=[*unseen, *self.head(situation)],
             columns=self.columns,
             rows=rows,

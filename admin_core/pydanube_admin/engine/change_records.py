@@ -2,7 +2,7 @@
 
 A record is written before the effect (`applying`) and again after it (`applied`). One that is still
 `applying` when the admin core starts was cut off: its effect is unknown, and its undo must work either way.
-Between its named steps (`Step`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and a
+Between its named steps (`ChangeStep`) a test can end the process: `PYDANUBE_TEST_KILL_AT` names a folder, and a
 process that finds a file with the step's name there removes the file and ends itself by SIGKILL. After each
 step the state is either the one before or the one after, the audit records which, and the undo restores the
 state before.
@@ -41,7 +41,7 @@ from pydanube_admin.engine.kept_records import KeptRecord, is_id, readable, time
 HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 
 
-class Step(StrEnum):
+class ChangeStep(StrEnum):
     CHECKED = "change-checked"  # the token and the state under it are right, nothing is written
     RECORDED = "change-recorded"  # the audit's `call` is on stable storage
     # A large image for the undo is stored, and nothing refers to it
@@ -53,7 +53,7 @@ class Step(StrEnum):
     TAKEN_BACK = "change-taken-back"  # of an undo: the state is the one of before, the change not yet marked
 
 
-def reached(step: Step) -> None:
+def reached(step: ChangeStep) -> None:
     """Note that a step is done."""
     folder = os.environ.get(HOOK)
     if folder is None:

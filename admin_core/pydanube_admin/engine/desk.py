@@ -38,8 +38,8 @@ from pydanube_admin.engine.change_records import (
     UNDO_PATH,
     ChangeRecord,
     Changes,
+    ChangeStep,
     MovesByClients,
-    Step,
     as_promised,
     reached,
 )
@@ -260,16 +260,16 @@ class Desk:
         plan_id = new_id(PLAN, now) if held is None else held[0].plan_id
         record = self._record_of(context, call, forecast, plan_id, now)
         entry.planned(plan_id, forecast, "" if held is None else held[0].why)
-        reached(Step.CHECKED)
+        reached(ChangeStep.CHECKED)
         await self._audit.write(entry.call())
         entry.mark_recorded()
-        reached(Step.RECORDED)
+        reached(ChangeStep.RECORDED)
         try:
             record = await self._begin(record, held, context.call_id)
         except ClusterError as error:
             await self._audit.write(entry.outcome(decision="refused", error=error))
             raise
-        reached(Step.BEGUN)
+        reached(ChangeStep.BEGUN)
         grace = None if record is None else Grace(call_id=context.call_id, until_ms=record.undo_until_ms)
         return _Prepared(
             context=replace(context, grace=grace, pinned=forecast.pinned),
@@ -306,7 +306,7 @@ class Desk:
         expected: dict[str, int | None] = {}
         if record is not None:
             record = await self.changes.keep_image(record)
-            reached(Step.IMAGE_KEPT)
+            reached(ChangeStep.IMAGE_KEPT)
             writes["changes/" + record.call_id] = record.to_bytes()
         if held is not None:
             plan, revision = held
@@ -337,7 +337,7 @@ class Desk:
             if not self.tasks.goes_on_later(entry.call_id):
                 await self._outcome(entry.outcome(decision="failed", error=failure))
             raise
-        reached(Step.MADE)
+        reached(ChangeStep.MADE)
         until = None if record is None else format_time(record.undo_until_ms)
         assert isinstance(result, Change), "every planned operation answers with one"
         done = result.model_copy(
@@ -347,9 +347,9 @@ class Desk:
             body = done.model_dump_json(by_alias=True)
             kept = done.model_dump(mode="json", by_alias=True) if len(body) <= MAX_RESULT_CHARS else None
             await self._after(replace(record, state=APPLIED, result=kept))
-        reached(Step.KEPT)
+        reached(ChangeStep.KEPT)
         await self._outcome(entry.outcome(decision="allowed"))
-        reached(Step.TOLD)
+        reached(ChangeStep.TOLD)
         return done
 
     async def run(self, context: Context, call: Call, *, plan_id: str | None = None) -> Result:

@@ -22,7 +22,7 @@ from pydanube_core.security.permissions import TAKE_BACK
 from pydanube_core.spelling import shown
 from pydanube_core.units import format_time
 
-from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, Step, reached
+from pydanube_admin.engine.change_records import UNDOING, UNDONE, ChangeRecord, ChangeStep, reached
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
@@ -361,7 +361,7 @@ async def _take_back(context: Context, record: ChangeRecord) -> None:
         with suppress(ClusterError):
             await context.desk.changes.put(record)  # it was refused, and may be tried again
         raise
-    reached(Step.TAKEN_BACK)
+    reached(ChangeStep.TAKEN_BACK)
     await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.names import check_namespace
-from pydanube_core.quotas import QUOTAS, Kind, Quota, check_quota, quota_key
+from pydanube_core.quotas import QUOTAS, Quota, QuotaKind, check_quota, quota_key
 from pydanube_core.refusals import changed_since
 from pydanube_core.security.permissions import Principal
 
@@ -96,7 +96,7 @@ async def list_quotas(context: Context, request: SortedListRequest) -> Page[Quot
     uses = {(each.kind, each.name): each for each in context.port.quotas.uses()}
     felt = {key for key, use in uses.items() if use.slowed or use.refused or use.warned}
 
-    def item(key: tuple[Kind, str]) -> QuotaListItem:
+    def item(key: tuple[QuotaKind, str]) -> QuotaListItem:
         use, holds = uses.get(key), own.get(key) or context.port.quotas.of(*key)
         told = {} if use is None else {"slowed": use.slowed, "refused": use.refused, "warned": use.warned}
         return QuotaListItem(
@@ -211,7 +211,7 @@ def _given(amounts: Amounts | None) -> dict[str, int | None]:
     return {str(key): value for key, value in (amounts or {}).items()}
 
 
-def _whose(request: SetQuotaRequest) -> tuple[Kind, str]:
+def _whose(request: SetQuotaRequest) -> tuple[QuotaKind, str]:
     """Return the kind and the stored name, which is empty for the quota of those without one."""
     if (request.namespace is None) == (request.principal is None):
         raise InvalidArgument(

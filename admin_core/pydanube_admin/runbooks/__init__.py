@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, Step, get
+from pydanube_admin.runbooks.runbook import Check, Parameter, Runbook, RunbookStep, get
 from pydanube_admin.runbooks.runbook import all_runbooks as all
 from pydanube_admin.runbooks.texts import text
 
-__all__ = ["Check", "Parameter", "Runbook", "Step", "all", "get", "text"]
+__all__ = ["Check", "Parameter", "Runbook", "RunbookStep", "all", "get", "text"]

@@ -41,7 +41,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RunbookStep:
     """A call with checks of its result, or (without an operation) advice based on earlier results.
 
     A step whose operation changes something is an approval point: its plan is shown, and applied after a
@@ -67,7 +67,7 @@ class Runbook:
     title: str
     summary: str
     parameters: tuple[Parameter, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RunbookStep, ...]
 
     @property
     def label(self) -> str:
@@ -130,10 +130,10 @@ def parse_runbook(name: str, text: str) -> Runbook:
     )
 
 
-def _step(body: dict[str, Any]) -> Step:
+def _step(body: dict[str, Any]) -> RunbookStep:
     checks = tuple(_check(each) for each in body.pop("checks", ()))
     suggests = tuple((each["operation"], each.get("arguments", {})) for each in body.pop("suggests", ()))
-    return Step(
+    return RunbookStep(
         arguments=body.pop("arguments", {}),
         when=body.pop("when", {}),
         show=tuple(body.pop("show", ())),

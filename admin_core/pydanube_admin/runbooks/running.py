@@ -15,7 +15,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument
 from pydanube_core.spelling import shown
 
 from pydanube_admin.engine.declaration import declarations
-from pydanube_admin.runbooks.runbook import Check, Runbook, Step
+from pydanube_admin.runbooks.runbook import Check, Runbook, RunbookStep
 from pydanube_admin.runbooks.texts import MISSING, fill, fill_arguments, find, spread
 
 Call = Callable[
@@ -25,7 +25,7 @@ Approve = Callable[[str, Mapping[str, Any]], bool]  # the operation and its plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CheckResult:
     """The verdict of a check on a result."""
 
     fine: bool
@@ -36,11 +36,11 @@ class Verdict:
 class Outcome:
     """The outcome of one step. A step for several items has one for each."""
 
-    step: Step
+    step: RunbookStep
     title: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] | None = None  # None: advice, refused approval, or an error
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[CheckResult, ...] = ()
     error: ClusterError | None = None
     declined: bool = False
     stop: bool = False  # no step follows
@@ -104,14 +104,14 @@ def run(runbook: Runbook, given: Mapping[str, str], *, call: Call, approve: Appr
                 return
 
 
-def _items(step: Step, known: Mapping[str, Any]) -> list[Any]:
+def _items(step: RunbookStep, known: Mapping[str, Any]) -> list[Any]:
     if step.each is None:
         return [None]
     found = find(step.each, known)
     return list(found)[: step.most] if isinstance(found, list) else []
 
 
-def _carry_out(step: Step, known: Mapping[str, Any], call: Call, approve: Approve) -> Outcome:
+def _carry_out(step: RunbookStep, known: Mapping[str, Any], call: Call, approve: Approve) -> Outcome:
     title = fill(step.title, known)
     if step.operation is None:
         commands = tuple(
@@ -159,7 +159,7 @@ def _as_far_as_known(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> 
     }
 
 
-def _verdict(check: Check, result: Mapping[str, Any], known: Mapping[str, Any]) -> Verdict:
+def _verdict(check: Check, result: Mapping[str, Any], known: Mapping[str, Any]) -> CheckResult:
     values = spread(check.path, result)
     if check.relation in ("empty", "not_empty"):
         filled = any(value not in (MISSING, None, [], {}, "") for value in values)
@@ -168,7 +168,9 @@ def _verdict(check: Check, result: Mapping[str, Any], known: Mapping[str, Any]) 
     else:
         wrongs = [value for value in values if not _holds(check, value)]
         fine, wrong = not wrongs, wrongs[0] if wrongs else None
-    return Verdict(fine=fine, text=fill(check.fine if fine else check.attention, {**known, "value": wrong}))
+    return CheckResult(
+        fine=fine, text=fill(check.fine if fine else check.attention, {**known, "value": wrong})
+    )
 
 
 def _holds(check: Check, value: Any) -> bool:

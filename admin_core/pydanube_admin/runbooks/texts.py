@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from pydanube_admin.engine.declaration import declarations
-from pydanube_admin.runbooks.runbook import Check, Runbook, Step
+from pydanube_admin.runbooks.runbook import Check, Runbook, RunbookStep
 
 _REFERENCE: Final = re.compile(r"\{([a-z_]+(?:\.[A-Za-z0-9_*]+)*)\}")
 
@@ -97,7 +97,7 @@ def text(runbook: Runbook, values: Mapping[str, str], *, by_tools: bool = False)
 
 
 def _details(
-    step: Step, values: Mapping[str, str], numbers: Mapping[str, int], *, by_tools: bool
+    step: RunbookStep, values: Mapping[str, str], numbers: Mapping[str, int], *, by_tools: bool
 ) -> list[str]:
     lines = [fill(step.why, values)] if step.why else []
     conditions = [f"{name} is {value}" for name, value in step.when.items()]

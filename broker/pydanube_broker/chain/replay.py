@@ -25,7 +25,7 @@ from pydanube_broker.journal.records import (
     FLAG_SEGMENT_END,
     HEADER_BYTES,
     SECTOR,
-    Kind,
+    RecordKind,
     encode_file_header,
     read_header,
 )
@@ -197,7 +197,7 @@ class _Folder:
             return False
         at = segment.end - HEADER_BYTES
         last = read_header(self._disk.pread(segment.fd, HEADER_BYTES, at - base), 0, at)
-        return last is not None and last.kind is Kind.MARK and bool(last.flags & FLAG_SEGMENT_END)
+        return last is not None and last.kind is RecordKind.MARK and bool(last.flags & FLAG_SEGMENT_END)
 
     def _path(self, base: int) -> Path:
         return self._folder / f"{base:020d}{_SUFFIX}"

@@ -20,7 +20,7 @@ from pydanube_core.errors import ClusterError, CorruptObject, Overloaded
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.copying.piece import Buffer, Piece
-from pydanube_broker.journal import Journal, Kind
+from pydanube_broker.journal import Journal, RecordKind
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import (
@@ -42,7 +42,7 @@ def release(hub: Hub, topic_id: int) -> int:
     if state is None or not state.opened:
         return hub.journal.durable_lsn
     body = encode_release_body(state.epoch, state.next_offset)
-    lsn = hub.journal.append(Kind.RELEASE, topic_id, [body])
+    lsn = hub.journal.append(RecordKind.RELEASE, topic_id, [body])
     hub.forget(topic_id)
     return lsn
 
@@ -72,7 +72,7 @@ def confirm(hub: Hub, topic_id: int, epoch: Epoch) -> None:
     state = hub.states.get(topic_id)
     if state is None or not state.awaiting:
         return
-    hub.journal.append(Kind.TOPIC_OPEN, topic_id, [encode_open_body(epoch, state.start_offset)])
+    hub.journal.append(RecordKind.TOPIC_OPEN, topic_id, [encode_open_body(epoch, state.start_offset)])
     state.epoch, state.awaiting = epoch, 0
 
 
@@ -156,7 +156,7 @@ class Arrival:
     async def _adopt(self, final: LogState) -> None:
         assert self._state is not None
         final.since_lsn = self._state.since_lsn
-        lsn = self._hub.journal.append(Kind.ADOPT, self._topic_id, [encode_adopt_body(final)])
+        lsn = self._hub.journal.append(RecordKind.ADOPT, self._topic_id, [encode_adopt_body(final)])
         if self._last is not None:
             final.holdings = {each.subscription_id: each for each in self._last.holdings}
         self._state = self._hub.states[self._topic_id] = final
@@ -171,7 +171,7 @@ class Arrival:
         """Begin the copy. From here on the hub owns the state, so a head written during the copy contains it."""
         hub, topic_id = self._hub, self._topic_id
         hub.journal.drop_topic(topic_id)  # the index made at the start has released batches, too
-        lsn = hub.journal.append(Kind.TOPIC_OPEN, topic_id, [encode_open_body(0, first_offset)])
+        lsn = hub.journal.append(RecordKind.TOPIC_OPEN, topic_id, [encode_open_body(0, first_offset)])
         state = LogState(
             topic_id, start_offset=first_offset, next_offset=first_offset, opened=True, since_lsn=lsn
         )

@@ -20,7 +20,7 @@ from pydanube_core.batch.select import Cutter
 from pydanube_core.errors import ClusterError, DispatchMismatch, Unavailable
 from pydanube_core.names import TopicName
 
-from pydanube_broker.journal.records import Kind
+from pydanube_broker.journal.records import RecordKind
 from pydanube_broker.journal.tail_cache import CachedBatch
 from pydanube_broker.subscription.copies import Wanted, dead_letter_batches, reason_of
 from pydanube_broker.subscription.cursor import CursorDelta, encode_delta
@@ -117,7 +117,7 @@ class LocalTarget:
             topic.append(batch, read_producer_part(batch, verify=False), limited=False)
             delta = CursorDelta(generation=generation, floor=0, acknowledged=tuple(some))
             topic.state.note_copied(number, delta)
-            topic.append_record(Kind.CURSOR, encode_cursor_body(number | ORIGIN, encode_delta(delta)))
+            topic.append_record(RecordKind.CURSOR, encode_cursor_body(number | ORIGIN, encode_delta(delta)))
         topic.when_safe(topic.position, done)
 
 

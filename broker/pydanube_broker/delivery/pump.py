@@ -26,7 +26,7 @@ from pydanube_broker.delivery.cursor_moves import CursorMoves
 from pydanube_broker.delivery.engine import DeliveryEngine
 from pydanube_broker.delivery.link import ConsumerLink
 from pydanube_broker.delivery.sender import Sender
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.subscription.cursor import CursorDelta, CursorSnapshot, apply_deltas, encode_delta
 from pydanube_broker.subscription.effects import (
@@ -371,7 +371,7 @@ class SubscriptionPump:
             attempts=cursor.attempts,
         )
         body = encode_cursor_body(self.subscription_id, encode_delta(delta))
-        self._cursor_position = self.topic.append_record(Kind.CURSOR, body)
+        self._cursor_position = self.topic.append_record(RecordKind.CURSOR, body)
         self.topic.state.cursors[self.subscription_id] = apply_deltas(known, [delta])
         self.topic.changes.note(self.key)
 
@@ -504,7 +504,7 @@ class SubscriptionPump:
         delta = self._core.changes()
         if delta is not None:
             body = encode_cursor_body(self.subscription_id, encode_delta(delta))
-            self._cursor_position = self.topic.append_record(Kind.CURSOR, body)
+            self._cursor_position = self.topic.append_record(RecordKind.CURSOR, body)
             self._core.kept()  # not before the append: a record without room is written with the next try
 
     # -- deliver ---------------------------------------------------------------------------------------------

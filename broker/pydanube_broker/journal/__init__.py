@@ -3,7 +3,7 @@
 from pydanube_broker.journal.disk import Disk
 from pydanube_broker.journal.helper import HelperPreparer
 from pydanube_broker.journal.journal import Journal
-from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.journal.records import RecordHeader, RecordKind
 from pydanube_broker.journal.stored import JournalOptions
 from pydanube_broker.journal.tail_cache import CachedBatch
 
@@ -13,6 +13,6 @@ __all__ = [
     "HelperPreparer",
     "Journal",
     "JournalOptions",
-    "Kind",
     "RecordHeader",
+    "RecordKind",
 ]

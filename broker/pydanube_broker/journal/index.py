@@ -28,7 +28,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from pydanube_broker.journal.records import HEADER_BYTES, Kind
+from pydanube_broker.journal.records import HEADER_BYTES, RecordKind
 from pydanube_broker.journal.scan import Records
 
 _HEAD: Final = struct.Struct("<8sIIQQII")
@@ -165,7 +165,7 @@ class SegmentIndex:
 
     def extend(self, records: Records) -> None:
         """Add the batches among these records."""
-        chosen = np.flatnonzero(records.kind == Kind.BATCH)
+        chosen = np.flatnonzero(records.kind == RecordKind.BATCH)
         order = chosen[np.argsort(records.topic_id[chosen], kind="stable")]
         if not len(order):
             return

@@ -42,7 +42,7 @@ from pydanube_broker.journal.records import (
     FLAG_SEGMENT_END,
     HEADER_BYTES,
     SECTOR,
-    Kind,
+    RecordKind,
     blank_sectors,
     encode_header,
     record_bytes,
@@ -101,7 +101,7 @@ class Journal(StoredBatches):
         self._room_end = 0  # maximum end of a record in the active segment, without the end mark
         self._next = 0
         self._serving = False
-        self._last_kind: Kind | None = None
+        self._last_kind: RecordKind | None = None
         self._mark_timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._claim: int | None = None  # overrides `synced_lsn` of new records
@@ -138,10 +138,10 @@ class Journal(StoredBatches):
             await self._begin_room(len(body), least, make_room)
             at = self._next
             self._put(header.kind, header.topic_id, [body], header.body_crc, header.flags)
-            if header.kind is Kind.BATCH:
+            if header.kind is RecordKind.BATCH:
                 assert self._active is not None
                 self._index_copied(self._active.base, header.topic_id, at, memoryview(body))
-            if header.kind is Kind.RELEASE:
+            if header.kind is RecordKind.RELEASE:
                 self.drop_topic(header.topic_id)
             self._owner.replay(replace(header, lsn=at), memoryview(body))
         await self.until_durable()
@@ -152,7 +152,7 @@ class Journal(StoredBatches):
             raise error
         self._claim = None
         await self._begin_room(0, least, make_room)
-        self._put(Kind.MARK, 0, [], 0, 0)
+        self._put(RecordKind.MARK, 0, [], 0, 0)
         await self.until_durable()
         self._serving = True
         self._files.size = self.options.segment_bytes
@@ -171,8 +171,8 @@ class Journal(StoredBatches):
         try:
             if self._serving and self.read_only is None:
                 await self.until_durable()
-                if self._last_kind is not Kind.MARK:
-                    self._put(Kind.MARK, 0, [], 0, 0)
+                if self._last_kind is not RecordKind.MARK:
+                    self._put(RecordKind.MARK, 0, [], 0, 0)
                     await self.until_durable()
         except JournalReadOnly:
             pass  # every waiter has received it already
@@ -317,7 +317,7 @@ class Journal(StoredBatches):
         if not fits or not self._files.ready:
             self._files.check_room(next_segment=not fits)
 
-    def append(self, kind: Kind, topic_id: int, body: Sequence[Buffer]) -> int:
+    def append(self, kind: RecordKind, topic_id: int, body: Sequence[Buffer]) -> int:
         """Append a record other than a batch. Return the LSN at which it is durable.
 
         It may begin the reserve segment.
@@ -353,7 +353,7 @@ class Journal(StoredBatches):
             buffers: tuple[Buffer, ...] = (b"".join((broker_part, data)),)
         else:
             buffers = (broker_part, data)
-        lsn = self._put(Kind.BATCH, topic_id, [*buffers], 0, 0)
+        lsn = self._put(RecordKind.BATCH, topic_id, [*buffers], 0, 0)
         self._index(self._active.base, topic_id, base, end, time_ms, position, body_bytes)
         self.cache.add(topic_id, CachedBatch(base, end, count, time_ms, body_bytes, buffers))
         return lsn
@@ -397,7 +397,7 @@ class Journal(StoredBatches):
             )
         segment, fd = self._files.take_next()
         if old is not None:
-            self._put(Kind.MARK, 0, [], 0, FLAG_SEGMENT_END)
+            self._put(RecordKind.MARK, 0, [], 0, FLAG_SEGMENT_END)
             self._end_segment(old.base, self._next)
         self._active = segment
         self._room_end = segment.end - END_MARK_BYTES
@@ -406,16 +406,16 @@ class Journal(StoredBatches):
         self._writer.switch(fd, segment.base)
         if inline:
             whole = b"".join(head)
-            self._put(Kind.HEAD, 0, [whole], crc32(whole), 0)
+            self._put(RecordKind.HEAD, 0, [whole], crc32(whole), 0)
             self._heads.in_record(segment.base)
             return
         number = new_number()
         body = CHECKPOINT_BODY.pack(number)
-        self._put(Kind.CHECKPOINT, 0, [body], crc32(body), 0)
+        self._put(RecordKind.CHECKPOINT, 0, [body], crc32(body), 0)
         if self._heads.due(segment.base, head_bytes):
             self._heads.write(segment.base, number, head)
 
-    def _put(self, kind: Kind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
+    def _put(self, kind: RecordKind, topic_id: int, body: list[Buffer], crc: int, flags: int) -> int:
         """Write a record. Only the last piece of `body` may contain a sector of zeros."""
         assert self._active is not None
         body_bytes = sum(map(len, body))
@@ -443,18 +443,18 @@ class Journal(StoredBatches):
         self._owner.durable(lsn)
         if self._sealing:
             self._seal(lsn)
-        if self._mark_timer is None and self._last_kind is not Kind.MARK:
+        if self._mark_timer is None and self._last_kind is not RecordKind.MARK:
             self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
 
     def _mark(self, seen: int) -> None:
         """Write a mark, which proves the last group, after an idle second."""
         self._mark_timer = None
-        if not self._serving or self.read_only is not None or self._last_kind is Kind.MARK:
+        if not self._serving or self.read_only is not None or self._last_kind is RecordKind.MARK:
             return
         if self._next != seen or self._writer.durable < self._next:
             self._mark_timer = asyncio.get_running_loop().call_later(MARK_AFTER_S, self._mark, self._next)
         elif self._fits(0):
-            self._put(Kind.MARK, 0, [], 0, 0)
+            self._put(RecordKind.MARK, 0, [], 0, 0)
 
     def _failed(self, error: OSError | ClusterError) -> None:
         why = (

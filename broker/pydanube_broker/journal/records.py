@@ -56,7 +56,7 @@ assert FILE_HEADER_BYTES == 64
 assert MAX_COPY_BYTES + BROKER_PART_BYTES < MAX_BODY_BYTES
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kinds of records. They contain ids, so a topic created again under its name is distinct from the old one."""
 
     BATCH = 1
@@ -92,28 +92,40 @@ class KindRule:
     replayed: str
 
 
-RULES: Final[dict[Kind, KindRule]] = {
-    Kind.HEAD: KindRule(Place.SEGMENT_START, "all state of all topics; recovery begins at the newest"),
-    Kind.CHECKPOINT: KindRule(Place.SEGMENT_START, "the same, in a file of its own that the body names"),
-    Kind.MARK: KindRule(Place.JOURNAL, "nothing: its header says how much before it is on stable storage"),
-    Kind.TOPIC_OPEN: KindRule(Place.TOPIC, "the topic exists from here on, with an epoch and a start offset"),
-    Kind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic is gone, with all that was said of it"),
-    Kind.RELEASE: KindRule(
+RULES: Final[dict[RecordKind, KindRule]] = {
+    RecordKind.HEAD: KindRule(Place.SEGMENT_START, "all state of all topics; recovery begins at the newest"),
+    RecordKind.CHECKPOINT: KindRule(
+        Place.SEGMENT_START, "the same, in a file of its own that the body names"
+    ),
+    RecordKind.MARK: KindRule(
+        Place.JOURNAL, "nothing: its header says how much before it is on stable storage"
+    ),
+    RecordKind.TOPIC_OPEN: KindRule(
+        Place.TOPIC, "the topic exists from here on, with an epoch and a start offset"
+    ),
+    RecordKind.TOPIC_CLOSE: KindRule(Place.TOPIC, "the topic is gone, with all that was said of it"),
+    RecordKind.RELEASE: KindRule(
         Place.TOPIC,
         "what stands here of the topic, up to an epoch and an offset, is another broker's: it is forgotten",
     ),
-    Kind.ADOPT: KindRule(
+    RecordKind.ADOPT: KindRule(
         Place.OPEN_TOPIC,
         "the topic was handed over as the batches since its TOPIC_OPEN, in the state that is in here",
     ),
-    Kind.BATCH: KindRule(Place.OPEN_TOPIC, "its messages are the topic's next; its producer has sent them"),
-    Kind.SESSION: KindRule(
+    RecordKind.BATCH: KindRule(
+        Place.OPEN_TOPIC, "its messages are the topic's next; its producer has sent them"
+    ),
+    RecordKind.SESSION: KindRule(
         Place.OPEN_TOPIC, "a producer session: opened, or somebody else's; the last counts"
     ),
-    Kind.CURSOR: KindRule(Place.OPEN_TOPIC, "a change of one subscription's cursor, folded into what it was"),
-    Kind.TRIM_PREFIX: KindRule(Place.OPEN_TOPIC, "messages below its offset are given up"),
-    Kind.TRUNCATE_SUFFIX: KindRule(Place.NEVER, "kept for replicas, which give up what was not agreed on"),
-    Kind.PRODUCER: KindRule(Place.NEVER, "as SESSION, from before there were tokens: still read"),
+    RecordKind.CURSOR: KindRule(
+        Place.OPEN_TOPIC, "a change of one subscription's cursor, folded into what it was"
+    ),
+    RecordKind.TRIM_PREFIX: KindRule(Place.OPEN_TOPIC, "messages below its offset are given up"),
+    RecordKind.TRUNCATE_SUFFIX: KindRule(
+        Place.NEVER, "kept for replicas, which give up what was not agreed on"
+    ),
+    RecordKind.PRODUCER: KindRule(Place.NEVER, "as SESSION, from before there were tokens: still read"),
 }
 """The position and meaning of every kind. The tests check journals of real brokers against it."""
 
@@ -125,7 +137,7 @@ WITHOUT_TOPIC: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    kind: Kind
+    kind: RecordKind
     flags: int
     lsn: int
     synced_lsn: int
@@ -166,9 +178,9 @@ def read_header(data: Buffer, at: int, lsn: int) -> RecordHeader | None:
     )
     if magic != MAGIC or end != END_MAGIC or own_lsn != lsn or crc32(data[at : at + HEADER_CRC_AT]) != crc:
         return None
-    if kind not in Kind._value2member_map_ or body_bytes > MAX_BODY_BYTES or synced > lsn:
+    if kind not in RecordKind._value2member_map_ or body_bytes > MAX_BODY_BYTES or synced > lsn:
         return None
-    return RecordHeader(Kind(kind), flags, own_lsn, synced, topic, body_bytes, body_crc, blank)
+    return RecordHeader(RecordKind(kind), flags, own_lsn, synced, topic, body_bytes, body_crc, blank)
 
 
 def blank_sectors(at: int, before: int, data: Buffer) -> int:
@@ -201,7 +213,7 @@ def verify_body(header: RecordHeader, body: Buffer) -> bool:
     """Return whether the body is undamaged."""
     if len(body) != header.body_bytes:
         return False
-    if header.kind is not Kind.BATCH:
+    if header.kind is not RecordKind.BATCH:
         return crc32(body) == header.body_crc
     try:
         read_broker_part(body[:BROKER_PART_BYTES])

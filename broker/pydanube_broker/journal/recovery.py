@@ -34,8 +34,8 @@ from pydanube_broker.journal.records import (
     SECTOR,
     SEGMENT_STARTS,
     WITHOUT_TOPIC,
-    Kind,
     RecordHeader,
+    RecordKind,
     blank_sectors,
     read_file_header,
     read_header,
@@ -246,7 +246,7 @@ def _newest_head(segments: list[SegmentFile], contents: _Contents, found: Recove
         assert body is not None
         if not verify_body(header, body):
             continue
-        if header.kind is Kind.CHECKPOINT:
+        if header.kind is RecordKind.CHECKPOINT:
             body = contents.checkpoint(segment, body)
             if body is None:
                 found.headless = found.headless or segment

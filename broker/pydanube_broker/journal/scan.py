@@ -25,12 +25,12 @@ from pydanube_broker.journal.records import (
     HEADER_CRC_AT,
     MAGIC,
     MAX_BODY_BYTES,
-    Kind,
     RecordHeader,
+    RecordKind,
     record_bytes,
 )
 
-Column = npt.NDArray[np.uint64]
+U64Array = npt.NDArray[np.uint64]
 
 _CHUNK: Final = 8192  # records checked together: their columns stay in the CPU's cache
 _START: Final = struct.Struct("<HxxI")  # magic and body bytes of a header
@@ -53,16 +53,16 @@ class Records:
     """
 
     position: list[int]  # byte of the segment at which the record begins
-    kind: Column
-    flags: Column
-    body_bytes: Column
-    lsn: Column
-    synced_lsn: Column
-    topic_id: Column
-    body_crc: Column
-    blank_sectors: Column
-    first: Column
-    last: Column
+    kind: U64Array
+    flags: U64Array
+    body_bytes: U64Array
+    lsn: U64Array
+    synced_lsn: U64Array
+    topic_id: U64Array
+    body_crc: U64Array
+    blank_sectors: U64Array
+    first: U64Array
+    last: U64Array
     time_ms: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Records:
 
     def header(self, i: int) -> RecordHeader:
         return RecordHeader(
-            Kind(int(self.kind[i])),
+            RecordKind(int(self.kind[i])),
             int(self.flags[i]),
             int(self.lsn[i]),
             int(self.synced_lsn[i]),
@@ -111,7 +111,7 @@ def scan(raw: bytes, base: int, start: int, *, bodies: bool) -> Iterator[Records
         n = len(records)
         if n:
             ends = np.flatnonzero(
-                (records.kind == Kind.MARK) & ((records.flags & np.uint64(FLAG_SEGMENT_END)) != 0)
+                (records.kind == RecordKind.MARK) & ((records.flags & np.uint64(FLAG_SEGMENT_END)) != 0)
             )
             if len(ends):
                 yield records.head(int(ends[0]) + 1)
@@ -135,7 +135,7 @@ def _chain(raw: bytes, at: int, length: int) -> tuple[list[int], int]:
     return positions, at
 
 
-def _valid(raw: bytes, words: Column, base: int, positions: list[int], *, bodies: bool) -> Records:
+def _valid(raw: bytes, words: U64Array, base: int, positions: list[int], *, bodies: bool) -> Records:
     """Return the leading records that are valid."""
     place = np.array(positions, dtype=np.int64)
     word = place >> 3
@@ -149,14 +149,14 @@ def _valid(raw: bytes, words: Column, base: int, positions: list[int], *, bodies
     good = (
         (lsn == place.astype(np.uint64) + np.uint64(base))
         & (synced <= lsn)
-        & (kind >= min(Kind))
-        & (kind <= max(Kind))
+        & (kind >= min(RecordKind))
+        & (kind <= max(RecordKind))
         & (body_bytes <= MAX_BODY_BYTES)
         & (body_bytes + np.uint64(7) & ~np.uint64(7) <= room)
         & (w5 & low == END_MAGIC)
         & (w5 >> half == crcs)
     )
-    batch = kind == Kind.BATCH
+    batch = kind == RecordKind.BATCH
     good &= ~batch | (body_bytes >= _LEAST_BATCH)
     # Bodies shorter than a batch's are read beyond their end, but never beyond the segment.
     inside = np.minimum(word + _BODY, len(words) - BROKER_PART_BYTES // 8)
@@ -186,11 +186,11 @@ def _valid(raw: bytes, words: Column, base: int, positions: list[int], *, bodies
 
 def _bodies_valid(
     raw: bytes,
-    words: Column,
+    words: U64Array,
     positions: list[int],
     batch: npt.NDArray[np.bool_],
-    body_bytes: Column,
-    body_crc: Column,
+    body_bytes: U64Array,
+    body_crc: U64Array,
 ) -> int:
     """Return the number of leading bodies that are undamaged."""
     view = memoryview(raw)

@@ -29,7 +29,7 @@ from pydanube_broker.journal.records import (
     HEADER_BYTES,
     SECTOR,
     WITHOUT_TOPIC,
-    Kind,
+    RecordKind,
     read_header,
 )
 from pydanube_broker.journal.recovery import Recovered, SegmentFile, recover, unreadable
@@ -400,7 +400,7 @@ class StoredBatches:
     def _checked(self, entry: Entry, data: memoryview, at: int) -> CachedBatch:
         header = read_header(data, at - HEADER_BYTES, entry.segment + entry.position - HEADER_BYTES)
         body = data[at : at + entry.body_bytes]
-        if header is None or header.kind is not Kind.BATCH or header.body_bytes != entry.body_bytes:
+        if header is None or header.kind is not RecordKind.BATCH or header.body_bytes != entry.body_bytes:
             raise self._damaged(entry, "there is no batch")
         if self.options.verify_reads:
             try:

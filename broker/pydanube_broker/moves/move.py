@@ -56,7 +56,7 @@ MAX_ROUNDS: Final = 8
 _WHY_CHARS: Final = 500
 
 
-class Step(StrEnum):
+class MoveStep(StrEnum):
     BEGIN = "begin"
     READY = "ready"
     CANCEL = "cancel"
@@ -70,7 +70,7 @@ class Step(StrEnum):
 class Change:
     """A step from the assignment read at `revision` to the next assignment."""
 
-    step: Step
+    step: MoveStep
     revision: Revision
     after: Assignment
 
@@ -95,30 +95,30 @@ def begin(
         raise _conflict(now, f"{now.topic} is with broker {target} already")
     move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, ready=ready)
     after = replace(now, stage=Stage.MOVING, move=move, failed=None)
-    return Change(step=Step.BEGIN, revision=revision, after=after)
+    return Change(step=MoveStep.BEGIN, revision=revision, after=after)
 
 
 def ready(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
     """Have the owner stop: the target has nearly all of the topic."""
-    move = _check(now, Step.READY, Stage.MOVING)
+    move = _check(now, MoveStep.READY, Stage.MOVING)
     return Change(
-        step=Step.READY, revision=revision, after=replace(now, move=replace(move, ready=incarnation))
+        step=MoveStep.READY, revision=revision, after=replace(now, move=replace(move, ready=incarnation))
     )
 
 
 def cancel(now: Assignment, revision: Revision, error: ClusterError) -> Change:
     """End the move because of `error`. The topic stays with its owner. The move's `arrive` cannot succeed any more."""
-    move = _check(now, Step.CANCEL, Stage.MOVING)
+    move = _check(now, MoveStep.CANCEL, Stage.MOVING)
     failed = MoveFailure(
         target=move.target, begun_at_ms=move.begun_at_ms, code=error.code, why=error.message[:_WHY_CHARS]
     )
     after = replace(now, stage=Stage.SERVING, move=None, failed=failed)
-    return Change(step=Step.CANCEL, revision=revision, after=after)
+    return Change(step=MoveStep.CANCEL, revision=revision, after=after)
 
 
 def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
     """Make the target the owner: it has the whole topic safe in its journal. `settle` sets the epoch."""
-    move = _check(now, Step.ARRIVE, Stage.MOVING)
+    move = _check(now, MoveStep.ARRIVE, Stage.MOVING)
     if move.ready != incarnation:
         raise _conflict(now, f"the owner of {now.topic} did not stop for this life of broker {move.target}")
     after = replace(
@@ -131,14 +131,14 @@ def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Cha
         moved=revision,
         move=None,
     )
-    return Change(step=Step.ARRIVE, revision=revision, after=after)
+    return Change(step=MoveStep.ARRIVE, revision=revision, after=after)
 
 
 def take_away(
     now: Assignment, revision: Revision, target: BrokerId, *, at_ms: int, chain: ChainRange | None = None
 ) -> Change:
     """Seal the topic for a lost owner, as the leader. It was removed (`removal`), or is taken over (`take_over`)."""
-    _check(now, Step.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
+    _check(now, MoveStep.TAKE_AWAY, Stage.SERVING, Stage.MOVING)
     move = MoveRecord(
         source=str(now.broker_id),
         target=str(target),
@@ -148,7 +148,7 @@ def take_away(
         parts=now.offered,
     )
     return Change(
-        step=Step.TAKE_AWAY,
+        step=MoveStep.TAKE_AWAY,
         revision=revision,
         after=replace(now, stage=Stage.SEALED, sealed_at_ms=at_ms, sealed_epoch=now.epoch, move=move),
     )
@@ -158,11 +158,11 @@ def assign(
     now: Assignment, revision: Revision, to: BrokerId, *, incarnation: Incarnation, epoch: Epoch
 ) -> Change:
     """Name the broker that opens the topic, as the leader, in an epoch above all earlier ones."""
-    _check(now, Step.ASSIGN, Stage.SEALED, Stage.ASSIGNED)
+    _check(now, MoveStep.ASSIGN, Stage.SEALED, Stage.ASSIGNED)
     if epoch <= now.epoch:
         raise _conflict(now, f"epoch {epoch} of {now.topic} is not above {now.epoch}")
     return Change(
-        step=Step.ASSIGN,
+        step=MoveStep.ASSIGN,
         revision=revision,
         after=replace(now, stage=Stage.ASSIGNED, broker_id=to, incarnation=incarnation, epoch=epoch),
     )
@@ -170,9 +170,9 @@ def assign(
 
 def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) -> Change:
     """Serve the topic as its next owner, which has the whole topic on its disk."""
-    _check(now, Step.OPEN, Stage.ASSIGNED)
+    _check(now, MoveStep.OPEN, Stage.ASSIGNED)
     return Change(
-        step=Step.OPEN,
+        step=MoveStep.OPEN,
         revision=revision,
         after=replace(now, stage=Stage.SERVING, incarnation=incarnation, sealed_at_ms=None, move=None),
     )
@@ -202,7 +202,7 @@ class Witnesses:
 
 def settle(change: Change, witnesses: Witnesses) -> Change:
     """Return the change with its epoch. For `arrive` the epoch comes from the counter."""
-    if change.step is not Step.ARRIVE:
+    if change.step is not MoveStep.ARRIVE:
         return change
     assert witnesses.counter is not None
     epoch = Epoch(max(witnesses.counter.epoch, change.after.sealed_epoch) + 1)
@@ -216,14 +216,14 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
     writes: list[Put] = [Put(key, after.to_json())]
     guards: list[Guard] = [ModRevision(key, change.revision)]
     match change.step:
-        case Step.TAKE_AWAY:
+        case MoveStep.TAKE_AWAY:
             _raise_head(Epoch(after.epoch + 1), witnesses, after, writes, guards)
             if witnesses.journal is not None:  # a plan: it ends if the owner comes back
                 guards += [
                     Absent(keys.member_key(after.broker_id)),
                     ModRevision(keys.journal_key(after.broker_id), witnesses.journal),
                 ]
-        case Step.ARRIVE:
+        case MoveStep.ARRIVE:
             assert witnesses.member is not None, "the target is registered"
             _raise_head(after.epoch, witnesses, after, writes, guards)
             guards += [
@@ -231,11 +231,11 @@ def transaction(change: Change, witnesses: Witnesses) -> tuple[list[Put], list[G
                 Absent(keys.removed_key(after.broker_id)),
             ]
             _count_epoch(witnesses, after, writes, guards)
-        case Step.ASSIGN:
+        case MoveStep.ASSIGN:
             assert witnesses.leadership is not None, "only the leader assigns"
             guards.append(witnesses.leadership.guard)
             _count_epoch(witnesses, after, writes, guards)
-        case Step.BEGIN | Step.READY | Step.CANCEL | Step.OPEN:
+        case MoveStep.BEGIN | MoveStep.READY | MoveStep.CANCEL | MoveStep.OPEN:
             pass
         case _:
             assert_never(change.step)
@@ -251,7 +251,7 @@ def joined(
         witnesses: of `taken`.
         by: of `assigned`.
     """
-    assert (taken.step, assigned.step) == (Step.TAKE_AWAY, Step.ASSIGN)
+    assert (taken.step, assigned.step) == (MoveStep.TAKE_AWAY, MoveStep.ASSIGN)
     before, conditions = transaction(taken, witnesses)
     writes, guards = transaction(assigned, by)
     assert guards[0] == conditions[0], "both change the assignment that was read"
@@ -327,7 +327,7 @@ def _raised(found: Committed | None, epoch: Epoch, witnesses: Witnesses) -> Cata
     )
 
 
-def _check(now: Assignment, step: Step, *stages: Stage) -> MoveRecord:
+def _check(now: Assignment, step: MoveStep, *stages: Stage) -> MoveRecord:
     if now.stage not in stages or (now.move is None) != (now.stage is Stage.SERVING):
         raise _conflict(now, f"{now.topic} is {now.stage}: no step {step} from there")
     return now.move or MoveRecord(source="", target="", begun_at_ms=0)

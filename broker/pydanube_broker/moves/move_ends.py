@@ -24,10 +24,10 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
-from pydanube_broker.moves.move import Change, Step, Witnesses, settle, transaction
+from pydanube_broker.moves.move import Change, MoveStep, Witnesses, settle, transaction
 
 # Topics of one transaction, by step. A transaction has at most 100 guards and writes: an `arrive` has six, an `open` two.
-SHARED: Final = {Step.ARRIVE: 10, Step.OPEN: 40}
+SHARED: Final = {MoveStep.ARRIVE: 10, MoveStep.OPEN: 40}
 # Concurrent transactions.
 _CONCURRENT: Final = 4
 
@@ -65,7 +65,7 @@ class MoveEnds:
         self._incarnation = incarnation
         self._folder_of = folder_of
         self._start_of = start_of
-        self._due: dict[Step, deque[_End]] = {step: deque() for step in SHARED}
+        self._due: dict[MoveStep, deque[_End]] = {step: deque() for step in SHARED}
         self._sending = 0
 
     async def send(self, change: Change, group: TaskGroup) -> tuple[Change, Revision]:
@@ -106,7 +106,7 @@ class MoveEnds:
         starts: dict[_End, int] = {}
         for end in batch:
             try:
-                is_copy = end.change.step is Step.ARRIVE
+                is_copy = end.change.step is MoveStep.ARRIVE
                 starts[end] = self._start_of(end.change.after.topic_id) if is_copy else 0
             except ClusterError as error:
                 end.outcome = error
@@ -126,7 +126,7 @@ class MoveEnds:
                 end.outcome = error
 
     async def _transact(self, starts: Mapping[_End, int]) -> None:
-        arriving = {end: start for end, start in starts.items() if end.change.step is Step.ARRIVE}
+        arriving = {end: start for end, start in starts.items() if end.change.step is MoveStep.ARRIVE}
         witnesses = dict.fromkeys(starts, Witnesses()) | (await self._witnesses(arriving) if arriving else {})
         settled = {end: settle(end.change, witnesses[end]) for end in starts}
         writes: list[Write] = []

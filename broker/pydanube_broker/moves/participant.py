@@ -25,7 +25,7 @@ from pydanube_storage.metadata import Revision
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.moves.move import Change, Step, arrive, cancel, open_topic, ready
+from pydanube_broker.moves.move import Change, MoveStep, arrive, cancel, open_topic, ready
 
 
 class Phase(StrEnum):
@@ -376,6 +376,6 @@ class Participant:
         return []
 
     @property
-    def pending(self) -> Step | None:
+    def pending(self) -> MoveStep | None:
         """The step whose outcome is awaited."""
         return None if self._pending is None else self._pending.step

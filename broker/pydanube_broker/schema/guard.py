@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import anyio
-from pydanube_core.batch import BatchView, Column, ProducerPart
+from pydanube_core.batch import BatchColumn, BatchView, ProducerPart
 from pydanube_core.batch.nulls import nulls
 from pydanube_core.errors import ClusterError, PayloadInvalid, SchemaMismatch
 
@@ -259,7 +259,7 @@ class SchemaGuard:
 
 def _schemas(data: bytes | memoryview, part: ProducerPart) -> tuple[Sequence[Identity], Sequence[int] | None]:
     """Return each (schema id, version) of a batch, and each message's index into them. None: all have the first."""
-    if part.columns & Column.SCHEMAS:
+    if part.columns & BatchColumn.SCHEMAS:
         found = BatchView(data, part=part).schemas()
         assert found is not None, "the column is there"
         return found

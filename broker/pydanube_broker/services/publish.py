@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from pydanube_core.batch import Column, ProducerPart
+from pydanube_core.batch import BatchColumn, ProducerPart
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     ClusterError,
@@ -334,7 +334,7 @@ class PublishStream:
                 field="producer_id",
                 value=str(part.producer_id),
             )
-        if part.columns & (Column.SEQUENCE | Column.PRODUCER_INDEX):
+        if part.columns & (BatchColumn.SEQUENCE | BatchColumn.PRODUCER_INDEX):
             raise InvalidArgument(
                 "a producer's batch has one producer and consecutive sequences: leave those columns out",
                 field="columns",

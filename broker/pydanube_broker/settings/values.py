@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.quotas import Kind as QuotaKind
-from pydanube_core.quotas import parse_quota
+from pydanube_core.quotas import QuotaKind, parse_quota
 from pydanube_core.units import parse_bytes, parse_duration_s
 
 MEMORY_DIR: Final = ":memory:"

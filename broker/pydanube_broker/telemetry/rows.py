@@ -19,7 +19,7 @@ from pydanube_core.telemetry.tables import (
     HEADS,
     HEADS_EVERY,
     LOAD_EVERY,
-    Kind,
+    ColumnType,
     Table,
     told_age_ms,
 )
@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 def _columns(table: Table) -> Callable[[Any], Row]:
     """Return a reader of a table's columns after `taken_at` and `broker_id` from a sample, whose times end in `_ms`."""
     return attrgetter(
-        *(f"{each.name}_ms" if each.kind is Kind.TIME else each.name for each in table.columns[2:])
+        *(f"{each.name}_ms" if each.kind is ColumnType.TIME else each.name for each in table.columns[2:])
     )
 
 
@@ -170,7 +170,13 @@ class RoundRows:
 
 def removed_row(broker_id: str, taken_ms: int) -> Row:
     """Return the row with state `removed` for another broker. Its other columns are empty."""
-    nothing = {Kind.INT: 0, Kind.FLOAT: 0.0, Kind.TEXT: "", Kind.TIME: taken_ms, Kind.FLAG: False}
+    nothing = {
+        ColumnType.INT: 0,
+        ColumnType.FLOAT: 0.0,
+        ColumnType.TEXT: "",
+        ColumnType.TIME: taken_ms,
+        ColumnType.FLAG: False,
+    }
     facts = {each.name: None if each.nullable else nothing[each.kind] for each in BROKERS.columns}
     facts |= {"broker_id": broker_id, "state": "removed"}
     return tuple(facts.values())

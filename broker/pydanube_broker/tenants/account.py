@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pydanube_core.errors import QuotaExceeded
-from pydanube_core.quotas import HOURLY, RATES, Kind, Quota, QuotaUse
+from pydanube_core.quotas import HOURLY, RATES, Quota, QuotaKind, QuotaUse
 
 from pydanube_broker.topics.rate_limit import TokenBucket
 
@@ -37,8 +37,8 @@ class Account:
         "__weakref__", "_hard", "_soft", "counts", "kind", "name", "quota", "refused", "slowed", "warned",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, name: str) -> None:
-        self.kind: Kind = kind
+    def __init__(self, kind: QuotaKind, name: str) -> None:
+        self.kind: QuotaKind = kind
         self.name = name
         self.quota = Quota(kind=kind, name=name)
         self.counts: Counter[str] = Counter()  # connections, producers, stored_bytes: the present numbers

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from pydanube_core.names import SYSTEM_NAMESPACE
-from pydanube_core.quotas import HOURLY, QUOTAS, Kind, Quota, QuotaUse, parse_quota
+from pydanube_core.quotas import HOURLY, QUOTAS, Quota, QuotaKind, QuotaUse, parse_quota
 from pydanube_core.security.identity import Identity
 
 from pydanube_broker.admin_state import SECURITY_VERSION, AdminState, admin_table, version_table
@@ -49,18 +49,20 @@ class Quotas:
         defaults: `[quota]`: kind → the limits of holders without a quota of their own.
     """
 
-    def __init__(self, state: AdminState, defaults: Mapping[Kind, str], aside: Aside | None = None) -> None:
+    def __init__(
+        self, state: AdminState, defaults: Mapping[QuotaKind, str], aside: Aside | None = None
+    ) -> None:
         self.slowed, self.refused = FeltQuotas(), FeltQuotas()
-        self._defaults: dict[Kind, Quota] = {
+        self._defaults: dict[QuotaKind, Quota] = {
             kind: Quota(kind=kind, name="", limits=parse_quota(kind, text)) for kind, text in defaults.items()
         }
         self.on = any(each.limits for each in self._defaults.values())  # any quota is set
-        self._own: dict[tuple[Kind, str], Quota] = {}
+        self._own: dict[tuple[QuotaKind, str], Quota] = {}
         self._stored = admin_table(QUOTAS, Quota.from_bytes)
         self.records = Records(state.store, [self._stored, version_table()], changed=self._apply, aside=aside)
         # Sessions hold theirs. The last ones are also held here, so that a debt outlives its session.
-        self._accounts: WeakValueDictionary[tuple[Kind, str], Account] = WeakValueDictionary()
-        self._held: dict[tuple[Kind, str], Account] = {}
+        self._accounts: WeakValueDictionary[tuple[QuotaKind, str], Account] = WeakValueDictionary()
+        self._held: dict[tuple[QuotaKind, str], Account] = {}
         self._shares: WeakValueDictionary[tuple[str, str], Share] = WeakValueDictionary()
 
     # -- the quotas in effect -----------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ class Quotas:
         for account in self.accounts():
             account.set_quota(self.of(account.kind, account.name), now_ms)
 
-    def of(self, kind: Kind, name: str) -> Quota:
+    def of(self, kind: QuotaKind, name: str) -> Quota:
         """Return the quota in effect: the holder's own, else the general one, else that of the settings."""
         own = self._own.get((kind, name)) or self._own.get((kind, ""))
         return own or self._defaults.get(kind) or Quota(kind=kind, name=name)
@@ -86,7 +88,7 @@ class Quotas:
         """Return the use of every namespace and principal that has sessions at this broker, or had some recently."""
         return [account.use() for account in self.accounts()]
 
-    def account(self, kind: Kind, name: str) -> Account:
+    def account(self, kind: QuotaKind, name: str) -> Account:
         """Return the account of a namespace or a principal."""
         found = self._accounts.get((kind, name))
         if found is None:

@@ -23,7 +23,7 @@ from pydanube_storage.objects import ObjectName
 from pydanube_broker.long_work import Work
 from pydanube_broker.tier.flushing import Flusher
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.steps import TierStep, reached
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.tier")
@@ -60,7 +60,7 @@ class Collector:
             deleted += len(gone)
             failed = failed or error
         if deleted:
-            reached(Step.FORGOTTEN)
+            reached(TierStep.FORGOTTEN)
         if failed is not None:
             raise failed
         return deleted
@@ -181,7 +181,7 @@ class Collector:
             failed = failed or error
         if failed is not None:
             raise failed
-        reached(Step.DISCARDED)
+        reached(TierStep.DISCARDED)
         await self._parts.catalog.forget_topic(topic_id)
         self._parts.folders.pop(topic_id, None)
         log.info("tier_topic_discarded", extra={"folder": folder, "objects": len(keys)})

@@ -28,7 +28,7 @@ from pydanube_broker.settings.sections import Tier as TierSettings
 from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.failing import Failures
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.steps import TierStep, reached
 from pydanube_broker.topics.topic import Topic, now_ms
 
 _FLIGHTS: Final = 2  # objects of one topic under way
@@ -264,7 +264,7 @@ class Flusher:
         epoch = topic.assigned_epoch
         subscriptions = subscriptions_of(topic)
         schemas = dict(topic.options.settings.schema or {})
-        reached(Step.PLANNED)
+        reached(TierStep.PLANNED)
         meta = meta_of(self._parts.cluster, topic.name, topic.topic_id, name)
         meta |= {
             "subscriptions": subscriptions,
@@ -272,7 +272,7 @@ class Flusher:
             "format_version": self._parts.object_format(),
         }
         facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
-        reached(Step.ANSWERED)
+        reached(TierStep.ANSWERED)
         # Shielded: cancelling this wait must not cancel the other flight's result.
         if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):
             await self._parts.child.call("delete", {"keys": [key]})
@@ -291,7 +291,7 @@ class Flusher:
         except CatalogFenced:
             self._claimed.pop(topic.topic_id, None)
             raise
-        reached(Step.COMMITTED)
+        reached(TierStep.COMMITTED)
         # From here on the object holds the messages: catalog and object are on stable storage, read back and compared.
         topic.adopt_tiered(flight.end)
         self._flushed[topic.topic_id] = flight.before

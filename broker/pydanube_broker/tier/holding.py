@@ -40,7 +40,7 @@ from pydanube_broker.tier.child import ChildDied, TierChild
 from pydanube_broker.tier.metadata_witness import SCOPE, MetadataWitness
 from pydanube_broker.tier.ownership import (
     Known,
-    Verdict,
+    StoreOwnership,
     judge,
     mark_of,
     note_name,
@@ -121,7 +121,7 @@ class StoreHold:
 
     async def take(
         self, cluster: str, *, objects_listed: bool, adopt: Callable[[], Awaitable[None]]
-    ) -> Verdict | None:
+    ) -> StoreOwnership | None:
         """Take the store at the start. Returns None if a remote store is away: it is tried again later.
 
         Args:
@@ -137,7 +137,7 @@ class StoreHold:
         self._cluster, self._objects_listed = cluster, objects_listed
         if self._scheme == "memory":  # gone with its process, and not shared
             self.held = self.continuous = True
-            return Verdict.CLAIM
+            return StoreOwnership.CLAIM
         try:
             async with asyncio.timeout(_START_S):
                 mark = await self._newest(self._scope)
@@ -173,7 +173,7 @@ class StoreHold:
             if now is None:
                 self._lose(self._empty())
             elif now != self._mark:
-                self._lose(refusal(Verdict.NEWER, now, self._options.url))
+                self._lose(refusal(StoreOwnership.NEWER, now, self._options.url))
             else:
                 self.held, self.reason = True, None
 
@@ -224,7 +224,7 @@ class StoreHold:
             cause="empty",
         )
 
-    async def _take(self, mark: OwnerMark | None, *, at_start: bool) -> Verdict:
+    async def _take(self, mark: OwnerMark | None, *, at_start: bool) -> StoreOwnership:
         known = await read_known(self._metadata, self._scope)
         place = place_of(self._data_dir)
         verdict = judge(
@@ -235,18 +235,18 @@ class StoreHold:
             objects_listed=self._objects_listed,
             take_over=self._take_over,
         )
-        if verdict is Verdict.EMPTY:
+        if verdict is StoreOwnership.EMPTY:
             self._lose(self._empty())
             return verdict
-        if verdict is Verdict.ADOPT and not at_start:
-            verdict = Verdict.NEWER  # newer objects can be adopted only before offsets are assigned
-        if verdict in (Verdict.OTHER, Verdict.NEWER):
+        if verdict is StoreOwnership.ADOPT and not at_start:
+            verdict = StoreOwnership.NEWER  # newer objects can be adopted only before offsets are assigned
+        if verdict in (StoreOwnership.OTHER, StoreOwnership.NEWER):
             assert mark is not None
             raise refusal(verdict, mark, self._options.url)
         if self._scope:
             await self._check_shared()
             await self._witness.look()
-        if verdict is Verdict.ADOPT:
+        if verdict is StoreOwnership.ADOPT:
             await self._adopt()
         following = 1 + max(
             0 if mark is None else mark.incarnation,
@@ -269,11 +269,11 @@ class StoreHold:
         async def leave() -> None:
             now = await self._make(wanted, scope=self._scope)
             if now != wanted:
-                raise refusal(Verdict.OTHER, now, self._options.url)
+                raise refusal(StoreOwnership.OTHER, now, self._options.url)
 
         await claim.take((following, self.life), note=note, leave=leave)
         self._mark, self.held, self.reason = wanted, True, None
-        self.continuous = verdict is Verdict.CLAIM
+        self.continuous = verdict is StoreOwnership.CLAIM
         return verdict
 
     async def _check_shared(self) -> None:

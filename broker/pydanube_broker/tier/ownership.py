@@ -47,7 +47,7 @@ OWNER: Final = "/tier/owner"
 _STORE: Final = "/tier/store"
 
 
-class Verdict(StrEnum):
+class StoreOwnership(StrEnum):
     CLAIM = "claim"
     ADOPT = "adopt"  # and claim: newer objects are first added to the catalog
     EMPTY = "empty"
@@ -93,7 +93,7 @@ def judge(
     inside: bool,
     objects_listed: bool,
     take_over: int | None,
-) -> Verdict:
+) -> StoreOwnership:
     """Judge by the module's table. Pure.
 
     Args:
@@ -103,22 +103,22 @@ def judge(
     """
     if mark is None:
         lost = known is not None and objects_listed
-        return Verdict.EMPTY if lost and take_over != 0 else Verdict.CLAIM
+        return StoreOwnership.EMPTY if lost and take_over != 0 else StoreOwnership.CLAIM
     if known is not None and known.took(mark):
         same = inside or mark.place == place or take_over == mark.incarnation
-        return Verdict.CLAIM if same else Verdict.OTHER
+        return StoreOwnership.CLAIM if same else StoreOwnership.OTHER
     if known is not None and mark.incarnation < known.incarnation:
-        return Verdict.CLAIM  # an older state of the store: reads report missing objects
+        return StoreOwnership.CLAIM  # an older state of the store: reads report missing objects
     if inside or take_over == mark.incarnation:
-        return Verdict.ADOPT
-    return Verdict.NEWER
+        return StoreOwnership.ADOPT
+    return StoreOwnership.NEWER
 
 
-def refusal(verdict: Verdict, mark: OwnerMark, url: str) -> StoreOwned:
+def refusal(verdict: StoreOwnership, mark: OwnerMark, url: str) -> StoreOwned:
     """Return the error of a broker that may not have the store, with the remedy."""
     why = (
         "this data directory is a copy of that one, or was moved"
-        if verdict is Verdict.OTHER
+        if verdict is StoreOwnership.OTHER
         else "this data directory is older than that, like a restored backup; the newer objects are kept"
     )
     return StoreOwned(

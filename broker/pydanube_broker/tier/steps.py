@@ -16,7 +16,7 @@ from typing import Final
 HOOK: Final = "PYDANUBE_TEST_KILL_AT"
 
 
-class Step(StrEnum):
+class TierStep(StrEnum):
     PLANNED = "planned"  # broker: the range is chosen, nothing is written
     ENCODED = "encoded"  # child: the object is in the spool
     UPLOADED = "uploaded"  # child: it is in the store
@@ -33,7 +33,7 @@ class Step(StrEnum):
     DISCARDED = "discarded"  # broker: a deleted topic's objects are gone, the catalog still has its head
 
 
-def reached(step: Step) -> None:
+def reached(step: TierStep) -> None:
     """Note that a step is done."""
     folder = os.environ.get(HOOK)
     if folder is None:

@@ -37,7 +37,7 @@ from pydanube_broker.tier.maintenance import Maintenance
 from pydanube_broker.tier.object_checks import ObjectChecks
 from pydanube_broker.tier.options import missing_extra, store_options
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.steps import TierStep, reached
 from pydanube_broker.tier.upkeep import Upkeep
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -357,7 +357,7 @@ class Tier:
         self._start(self.note(topic))
         self.tending.committed(topic.topic_id)
         if self._hub.collect():
-            reached(Step.TRIMMED)
+            reached(TierStep.TRIMMED)
 
     async def note(self, topic: Topic) -> None:
         """Read a topic's size from the catalog, and whether it has objects still to be deleted."""

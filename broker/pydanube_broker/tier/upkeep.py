@@ -20,7 +20,7 @@ from pydanube_broker.long_work import Work
 from pydanube_broker.tier.cold_reads import ColdReads, where
 from pydanube_broker.tier.flushing import Flusher, entry_of, meta_of
 from pydanube_broker.tier.parts import TierParts
-from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.steps import TierStep, reached
 from pydanube_broker.topics.retention import Keep, slowest_cursor
 from pydanube_broker.topics.topic import Topic, earliest_ms
 
@@ -141,7 +141,7 @@ class Upkeep:
                 raise
         finally:
             self._flusher.merging.discard(key)
-        reached(Step.REPLACED)
+        reached(TierStep.REPLACED)
         self._cold.forget(topic.topic_id)
         self.merged += len(run)
 
@@ -187,9 +187,9 @@ class Upkeep:
         await self._parts.catalog.drop(
             topic.topic_id, gone, start_offset=start_offset, epoch=topic.assigned_epoch
         )
-        reached(Step.DROPPED)
+        reached(TierStep.DROPPED)
         topic.trim(start_offset)
-        reached(Step.RETAINED)
+        reached(TierStep.RETAINED)
         self._cold.forget(topic.topic_id)
         self.dropped += len(gone)
 

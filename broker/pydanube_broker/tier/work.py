@@ -47,7 +47,7 @@ from pydanube_broker.telemetry.work import TelemetryWork
 from pydanube_broker.tier.fragments import FragmentWork
 from pydanube_broker.tier.kept_states_work import KeptStatesWork
 from pydanube_broker.tier.messages import pack_batches
-from pydanube_broker.tier.steps import Step, reached
+from pydanube_broker.tier.steps import TierStep, reached
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 READ_BYTES: Final = 4 << 20  # of a journal segment in one read
@@ -163,11 +163,11 @@ class TierWork:
                     last = end
                 at += count
             written = writer.finish()
-        reached(Step.ENCODED)
+        reached(TierStep.ENCODED)
         self._store.put(arguments["key"], spooled)
-        reached(Step.UPLOADED)
+        reached(TierStep.UPLOADED)
         self._verify(arguments["key"], written)
-        reached(Step.VERIFIED)
+        reached(TierStep.VERIFIED)
         return _facts(written), b""
 
     def _verify(self, key: str, written: WrittenObject) -> None:
@@ -199,7 +199,7 @@ class TierWork:
                     writer.add_table(reader.read_row_group(index), reader.meta.epochs)
             written = writer.finish()
         self._store.put(arguments["key"], spooled)
-        reached(Step.MERGED)
+        reached(TierStep.MERGED)
         self._verify(arguments["key"], written)
         return _facts(written), b""
 
@@ -223,7 +223,7 @@ class TierWork:
             deleted.append(key)
             with self._lock:
                 self._readers.pop(key, None)
-            reached(Step.DELETED)
+            reached(TierStep.DELETED)
         return {"deleted": deleted, "error": None if error is None else error.to_dict()}, b""
 
     # -- back ------------------------------------------------------------------------------------------------

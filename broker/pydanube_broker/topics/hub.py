@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydanube_core.errors import ClusterError, Fenced, JournalReadOnly
 
-from pydanube_broker.journal import Journal, Kind, RecordHeader
+from pydanube_broker.journal import Journal, RecordHeader, RecordKind
 from pydanube_broker.topics.list_changes import ListChanges
 from pydanube_broker.topics.log_state import (
     LogState,
@@ -184,7 +184,7 @@ class Hub:
         if state is not None and state.opened:
             # Without room for it, the next start drops the topic again, because the catalog does not have its id.
             with contextlib.suppress(ClusterError):
-                self.journal.append(Kind.TOPIC_CLOSE, topic_id, [])
+                self.journal.append(RecordKind.TOPIC_CLOSE, topic_id, [])
         self.journal.drop_topic(topic_id)
         self.on_drop(topic_id)
 
@@ -207,7 +207,9 @@ class Hub:
         elif (topic := self.topics.get(topic_id)) is not None:
             topic.trim(offset)
         elif state.opened:
-            self.trimmed_lsn = self.journal.append(Kind.TRIM_PREFIX, topic_id, [encode_trim_body(offset)])
+            self.trimmed_lsn = self.journal.append(
+                RecordKind.TRIM_PREFIX, topic_id, [encode_trim_body(offset)]
+            )
             state.start_offset = offset
 
     def collect(self) -> int:

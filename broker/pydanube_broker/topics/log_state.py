@@ -35,7 +35,7 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from pydanube_core.batch.layout import PRODUCER_PART
 from pydanube_core.errors import FormatTooNew
 
-from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.journal.records import RecordHeader, RecordKind
 from pydanube_broker.subscription.cursor import (
     CursorDelta,
     CursorSnapshot,
@@ -107,7 +107,7 @@ class LogState:
     def apply(self, header: RecordHeader, body: memoryview) -> None:
         """Apply one record of this topic."""
         match header.kind:
-            case Kind.BATCH:
+            case RecordKind.BATCH:
                 part = read_broker_part(body[:BROKER_PART_BYTES])
                 fields = PRODUCER_PART.unpack_from(body, BROKER_PART_BYTES)
                 count, producer_id, producer_epoch, sequence = fields[4], fields[8], fields[9], fields[11]
@@ -115,7 +115,7 @@ class LogState:
                 self.producers.appended(
                     producer_id, producer_epoch, sequence, count, part.base_offset, part.append_time_ms
                 )
-            case Kind.TOPIC_OPEN:
+            case RecordKind.TOPIC_OPEN:
                 epoch, start = _TWO.unpack_from(body)
                 if epoch:
                     self.awaiting = 0
@@ -125,15 +125,15 @@ class LogState:
                 self.epoch = max(self.epoch, epoch)
                 self.start_offset = max(self.start_offset, start)
                 self.next_offset = max(self.next_offset, start)
-            case Kind.TRIM_PREFIX:
+            case RecordKind.TRIM_PREFIX:
                 self.start_offset = max(self.start_offset, _ONE.unpack_from(body)[0])
-            case Kind.PRODUCER:
+            case RecordKind.PRODUCER:
                 producer_id, epoch = _OPEN_PRODUCER.unpack_from(body)
                 self.producers.add(producer_id, epoch, bytes(body[_OPEN_PRODUCER.size :]).decode())
-            case Kind.SESSION:
+            case RecordKind.SESSION:
                 producer_id, epoch, token = _SESSION.unpack_from(body)
                 self.producers.add(producer_id, epoch, bytes(body[_SESSION.size :]).decode(), token)
-            case Kind.CURSOR:
+            case RecordKind.CURSOR:
                 (subscription_id,) = _ONE.unpack_from(body)
                 deltas = self.deltas.setdefault(subscription_id, [])
                 deltas.append(decode_delta(bytes(body[_ONE.size :])))
@@ -324,9 +324,9 @@ def replay_record(states: dict[int, LogState], header: RecordHeader, body: memor
     """Apply one record about a topic to the states of all topics."""
     topic_id = header.topic_id
     match header.kind:
-        case Kind.TOPIC_CLOSE | Kind.RELEASE:
+        case RecordKind.TOPIC_CLOSE | RecordKind.RELEASE:
             states.pop(topic_id, None)
-        case Kind.ADOPT:
+        case RecordKind.ADOPT:
             since_lsn = states[topic_id].since_lsn
             found, end = _decode_head(body)
             adopted = states[topic_id] = found[topic_id]
@@ -346,9 +346,9 @@ def starts_in(records: Iterable[tuple[RecordHeader, bytes]]) -> dict[int, int]:
     starts: dict[int, int] = {}
     for header, body in records:
         match header.kind:
-            case Kind.TOPIC_OPEN:
+            case RecordKind.TOPIC_OPEN:
                 start = _TWO.unpack_from(body)[1]
-            case Kind.TRIM_PREFIX:
+            case RecordKind.TRIM_PREFIX:
                 (start,) = _ONE.unpack_from(body)
             case _:
                 continue

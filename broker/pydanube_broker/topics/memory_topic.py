@@ -16,7 +16,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.positions import Position
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
-from pydanube_broker.journal import CachedBatch, Kind
+from pydanube_broker.journal import CachedBatch, RecordKind
 from pydanube_broker.outcome import OutcomeCallback
 from pydanube_broker.topics.limits import Limits
 from pydanube_broker.topics.log_state import LogState
@@ -95,7 +95,7 @@ class MemoryTopic(Topic):
         """Call `done` immediately: nothing more was promised."""
         done(None)
 
-    def append_record(self, kind: Kind, body: bytes) -> int:
+    def append_record(self, kind: RecordKind, body: bytes) -> int:
         """Do nothing: nothing of this topic is stored."""
         return 0
 

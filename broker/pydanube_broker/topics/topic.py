@@ -31,7 +31,7 @@ from pydanube_core.positions import Position, PositionKind
 from pydanube_core.refusals import mirror_is_read_only, system_is_closed, written_elsewhere
 
 from pydanube_broker.cluster.ids import Epoch, numbers_of
-from pydanube_broker.journal import CachedBatch, Journal, Kind
+from pydanube_broker.journal import CachedBatch, Journal, RecordKind
 from pydanube_broker.outcome import OutcomeCallback, outcome_of
 from pydanube_broker.schema.guard import SchemaGuard
 from pydanube_broker.topics.brake import Brake
@@ -264,7 +264,7 @@ class Topic:
         state = self.state
         epoch = max(state.epoch, self.assigned_epoch)
         body = encode_open_body(epoch, offset)
-        lsn = self._hub.journal.append(Kind.TOPIC_OPEN, self.topic_id, [body])
+        lsn = self._hub.journal.append(RecordKind.TOPIC_OPEN, self.topic_id, [body])
         state.epoch, state.opened = epoch, True
         state.start_offset = max(state.start_offset, offset)
         state.next_offset = max(state.next_offset, offset)
@@ -308,7 +308,7 @@ class Topic:
         """Take a producer session of the source, so that its producer may go on here after a fail-over."""
         known = self.state.producers.find(session.producer_id)
         if known is None or (known.epoch, known.token) != (session.epoch, session.token):
-            self.append_record(Kind.SESSION, encode_session_body(session))
+            self.append_record(RecordKind.SESSION, encode_session_body(session))
             self.state.producers.add(session.producer_id, session.epoch, session.name, session.token)
 
     # -- facts of traffic ------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ class Topic:
         self.check_open()
         opening = self.state.producers.prepare(name, _new_token(), exclusive=exclusive)
         try:
-            position = self.append_record(Kind.SESSION, encode_session_body(opening))
+            position = self.append_record(RecordKind.SESSION, encode_session_body(opening))
             await outcome_of(lambda told: self.when_safe(position, told))
         except ClusterError:
             self.state.producers.give_up(opening)
@@ -415,7 +415,7 @@ class Topic:
             # Without room for it, the producer is fenced if the broker dies now. That is safe, and the producer gets an
             # error.
             with contextlib.suppress(ClusterError):
-                self.append_record(Kind.SESSION, encode_session_body(holder))
+                self.append_record(RecordKind.SESSION, encode_session_body(holder))
 
     def open_epoch(self) -> None:
         """Write that an epoch begins, before the first record of the epoch."""
@@ -423,11 +423,11 @@ class Topic:
         if not state.opened or state.epoch < self.assigned_epoch:
             epoch = max(state.epoch, self.assigned_epoch)
             self._hub.journal.append(
-                Kind.TOPIC_OPEN, self.topic_id, [encode_open_body(epoch, state.start_offset)]
+                RecordKind.TOPIC_OPEN, self.topic_id, [encode_open_body(epoch, state.start_offset)]
             )
             state.epoch, state.opened = epoch, True
 
-    def append_record(self, kind: Kind, body: bytes) -> int:
+    def append_record(self, kind: RecordKind, body: bytes) -> int:
         """Append a record of this topic that is not a batch. Return its position, for `when_safe`."""
         self.open_epoch()
         return self._appended(self._hub.journal.append(kind, self.topic_id, [body]))
@@ -445,7 +445,7 @@ class Topic:
     def trim(self, start_offset: int) -> None:
         """Delete everything below an offset (retention, tiering)."""
         if start_offset > self.state.start_offset:
-            self._hub.trimmed_lsn = self.append_record(Kind.TRIM_PREFIX, encode_trim_body(start_offset))
+            self._hub.trimmed_lsn = self.append_record(RecordKind.TRIM_PREFIX, encode_trim_body(start_offset))
             self.state.start_offset = start_offset
             self.changes.note(self.name)
 

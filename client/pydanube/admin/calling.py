@@ -17,7 +17,7 @@ _PROGRAM: Final = CallingProgram(name="pydanube", version=package_version())
 CALL_S: Final = 10.0
 
 
-class Caller:
+class OperationCaller:
     """Calls operations from an asyncio program."""
 
     def __init__(

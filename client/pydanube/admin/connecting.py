@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from pydanube.addresses import admin_address
-from pydanube.admin.calling import CALL_S, Caller
+from pydanube.admin.calling import CALL_S, OperationCaller
 from pydanube.admin.generated.operations import Admin
 from pydanube.admin.generated.sync_operations import SyncAdmin
 from pydanube.blocking.loop import Loop
@@ -34,7 +34,7 @@ async def connect_admin(
         principal: the caller, for the audit. None: DANUBE_PRINCIPAL, else `<user>@<host>`.
         timeout_s: for a call. Operations that take long have an hour.
     """
-    caller = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s)
+    caller = OperationCaller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s)
     try:
         yield Admin(caller)
     finally:
@@ -51,7 +51,10 @@ def connect_admin_sync(
     timeout_s: float = CALL_S,
 ) -> Iterator[SyncAdmin]:
     """`connect_admin` without await. `pydanube.sync` exports it under that name."""
-    caller, loop = Caller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s), Loop()
+    caller, loop = (
+        OperationCaller(_channel(url, token, tls), principal=principal, timeout_s=timeout_s),
+        Loop(),
+    )
     try:
         yield SyncAdmin(loop, Admin(caller))
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from pydanube.admin.calling import Caller
+from pydanube.admin.calling import OperationCaller
 from pydanube.admin.generated.results import DiscardedPlan, PlanDocument
 from pydanube.admin.values import ResultT
 from pydanube.blocking.loop import Loop
@@ -50,7 +50,12 @@ class Plan(_Shown, Generic[ResultT]):
     """A plan of a change, made by the `plan_…` methods."""
 
     def __init__(
-        self, caller: Caller, document: PlanDocument, kind: type[ResultT], *, long_running: bool = False
+        self,
+        caller: OperationCaller,
+        document: PlanDocument,
+        kind: type[ResultT],
+        *,
+        long_running: bool = False,
     ) -> None:
         self._caller = caller
         self._kind = kind
@@ -72,14 +77,14 @@ class Plan(_Shown, Generic[ResultT]):
 
 
 async def planned(
-    caller: Caller,
+    caller: OperationCaller,
     operation: str,
     arguments: Mapping[str, Any],
     kind: type[ResultT],
     *,
     long_running: bool = False,
 ) -> Plan[ResultT]:
-    """Return the plan of an operation. Arguments as for `Caller.call`."""
+    """Return the plan of an operation. Arguments as for `OperationCaller.call`."""
     document = await caller.call(operation, {**arguments, "plan_only": True}, PlanDocument)
     return Plan(caller, document, kind, long_running=long_running)
 

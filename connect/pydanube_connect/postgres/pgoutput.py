@@ -23,7 +23,7 @@ Values = list[str | Toast | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class RelationColumn:
     name: str
     type_oid: int
     in_key: bool
@@ -37,7 +37,7 @@ class Relation:
     schema: str
     name: str
     identity: str  # d: primary key, n: nothing, f: full, i: index
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def _decode(read: _Reader) -> Event | None:
                 (flags,) = read.numbers("B")
                 column = read.text()
                 type_oid, _ = read.numbers("Ii")
-                columns.append(Column(name=column, type_oid=type_oid, in_key=bool(flags & 1)))
+                columns.append(RelationColumn(name=column, type_oid=type_oid, in_key=bool(flags & 1)))
             return Relation(oid=oid, schema=schema, name=name, identity=identity, columns=tuple(columns))
         case "I" | "U" | "D":
             (relation,) = read.numbers("I")

@@ -27,10 +27,10 @@ from pydanube_connect.postgres.pgoutput import (
     UNCHANGED,
     Begin,
     Change,
-    Column,
     Commit,
     Message,
     Relation,
+    RelationColumn,
     Truncate,
     Values,
     decode,
@@ -274,14 +274,14 @@ class PostgresSource(Source[PostgresSourceSettings]):
                     if self._streaming and self._replication is not None:
                         self._replication.report()  # the server ends a stream that is silent for a minute
 
-    async def _columns(self, connection: psycopg.AsyncConnection[Any], table: str) -> list[Column]:
+    async def _columns(self, connection: psycopg.AsyncConnection[Any], table: str) -> list[RelationColumn]:
         cursor = await connection.execute(
             "SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
             "AND attgenerated = '' ORDER BY attnum",
             [name_of(table).as_string(connection)],
         )
         return [
-            Column(name=name, type_oid=oid, in_key=name in self._keys[table])
+            RelationColumn(name=name, type_oid=oid, in_key=name in self._keys[table])
             for name, oid in await cursor.fetchall()
         ]
 

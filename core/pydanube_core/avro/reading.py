@@ -28,8 +28,8 @@ from pydanube_core.avro.parse import fits_default
 from pydanube_core.avro.steps import (
     PRIMITIVES,
     Fault,
+    ReadStep,
     Room,
-    Step,
     converted,
     read_entries,
     read_enumeration,
@@ -83,10 +83,10 @@ class AvroReader:
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._records: dict[int, list[tuple[str, Step]]] = {}
+        self._records: dict[int, list[tuple[str, ReadStep]]] = {}
         self._empty: dict[int, bool] = {}
 
-    def written(self, kind: AvroType) -> Step:
+    def written(self, kind: AvroType) -> ReadStep:
         """Return the function that reads a type as it was written."""
         match kind:
             case Primitive() | Fixed():
@@ -108,7 +108,7 @@ class AvroReader:
                     fields += [(field.name, self.written(field.type)) for field in kind.fields]
                 return read_record(fields, None, takes_no_bytes=self._takes_no_bytes(kind))
 
-    def resolved(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> Step:
+    def resolved(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> ReadStep:
         """Return a function that reads one type as another. A reader's recursive record becomes JSON text.
 
         Args:
@@ -172,7 +172,7 @@ class AvroReader:
         made = self._shape.leaf(kind, kind)
         return value if made is None else made(value)
 
-    def _leaf(self, wrote: Primitive | Fixed, wants: Primitive | Fixed) -> Step:
+    def _leaf(self, wrote: Primitive | Fixed, wants: Primitive | Fixed) -> ReadStep:
         if isinstance(wrote, Fixed):
             step = read_fixed(wrote.size)
         else:
@@ -183,14 +183,14 @@ class AvroReader:
         make = self._shape.leaf(wrote, wants)
         return step if make is None else converted(step, make)
 
-    def _items(self, wrote: AvroType, item: Step) -> Step:
+    def _items(self, wrote: AvroType, item: ReadStep) -> ReadStep:
         return read_items(item, takes_no_bytes=self._takes_no_bytes(wrote))
 
-    def _in_member(self, union: Union, branch: AvroType, step: Step) -> Step:
+    def _in_member(self, union: Union, branch: AvroType, step: ReadStep) -> ReadStep:
         name = self._shape.member(union, branch)
         return step if name is None else converted(step, lambda value: {name: value})
 
-    def _or_fault(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> Step:
+    def _or_fault(self, wrote: AvroType, wants: AvroType, above: frozenset[str]) -> ReadStep:
         """Return the function of a branch. If the branch does not resolve, only its data fail."""
         try:
             return self.resolved(wrote, wants, above)
@@ -202,7 +202,7 @@ class AvroReader:
 
         return fail
 
-    def _into_union(self, wrote: AvroType, wants: Union, above: frozenset[str]) -> Step:
+    def _into_union(self, wrote: AvroType, wants: Union, above: frozenset[str]) -> ReadStep:
         exact = [each for each in wants.branches if _is_same(wrote, each)]
         for branch in [*exact, *(each for each in wants.branches if not _is_same(wrote, each))]:
             try:
@@ -211,7 +211,7 @@ class AvroReader:
                 continue
         raise Fault(f"{_said(wrote)} is none of the union's types")
 
-    def _resolved_record(self, wrote: Record, wants: Record, above: frozenset[str]) -> Step:
+    def _resolved_record(self, wrote: Record, wants: Record, above: frozenset[str]) -> ReadStep:
         if wants.full_name in above:
             return converted(AvroReader(JsonShape()).written(wrote), _json_text)
         inside = above | {wants.full_name}
@@ -219,7 +219,7 @@ class AvroReader:
         for field in wants.fields:
             for name in (field.name, *sorted(field.aliases)):
                 targets.setdefault(name, field)
-        steps: list[tuple[str, Step]] = []
+        steps: list[tuple[str, ReadStep]] = []
         missing = {field.name: field for field in wants.fields}
         for field in wrote.fields:
             target = targets.get(field.name)

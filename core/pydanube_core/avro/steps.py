@@ -49,10 +49,10 @@ class Room:
 
 
 #: (data, position, limits, values or None) → position behind the value
-Step = Callable[[bytes, int, Room, list[Any] | None], int]
+ReadStep = Callable[[bytes, int, Room, list[Any] | None], int]
 
 
-def read_whole(step: Step, data: bytes, at: int, out: list[Any] | None) -> None:
+def read_whole(step: ReadStep, data: bytes, at: int, out: list[Any] | None) -> None:
     """Read one datum that begins at a position and ends with the data. Raises `Fault`."""
     try:
         end = step(data, at, Room(), out)
@@ -109,7 +109,7 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def read_fixed(size: int) -> Step:
+def read_fixed(size: int) -> ReadStep:
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         if out is not None:
             out.append(data[at : at + size])
@@ -178,7 +178,7 @@ def _double(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
     return at + 8
 
 
-PRIMITIVES: Final[dict[str, Step]] = {
+PRIMITIVES: Final[dict[str, ReadStep]] = {
     "null": _null,
     "boolean": _boolean,
     "int": _int,
@@ -190,7 +190,7 @@ PRIMITIVES: Final[dict[str, Step]] = {
 }
 
 
-def converted(step: Step, make: Callable[[Any], Any]) -> Step:
+def converted(step: ReadStep, make: Callable[[Any], Any]) -> ReadStep:
     def convert(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         end = step(data, at, room, out)
         if end > len(data):  # convert whole values only
@@ -202,7 +202,7 @@ def converted(step: Step, make: Callable[[Any], Any]) -> Step:
     return convert
 
 
-def skipped(step: Step) -> Step:
+def skipped(step: ReadStep) -> ReadStep:
     def skip(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         if out is not None:
             out.append(None)
@@ -211,7 +211,7 @@ def skipped(step: Step) -> Step:
     return skip
 
 
-def read_enumeration(kind: Enumeration, symbols: list[str | None] | tuple[str, ...]) -> Step:
+def read_enumeration(kind: Enumeration, symbols: list[str | None] | tuple[str, ...]) -> ReadStep:
     """Read an enum. `symbols` has the reader's symbol, or None, for each of the writer's symbols."""
 
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
@@ -230,7 +230,7 @@ def read_enumeration(kind: Enumeration, symbols: list[str | None] | tuple[str, .
     return step
 
 
-def read_union(branches: list[Step]) -> Step:
+def read_union(branches: list[ReadStep]) -> ReadStep:
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         index, end = read_number(data, at)
         if not 0 <= index < len(branches):
@@ -241,8 +241,8 @@ def read_union(branches: list[Step]) -> Step:
 
 
 def read_record(
-    fields: list[tuple[str, Step]], defaults: dict[str, Any] | None, *, takes_no_bytes: bool
-) -> Step:
+    fields: list[tuple[str, ReadStep]], defaults: dict[str, Any] | None, *, takes_no_bytes: bool
+) -> ReadStep:
     """Read a record.
 
     Args:
@@ -276,12 +276,12 @@ def read_record(
     return step
 
 
-def _names(fields: list[tuple[str, Step]], into: list[str]) -> list[str]:
+def _names(fields: list[tuple[str, ReadStep]], into: list[str]) -> list[str]:
     into[:] = [name for name, _ in fields]
     return into
 
 
-def read_items(item: Step, *, takes_no_bytes: bool) -> Step:
+def read_items(item: ReadStep, *, takes_no_bytes: bool) -> ReadStep:
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         found: list[Any] | None = None if out is None else []
         while True:
@@ -303,7 +303,7 @@ def read_items(item: Step, *, takes_no_bytes: bool) -> Step:
     return step
 
 
-def read_entries(value: Step, form: Callable[[dict[str, Any]], Any]) -> Step:
+def read_entries(value: ReadStep, form: Callable[[dict[str, Any]], Any]) -> ReadStep:
     def step(data: bytes, at: int, room: Room, out: list[Any] | None) -> int:
         found: dict[str, Any] = {}
         while True:

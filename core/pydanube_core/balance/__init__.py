@@ -1,6 +1,6 @@
 """How evenly brokers are loaded, and which moves would help: one pure function for reports, leaders and consoles."""
 
-from pydanube_core.balance.assess import Assessment, Verdict, assess
+from pydanube_core.balance.assess import Assessment, BalanceVerdict, assess
 from pydanube_core.balance.facts import BrokerLoad, LoadReport, Policy, Resource, Snapshot, TopicLoad
 from pydanube_core.balance.measures import spread_of
 from pydanube_core.balance.numbers import excess_of, moves_by_number
@@ -8,6 +8,7 @@ from pydanube_core.balance.plan import Move
 
 __all__ = [
     "Assessment",
+    "BalanceVerdict",
     "BrokerLoad",
     "LoadReport",
     "Move",
@@ -15,7 +16,6 @@ __all__ = [
     "Resource",
     "Snapshot",
     "TopicLoad",
-    "Verdict",
     "assess",
     "excess_of",
     "moves_by_number",

@@ -37,7 +37,7 @@ _POINTS: Final = {
 _MOST_FOR_CAPACITY: Final = 40.0
 
 
-class Verdict(StrEnum):
+class BalanceVerdict(StrEnum):
     UNDECIDED = "UNDECIDED"
     BALANCED = "BALANCED"
     IMBALANCED = "IMBALANCED"
@@ -79,7 +79,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    verdict: Verdict
+    verdict: BalanceVerdict
     because: str
     score: float | None = None  # 0 to 100. None: undecided
     deductions: Sequence[Deduction] = ()
@@ -135,9 +135,9 @@ def assess(snapshot: Snapshot, policy: Policy) -> Assessment:
     still_full = any(
         state.known[r] and state.used(b, r) > policy.capacity_share for r in active for b in state.taking
     )
-    verdict = Verdict.IMBALANCED if uneven or full or stranded else Verdict.BALANCED
+    verdict = BalanceVerdict.IMBALANCED if uneven or full or stranded else BalanceVerdict.BALANCED
     if full and still_full:
-        verdict = Verdict.OVERLOADED
+        verdict = BalanceVerdict.OVERLOADED
     before = None if bottleneck is None else views[bottleneck].spread.highest
     after = (
         None if bottleneck is None else max((state.used(b, bottleneck) for b in state.taking), default=None)
@@ -171,7 +171,7 @@ def _no_news(snapshot: Snapshot, stale: Sequence[str], fresh: int) -> str:
 
 def _undecided(snapshot: Snapshot, stale: Sequence[str], because: str) -> Assessment:
     return Assessment(
-        verdict=Verdict.UNDECIDED,
+        verdict=BalanceVerdict.UNDECIDED,
         because=because,
         rejected={Rejection.STALE_DATA: 1},
         missing=stale,
@@ -263,7 +263,7 @@ def _deductions(
 
 
 def _because(
-    verdict: Verdict,
+    verdict: BalanceVerdict,
     views: Mapping[Resource, ResourceView],
     bottleneck: Resource | None,
     full: Sequence[tuple[str, Resource]],
@@ -278,10 +278,10 @@ def _because(
     view = views[bottleneck]
     ratio = view.spread.max_over_mean or 0.0
     highest = f"{view.spread.highest:.0%} used" if view.capacity_known else _a_second(view.spread.highest)
-    if verdict is Verdict.OVERLOADED:
+    if verdict is BalanceVerdict.OVERLOADED:
         brokers = len({broker for broker, _ in full})
         return f"{brokers} of {len(taking)} brokers are too full of {full[0][1]}, and no move helps: add a broker"
-    if verdict is Verdict.BALANCED:
+    if verdict is BalanceVerdict.BALANCED:
         return (
             f"{bottleneck} is the bottleneck, the busiest broker has {ratio:.2f} times the mean ({highest})"
         )

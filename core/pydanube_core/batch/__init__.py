@@ -13,8 +13,8 @@ from pydanube_core.batch.layout import (
     MAX_BATCH_MESSAGES,
     MAX_COPY_BYTES,
     PRODUCER_PART_BYTES,
+    BatchColumn,
     Codec,
-    Column,
 )
 from pydanube_core.batch.lone import LoneBatches
 from pydanube_core.batch.view import BatchView, BrokerPart, ProducerPart, read_broker_part, read_producer_part
@@ -27,10 +27,10 @@ __all__ = [
     "MAX_BATCH_MESSAGES",
     "MAX_COPY_BYTES",
     "PRODUCER_PART_BYTES",
+    "BatchColumn",
     "BatchView",
     "BrokerPart",
     "Codec",
-    "Column",
     "LoneBatches",
     "PackedColumn",
     "ProducerPart",

@@ -25,8 +25,8 @@ from pydanube_core.batch.layout import (
     PRODUCER_PART,
     PRODUCER_PART_BYTES,
     VERSION,
+    BatchColumn,
     Codec,
-    Column,
 )
 from pydanube_core.batch.view import ProducerPart
 from pydanube_core.errors import BatchTooLarge, InvalidArgument
@@ -34,7 +34,7 @@ from pydanube_core.errors import BatchTooLarge, InvalidArgument
 Buffer = bytes | memoryview
 
 _PAD: Final = tuple(bytes(n) for n in range(8))
-_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
+_ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def optional_columns(key: bytes | None, attributes: Mapping[str, str] | None) ->
     parts: list[Buffer] = []
     columns = 0
     if key is not None:
-        columns = int(Column.KEY)
+        columns = int(BatchColumn.KEY)
         _keys(parts, 1, (key,))
     if attributes:
         columns |= _ATTRIBUTES
@@ -163,11 +163,11 @@ def _producers(
     _fixed(parts, "Q", [number for number, _ in producers], "producers")
     _texts(parts, [name for _, name in producers])
     if len(producers) == 1:
-        return Column.PRODUCERS
+        return BatchColumn.PRODUCERS
     assert index is not None
     _same(count, index, "producer_index")
     _fixed(parts, "i", index, "producer_index")
-    return Column.PRODUCERS | Column.PRODUCER_INDEX
+    return BatchColumn.PRODUCERS | BatchColumn.PRODUCER_INDEX
 
 
 def _schemas(
@@ -222,7 +222,7 @@ def encode_batch(
         raise InvalidArgument(
             f"a batch holds 1 to {MAX_BATCH_MESSAGES} messages, got {count}", field="payloads", value=count
         )
-    columns = int(Column.PAYLOAD)
+    columns = int(BatchColumn.PAYLOAD)
     raw: Buffer = payloads.data if isinstance(payloads, PackedColumn) else b"".join(payloads)
     if len(raw) > MAX_INFLATED_BYTES:
         raise BatchTooLarge(
@@ -238,29 +238,29 @@ def encode_batch(
     append_padded(parts, payloads.offsets if isinstance(payloads, PackedColumn) else _offsets(payloads))
     append_padded(parts, stored)
     if keys is not None:
-        columns |= Column.KEY
+        columns |= BatchColumn.KEY
         _keys(parts, count, keys)
     if attributes is not None:
-        columns |= Column.ATTRIBUTES
+        columns |= BatchColumn.ATTRIBUTES
         _attributes(parts, count, attributes)
     if publish_times_ms is not None:
-        columns |= Column.PUBLISH_TIME
+        columns |= BatchColumn.PUBLISH_TIME
         _same(count, publish_times_ms, "publish_times_ms")
         publish_time_ms = publish_times_ms[0]
         _fixed(parts, "i", [time - publish_time_ms for time in publish_times_ms], "publish_times_ms")
     if producers:
         columns |= _producers(parts, count, producers, producer_index)
     if sequences is not None:
-        columns |= Column.SEQUENCE
+        columns |= BatchColumn.SEQUENCE
         _same(count, sequences, "sequences")
         first_sequence = sequences[0]
         _fixed(parts, "q", sequences, "sequences")
     if schemas is not None:
-        columns |= Column.SCHEMAS
+        columns |= BatchColumn.SCHEMAS
         assert schema_index is not None
         _schemas(parts, count, schemas, schema_index)
     if offset_deltas is not None:
-        columns |= Column.OFFSET_DELTA
+        columns |= BatchColumn.OFFSET_DELTA
         _same(count, offset_deltas, "offset_deltas")
         _fixed(parts, "I", offset_deltas, "offset_deltas")
     batch = seal(

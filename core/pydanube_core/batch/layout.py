@@ -72,7 +72,7 @@ class Codec(IntEnum):
     ZSTD = 2
 
 
-class Column(IntEnum):
+class BatchColumn(IntEnum):
     """The bits of the column bitmap. Not an IntFlag, whose `&` creates an enum member each time, ≈ 1 µs."""
 
     PAYLOAD = 1 << 0
@@ -86,7 +86,7 @@ class Column(IntEnum):
     OFFSET_DELTA = 1 << 8
 
 
-KNOWN_COLUMNS: Final = int(sum(Column))
+KNOWN_COLUMNS: Final = int(sum(BatchColumn))
 
 
 def padded(length: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Column
+from pydanube_core.batch.layout import PRODUCER_PART_BYTES, BatchColumn
 from pydanube_core.batch.view import ProducerPart
 
 Buffer = bytes | memoryview
@@ -24,9 +24,9 @@ MAX_SEQUENCE: Final = (1 << 63) - 1
 
 _BODY: Final = PRODUCER_PART_BYTES
 _RESERVED: Final = slice(36, 40)  # of the producer part
-_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
-_PRODUCERS: Final = int(Column.PRODUCERS)
-_NOT_PLAIN: Final = ~(Column.PAYLOAD | Column.ATTRIBUTES | Column.PRODUCERS)
+_ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
+_PRODUCERS: Final = int(BatchColumn.PRODUCERS)
+_NOT_PLAIN: Final = ~(BatchColumn.PAYLOAD | BatchColumn.ATTRIBUTES | BatchColumn.PRODUCERS)
 _ZEROS: Final = tuple(bytes(n) for n in range(8))
 _INT32: Final[Any] = np.dtype("<i4")
 _FEW: Final = 64  # up to this number of entries, comparing a tuple of offsets is faster than numpy

@@ -27,7 +27,7 @@ from pydanube_core.batch.codec import compress, decompress
 from pydanube_core.batch.crc import crc32_each
 from pydanube_core.batch.encode import append_padded, seal
 from pydanube_core.batch.gather import gather
-from pydanube_core.batch.layout import PRODUCER_PART_BYTES, Codec, Column, padded
+from pydanube_core.batch.layout import PRODUCER_PART_BYTES, BatchColumn, Codec, padded
 from pydanube_core.batch.view import BatchView, ProducerPart, read_producer_part
 from pydanube_core.errors import InvalidArgument
 
@@ -52,7 +52,7 @@ class Cut(NamedTuple):
 
 _FEW_KEY_BYTES: Final = 32  # maximum mean length of a key, because an arrangement copies keys byte by byte
 # Columns that an arrangement supports. Batches with others are cut row by row.
-_ARRANGED: Final = Column.PAYLOAD | Column.KEY | Column.PUBLISH_TIME | Column.PRODUCERS
+_ARRANGED: Final = BatchColumn.PAYLOAD | BatchColumn.KEY | BatchColumn.PUBLISH_TIME | BatchColumn.PRODUCERS
 
 
 class _Pick(Protocol):
@@ -184,7 +184,7 @@ class Cutter:
         keys = self._keys
         if keys is not None and int(keys[1][-1]) > _FEW_KEY_BYTES * part.count:
             return None
-        at = view.column_start(Column.PUBLISH_TIME)
+        at = view.column_start(BatchColumn.PUBLISH_TIME)
         return Arranged(
             self._order,
             count=part.count,
@@ -198,24 +198,24 @@ class Cutter:
     def _cut_arranged(self, arranged: Arranged, rows: Ints, at: int) -> Cut:
         """Cut the same rows as `_cut`, from the arranged layout."""
         part, count = self._part, len(rows)
-        columns, parts = int(Column.PAYLOAD), list[Buffer]()
+        columns, parts = int(BatchColumn.PAYLOAD), list[Buffer]()
         offsets, raw = arranged.payload(at, count)
         codec, payload = self._packed(raw)
         append_padded(parts, offsets)
         append_padded(parts, payload)
         if (keys := arranged.keys(at, count)) is not None:
-            columns |= Column.KEY
+            columns |= BatchColumn.KEY
             for piece in keys:
                 append_padded(parts, piece)
         if (times := arranged.times(at, count)) is not None:
-            columns |= Column.PUBLISH_TIME
+            columns |= BatchColumn.PUBLISH_TIME
             append_padded(parts, times)
         if self._one_producer is not None:
-            columns |= Column.PRODUCERS
+            columns |= BatchColumn.PRODUCERS
             parts += self._one_producer
         first, last = int(rows[0]), int(rows[-1])
         # The rows are not contiguous in the batch, so sequences and offsets have holes.
-        columns |= Column.SEQUENCE | Column.OFFSET_DELTA
+        columns |= BatchColumn.SEQUENCE | BatchColumn.OFFSET_DELTA
         sequences, deltas = arranged.numbers(at, count)
         parts.append(sequences)
         append_padded(parts, deltas)
@@ -291,7 +291,7 @@ class Cutter:
         if (column := self._keys) is not None:
             offsets = column[1]
             sizes += offsets[1:] - offsets[:-1]
-        if (at := self._view.column_start(Column.ATTRIBUTES)) is not None:
+        if (at := self._view.column_start(BatchColumn.ATTRIBUTES)) is not None:
             entries, keys_at = _offsets_at(data, at, n)
             total = int(entries[n])
             keys, start = _offsets_at(data, keys_at, total)
@@ -323,8 +323,8 @@ class Cutter:
     @cached_property
     def _one_producer(self) -> list[Buffer] | None:
         """Return the table of producers if it has a single row, which every cut copies."""
-        at = self._view.column_start(Column.PRODUCERS)
-        if at is None or self._view.column_start(Column.PRODUCER_INDEX) is not None:
+        at = self._view.column_start(BatchColumn.PRODUCERS)
+        if at is None or self._view.column_start(BatchColumn.PRODUCER_INDEX) is not None:
             return None
         parts: list[Buffer] = []
         _producers(parts, self._data, at, self._view, _Span(0, self._part.count))
@@ -332,7 +332,7 @@ class Cutter:
 
     def _cut(self, pick: _Pick) -> Cut:
         data, part, view = self._data, self._part, self._view
-        n, columns, parts = part.count, int(Column.PAYLOAD), list[Buffer]()
+        n, columns, parts = part.count, int(BatchColumn.PAYLOAD), list[Buffer]()
 
         new_offsets, raw = pick.ragged(*self._payload)
         codec, payload = self._packed(raw)
@@ -340,44 +340,44 @@ class Cutter:
         append_padded(parts, payload)
 
         if (keys := self._keys) is not None:
-            columns |= Column.KEY
+            columns |= BatchColumn.KEY
             bits, offsets, stored = keys
             append_padded(parts, np.packbits(pick.fixed(bits), bitorder="little").tobytes())
             for piece in pick.ragged(offsets, stored):
                 append_padded(parts, piece)
-        if (at := view.column_start(Column.ATTRIBUTES)) is not None:
-            columns |= Column.ATTRIBUTES
+        if (at := view.column_start(BatchColumn.ATTRIBUTES)) is not None:
+            columns |= BatchColumn.ATTRIBUTES
             entry_offsets, keys_at = _offsets_at(data, at, n)
             new_entries, entries = pick.entries(entry_offsets)
             append_padded(parts, new_entries)
             total = int(entry_offsets[n])
             values_at = _ragged(parts, data, keys_at, total, entries)
             _ragged(parts, data, values_at, total, entries)
-        if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
+        if (at := view.column_start(BatchColumn.PUBLISH_TIME)) is not None:
             # Relative to the header's time as before: with another base a delta might not fit
-            columns |= Column.PUBLISH_TIME
+            columns |= BatchColumn.PUBLISH_TIME
             append_padded(parts, pick.fixed(np.frombuffer(data, "<i4", n, at)).tobytes())
         if self._one_producer is not None:
-            columns |= Column.PRODUCERS
+            columns |= BatchColumn.PRODUCERS
             parts += self._one_producer
-        elif (at := view.column_start(Column.PRODUCERS)) is not None:
-            columns |= Column.PRODUCERS
+        elif (at := view.column_start(BatchColumn.PRODUCERS)) is not None:
+            columns |= BatchColumn.PRODUCERS
             columns |= _producers(parts, data, at, view, pick)
-        at = view.column_start(Column.SEQUENCE)
+        at = view.column_start(BatchColumn.SEQUENCE)
         first = part.first_sequence
         sequences = pick.numbers(first) if at is None else pick.fixed(np.frombuffer(data, "<i8", n, at))
         first_sequence = int(sequences[0])
         if int(sequences[-1]) - first_sequence != pick.count - 1 or at is not None:
-            columns |= Column.SEQUENCE
+            columns |= BatchColumn.SEQUENCE
             append_padded(parts, sequences.astype("<i8", copy=False).tobytes())
-        if (at := view.column_start(Column.SCHEMAS)) is not None:
-            columns |= Column.SCHEMAS
+        if (at := view.column_start(BatchColumn.SCHEMAS)) is not None:
+            columns |= BatchColumn.SCHEMAS
             _schemas(parts, data, at, n, pick)
-        at = view.column_start(Column.OFFSET_DELTA)
+        at = view.column_start(BatchColumn.OFFSET_DELTA)
         deltas = pick.numbers(0) if at is None else pick.fixed(np.frombuffer(data, "<u4", n, at))
         first_delta, last_delta = int(deltas[0]), int(deltas[-1])
         if last_delta - first_delta != pick.count - 1:  # rising deltas with holes
-            columns |= Column.OFFSET_DELTA
+            columns |= BatchColumn.OFFSET_DELTA
             append_padded(parts, (deltas - first_delta).astype("<u4").tobytes())
 
         shape = codec, pick.count, columns, len(raw), len(payload)
@@ -391,7 +391,7 @@ def _offsets_at(data: Buffer, at: int, n: int) -> tuple[Ints, int]:
 
 def _key_column(data: Buffer, view: BatchView) -> tuple[Ints, Ints, Buffer] | None:
     """Return which messages have a key (0 or 1 each), and offsets and bytes of the keys. None without a key column."""
-    at, n = view.column_start(Column.KEY), view.part.count
+    at, n = view.column_start(BatchColumn.KEY), view.part.count
     if at is None:
         return None
     packed = (n + 7) // 8
@@ -412,7 +412,10 @@ def _ragged(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> 
 
 def _producers(parts: list[Buffer], data: Buffer, at: int, view: BatchView, pick: _Pick) -> int:
     """Append the used rows of the producers' table, and the index for two or more. Return the index's column bit or 0."""
-    rows, index_at = int.from_bytes(data[at : at + 4], "little"), view.column_start(Column.PRODUCER_INDEX)
+    rows, index_at = (
+        int.from_bytes(data[at : at + 4], "little"),
+        view.column_start(BatchColumn.PRODUCER_INDEX),
+    )
     used, index = np.zeros(1, np.intp), None
     if index_at is not None:
         taken = pick.fixed(np.frombuffer(data, "<i4", view.part.count, index_at))
@@ -423,7 +426,7 @@ def _producers(parts: list[Buffer], data: Buffer, at: int, view: BatchView, pick
     if index is None or len(used) == 1:
         return 0
     append_padded(parts, index.astype("<i4").tobytes())
-    return int(Column.PRODUCER_INDEX)
+    return int(BatchColumn.PRODUCER_INDEX)
 
 
 def _schemas(parts: list[Buffer], data: Buffer, at: int, n: int, pick: _Pick) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pydanube_core.batch.layout import Column
+from pydanube_core.batch.layout import BatchColumn
 from pydanube_core.batch.view import BatchView
 
 DELAY_MS: Final = "danube-delay-ms"
@@ -18,7 +18,7 @@ NAMES: Final = (DELAY_MS, TTL_MS)
 MOST_MS: Final = 366 * 86_400_000
 _WORDS: Final = tuple(name.encode() for name in NAMES)
 _COLUMNS_AT: Final = 12  # position of the column bitmap in the producer part
-_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
+_ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
 
 assert _ATTRIBUTES < 256, "one byte of the bitmap is looked at"
 

@@ -27,8 +27,8 @@ from pydanube_core.batch.layout import (
     MAX_BATCH_BYTES,
     MAX_INFLATED_BYTES,
     PRODUCER_PART_BYTES,
+    BatchColumn,
     Codec,
-    Column,
     padded,
 )
 from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS, MAX_SEQUENCE, is_plain
@@ -91,16 +91,16 @@ def walk_columns(
         raise _bad("reserved", bytes(data[_RESERVED]).hex(), "the reserved field is not 0")
     columns, n = part.columns, part.count
     _check_range("first_publish_time_ms", part.first_publish_time_ms, MAX_PUBLISH_TIME_MS)
-    counted = 0 if columns & Column.SEQUENCE else n - 1  # sequences that are implied by the first
+    counted = 0 if columns & BatchColumn.SEQUENCE else n - 1  # sequences that are implied by the first
     _check_range("first_sequence", part.first_sequence, MAX_SEQUENCE - counted)
     walk = _Walk(data)
     _check_payloads(walk, part, max_message_bytes)
-    if columns != Column.PAYLOAD:
-        if columns & Column.KEY:
+    if columns != BatchColumn.PAYLOAD:
+        if columns & BatchColumn.KEY:
             _check_keys(walk, n)
-        if columns & Column.ATTRIBUTES:
+        if columns & BatchColumn.ATTRIBUTES:
             _check_attributes(walk, n)
-        if columns & Column.PUBLISH_TIME:
+        if columns & BatchColumn.PUBLISH_TIME:
             deltas = walk.fixed(n, _INT32, "publish_time")
             _check_values(
                 "publish_time",
@@ -108,16 +108,16 @@ def walk_columns(
                 -part.first_publish_time_ms,
                 MAX_PUBLISH_TIME_MS - part.first_publish_time_ms,
             )
-        if columns & (Column.PRODUCERS | Column.PRODUCER_INDEX):
+        if columns & (BatchColumn.PRODUCERS | BatchColumn.PRODUCER_INDEX):
             _check_producers(walk, columns, n)
-        if columns & Column.SEQUENCE:
+        if columns & BatchColumn.SEQUENCE:
             _check_sequences(walk, part)
-        if columns & Column.SCHEMAS:
+        if columns & BatchColumn.SCHEMAS:
             rows = walk.rows(n, "schemas")
             walk.take(8 * rows, "schemas")
             walk.take(4 * rows, "schemas")
             _check_values("schema_index", walk.fixed(n, _INT32, "schema_index"), 0, rows - 1)
-        if columns & Column.OFFSET_DELTA:
+        if columns & BatchColumn.OFFSET_DELTA:
             if not allow_offset_delta:
                 raise _bad(
                     "columns", columns, "the offset delta column is the broker's, a producer's batch has none"
@@ -262,11 +262,11 @@ def _check_attributes(walk: _Walk, n: int) -> None:
 
 def _check_producers(walk: _Walk, columns: int, n: int) -> None:
     rows = 0
-    if columns & Column.PRODUCERS:
+    if columns & BatchColumn.PRODUCERS:
         rows = walk.rows(n, "producers")
         walk.take(8 * rows, "producers")
         walk.text(rows, "producers")
-    if (rows > 1) != bool(columns & Column.PRODUCER_INDEX):
+    if (rows > 1) != bool(columns & BatchColumn.PRODUCER_INDEX):
         raise _bad(
             "columns", columns, f"a producer index stands beside a table of two rows or more, here of {rows}"
         )

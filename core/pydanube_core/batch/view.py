@@ -26,8 +26,8 @@ from pydanube_core.batch.layout import (
     PRODUCER_PART,
     PRODUCER_PART_BYTES,
     VERSION,
+    BatchColumn,
     Codec,
-    Column,
     padded,
 )
 from pydanube_core.errors import ChecksumMismatch, InvalidArgument
@@ -36,9 +36,9 @@ Buffer = bytes | memoryview
 _CRC_AT: Final = PRODUCER_PART_BYTES - 4
 _CODECS: Final = tuple(Codec)  # by number, because looking up an enum by value costs 1 µs
 assert all(codec == at for at, codec in enumerate(_CODECS))
-_PAYLOAD: Final = int(Column.PAYLOAD)
-_KEY: Final = int(Column.KEY)
-_ATTRIBUTES: Final = int(Column.ATTRIBUTES)
+_PAYLOAD: Final = int(BatchColumn.PAYLOAD)
+_KEY: Final = int(BatchColumn.KEY)
+_ATTRIBUTES: Final = int(BatchColumn.ATTRIBUTES)
 _TWO_INTS: Final = struct.Struct("<2i")
 _INTS: Final = tuple(struct.Struct(f"<{n}i") for n in range(1, 10))  # offsets of 0 to 8 attributes
 _UNKNOWN_COLUMNS: Final = ~KNOWN_COLUMNS
@@ -151,7 +151,7 @@ class BatchView:
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self._data = data
-        self._at: dict[Column, int] | None = None
+        self._at: dict[BatchColumn, int] | None = None
 
     @classmethod
     def stored(cls, data: Buffer) -> BatchView:
@@ -168,7 +168,7 @@ class BatchView:
 
     # -- positions of columns --------------------------------------------------------------------------------
 
-    def column_start(self, column: Column) -> int | None:
+    def column_start(self, column: BatchColumn) -> int | None:
         """Return the byte position of a column, None if the batch does not have it."""
         if not self.part.columns & column:
             return None
@@ -176,37 +176,37 @@ class BatchView:
             self._at = self._walk()
         return self._at.get(column)
 
-    def _walk(self) -> dict[Column, int]:
+    def _walk(self) -> dict[BatchColumn, int]:
         part, at, starts = self.part, PRODUCER_PART_BYTES, {}
         n = part.count
-        starts[Column.PAYLOAD] = at
+        starts[BatchColumn.PAYLOAD] = at
         at += padded(4 * (n + 1)) + padded(part.stored_bytes)
-        if part.columns & Column.KEY:
-            starts[Column.KEY] = at
+        if part.columns & BatchColumn.KEY:
+            starts[BatchColumn.KEY] = at
             at = self._ragged_end(at + padded((n + 7) // 8), n)
-        if part.columns & Column.ATTRIBUTES:
-            starts[Column.ATTRIBUTES] = at
+        if part.columns & BatchColumn.ATTRIBUTES:
+            starts[BatchColumn.ATTRIBUTES] = at
             entries = self._int32(at + 4 * n)
             at = self._ragged_end(self._ragged_end(at + padded(4 * (n + 1)), entries), entries)
-        if part.columns & Column.PUBLISH_TIME:
-            starts[Column.PUBLISH_TIME] = at
+        if part.columns & BatchColumn.PUBLISH_TIME:
+            starts[BatchColumn.PUBLISH_TIME] = at
             at += padded(4 * n)
-        if part.columns & Column.PRODUCERS:
-            starts[Column.PRODUCERS] = at
+        if part.columns & BatchColumn.PRODUCERS:
+            starts[BatchColumn.PRODUCERS] = at
             rows = self._int32(at)
             at = self._ragged_end(at + 8 + 8 * self._rows(rows), rows)
-        if part.columns & Column.PRODUCER_INDEX:
-            starts[Column.PRODUCER_INDEX] = at
+        if part.columns & BatchColumn.PRODUCER_INDEX:
+            starts[BatchColumn.PRODUCER_INDEX] = at
             at += padded(4 * n)
-        if part.columns & Column.SEQUENCE:
-            starts[Column.SEQUENCE] = at
+        if part.columns & BatchColumn.SEQUENCE:
+            starts[BatchColumn.SEQUENCE] = at
             at += 8 * n
-        if part.columns & Column.SCHEMAS:
-            starts[Column.SCHEMAS] = at
+        if part.columns & BatchColumn.SCHEMAS:
+            starts[BatchColumn.SCHEMAS] = at
             rows = self._rows(self._int32(at))
             at += 8 + 8 * rows + padded(4 * rows) + padded(4 * n)
-        if part.columns & Column.OFFSET_DELTA:
-            starts[Column.OFFSET_DELTA] = at
+        if part.columns & BatchColumn.OFFSET_DELTA:
+            starts[BatchColumn.OFFSET_DELTA] = at
             at += padded(4 * n)
         if at != len(self._data):
             raise InvalidArgument(
@@ -291,7 +291,7 @@ class BatchView:
 
     def keys(self) -> list[bytes | None] | None:
         """Return the keys, with None for a message without one. None for a batch without keys."""
-        at = self.column_start(Column.KEY)
+        at = self.column_start(BatchColumn.KEY)
         if at is None:
             return None
         n = self.part.count
@@ -360,14 +360,14 @@ class BatchView:
 
     def publish_times_ms(self) -> list[int]:
         """Return the publish time of each message, milliseconds since 1970 by the producer's clock."""
-        first, at = self.part.first_publish_time_ms, self.column_start(Column.PUBLISH_TIME)
+        first, at = self.part.first_publish_time_ms, self.column_start(BatchColumn.PUBLISH_TIME)
         if at is None:
             return [first] * self.part.count
         return [first + delta for delta in self.ints(at, self.part.count)]
 
     def producers(self) -> list[tuple[int, str]]:
         """Return the table of (id, name) of producers, empty if the batch has none."""
-        at = self.column_start(Column.PRODUCERS)
+        at = self.column_start(BatchColumn.PRODUCERS)
         if at is None:
             return []
         rows = self._int32(at)
@@ -375,20 +375,20 @@ class BatchView:
 
     def producer_index(self) -> tuple[int, ...] | None:
         """Return each message's index into `producers()`, None if one producer wrote all."""
-        at = self.column_start(Column.PRODUCER_INDEX)
+        at = self.column_start(BatchColumn.PRODUCER_INDEX)
         if at is None:
             return None
-        table_at = self.column_start(Column.PRODUCERS)
+        table_at = self.column_start(BatchColumn.PRODUCERS)
         return self._index(at, 0 if table_at is None else self._int32(table_at))
 
     def sequences(self) -> tuple[int, ...] | range:
         """Return the sequence number of each message within its producer."""
-        at, first = self.column_start(Column.SEQUENCE), self.part.first_sequence
+        at, first = self.column_start(BatchColumn.SEQUENCE), self.part.first_sequence
         return range(first, first + self.part.count) if at is None else self.ints(at, self.part.count, "q")
 
     def schemas(self) -> tuple[list[tuple[int, int]], tuple[int, ...]] | None:
         """Return the table of (schema id, version) and each message's index into it, None if all are as in `part`."""
-        at = self.column_start(Column.SCHEMAS)
+        at = self.column_start(BatchColumn.SCHEMAS)
         if at is None:
             return None
         rows = self._int32(at)
@@ -407,7 +407,7 @@ class BatchView:
 
     def offset_deltas(self) -> tuple[int, ...] | range:
         """Return each message's offset minus the base offset, a range if there are no gaps."""
-        at = self.column_start(Column.OFFSET_DELTA)
+        at = self.column_start(BatchColumn.OFFSET_DELTA)
         return range(self.part.count) if at is None else self.ints(at, self.part.count, "I")
 
     def offsets(self) -> list[int] | range:

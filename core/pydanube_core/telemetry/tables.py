@@ -31,7 +31,7 @@ def told_age_ms(age_ms: int) -> int:
     return age_ms // step * step
 
 
-class Kind(StrEnum):
+class ColumnType(StrEnum):
     """The type of a column in the files."""
 
     INT = "int64"
@@ -42,9 +42,9 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TableColumn:
     name: str
-    kind: Kind
+    kind: ColumnType
     meaning: str
     nullable: bool = False
     unit: str = ""
@@ -60,7 +60,7 @@ class Table:
     name: str
     meaning: str
     key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     level: str | None = None
 
     @property
@@ -68,24 +68,24 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-def _int(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> Column:
-    return Column(name=name, kind=Kind.INT, meaning=meaning, unit=unit, nullable=nullable)
+def _int(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> TableColumn:
+    return TableColumn(name=name, kind=ColumnType.INT, meaning=meaning, unit=unit, nullable=nullable)
 
 
-def _float(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> Column:
-    return Column(name=name, kind=Kind.FLOAT, meaning=meaning, unit=unit, nullable=nullable)
+def _float(name: str, meaning: str, unit: str = "", *, nullable: bool = False) -> TableColumn:
+    return TableColumn(name=name, kind=ColumnType.FLOAT, meaning=meaning, unit=unit, nullable=nullable)
 
 
-def _text(name: str, meaning: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, kind=Kind.TEXT, meaning=meaning, nullable=nullable)
+def _text(name: str, meaning: str, *, nullable: bool = False) -> TableColumn:
+    return TableColumn(name=name, kind=ColumnType.TEXT, meaning=meaning, nullable=nullable)
 
 
-def _flag(name: str, meaning: str, *, nullable: bool = False) -> Column:
-    return Column(name=name, kind=Kind.FLAG, meaning=meaning, nullable=nullable)
+def _flag(name: str, meaning: str, *, nullable: bool = False) -> TableColumn:
+    return TableColumn(name=name, kind=ColumnType.FLAG, meaning=meaning, nullable=nullable)
 
 
-_TAKEN: Final = Column(
-    name="taken_at", kind=Kind.TIME, meaning="when the sample was taken, by the broker's clock"
+_TAKEN: Final = TableColumn(
+    name="taken_at", kind=ColumnType.TIME, meaning="when the sample was taken, by the broker's clock"
 )
 _BROKER: Final = _text("broker_id", "the broker that took it: the owner of the topic then")
 _INCARNATION: Final = _int(
@@ -163,7 +163,7 @@ CONSUMERS: Final = Table(
         _int("consumer_id", "of this connection"),
         _text("name", "as it called itself"),
         _flag("active", "false: a standby of a failover subscription"),
-        Column(name="connected_at", kind=Kind.TIME, meaning="since when"),
+        TableColumn(name="connected_at", kind=ColumnType.TIME, meaning="since when"),
         _int("credit_messages", "what may still be sent to it", "messages"),
         _int("in_flight", "delivered and not answered", "messages"),
         _int("delivered", "since it connected", "messages"),
@@ -236,7 +236,7 @@ EVENTS: Final = Table(
     "came and went. Each row is kept until `telemetry.keep_downsampled`.",
     key=("broker_id", "incarnation", "number"),
     columns=(
-        Column(name="taken_at", kind=Kind.TIME, meaning="when it happened, by the broker's clock"),
+        TableColumn(name="taken_at", kind=ColumnType.TIME, meaning="when it happened, by the broker's clock"),
         _text("broker_id", "the broker that wrote it down"),
         _INCARNATION,
         _int("number", "of the event, since that start"),
@@ -248,7 +248,7 @@ EVENTS: Final = Table(
         _text("rule", "of an alert", nullable=True),
         _text("severity", "of an alert", nullable=True),
         _text("alert_id", "of an alert: opening and closing have the same", nullable=True),
-        Column(name="opened_at", kind=Kind.TIME, meaning="of an alert that closed", nullable=True),
+        TableColumn(name="opened_at", kind=ColumnType.TIME, meaning="of an alert that closed", nullable=True),
         _text("detail", "of an alert: its finding in a sentence, of the last look", nullable=True),
         _text("version", "of a broker that started or joined", nullable=True),
         _text("settings", "of a broker that started: a hash of its settings without secrets", nullable=True),

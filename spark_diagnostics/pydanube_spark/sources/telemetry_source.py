@@ -12,7 +12,7 @@ import pyarrow as pa
 from pydanube.addresses import admin_address
 from pydanube.table_broker import TableBroker
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.telemetry import Kind, Table, table_named
+from pydanube_core.telemetry import ColumnType, Table, table_named
 from pydanube_core.units import parse_moment_ms
 from pydanube_storage.objects import StoreOptions
 from pydanube_storage.telemetry.reading import read_samples, stored_files
@@ -125,7 +125,7 @@ class _Reader(DataSourceReader):
 def _as_spark(samples: Any, table: Table) -> Any:
     """Return the table with times in microseconds, as Spark needs them."""
     for number, column in enumerate(table.columns):
-        if column.kind is Kind.TIME:
+        if column.kind is ColumnType.TIME:
             cast = samples.column(number).cast(pa.timestamp("us", tz="UTC"))
             samples = samples.set_column(number, column.name, cast)
     return samples

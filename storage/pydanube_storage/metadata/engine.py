@@ -27,8 +27,8 @@ from pydanube_storage.metadata.model import (
     KeyValue,
     LeaseId,
     ModRevision,
-    Page,
     Put,
+    RangePage,
     Revision,
     Write,
 )
@@ -164,16 +164,16 @@ class Engine:
     def get(self, key: str) -> KeyValue | None:
         return self._rows.get(key)
 
-    def range(self, range_: KeyRange, *, limit: int, after: str | None, descending: bool) -> Page:
+    def range(self, range_: KeyRange, *, limit: int, after: str | None, descending: bool) -> RangePage:
         start, end = range_.start, range_.end
         if after is not None and descending:
             end = min(end, after)
         elif after is not None and after >= start:
             start = after + "\x01"  # the least text behind `after`, as keys hold no U+0000
         if start >= end:
-            return Page(items=(), revision=self._revision, more=False)
+            return RangePage(items=(), revision=self._revision, more=False)
         items = self._rows.scan(KeyRange(start=start, end=end), limit=limit + 1, descending=descending)
-        return Page(items=tuple(items[:limit]), revision=self._revision, more=len(items) > limit)
+        return RangePage(items=tuple(items[:limit]), revision=self._revision, more=len(items) > limit)
 
     def events(self, range_: KeyRange, place: Place, *, limit: int) -> tuple[list[Event], Place]:
         """Return at most `limit` events from the position on, and the position after them. Raises `Compacted`."""

@@ -70,7 +70,7 @@ class KeyRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class RangePage:
     """A part of a range: at most `limit` items in key order (or its reverse).
 
     `revision` is the store's when the page was read. Pages of one range may be of different revisions. For a

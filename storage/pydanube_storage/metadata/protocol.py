@@ -14,7 +14,7 @@ from pydanube_storage.metadata.model import (
     KeyRange,
     KeyValue,
     LeaseId,
-    Page,
+    RangePage,
     Revision,
     Write,
 )
@@ -53,7 +53,7 @@ class MetadataStore(Protocol):
         limit: int = MAX_PAGE_ITEMS,
         after: str | None = None,
         descending: bool = False,
-    ) -> Page:
+    ) -> RangePage:
         """Read at most `limit` (1 to 1000) keys in order, starting after the key `after`.
 
         With `descending` the order is reversed and the page starts below `after`.

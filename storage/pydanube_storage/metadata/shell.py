@@ -28,7 +28,7 @@ from pydanube_storage.metadata.model import (
     KeyRange,
     KeyValue,
     LeaseId,
-    Page,
+    RangePage,
     Revision,
     Write,
     check_from_revision,
@@ -156,7 +156,7 @@ class StoreShell(ABC):
         limit: int = MAX_PAGE_ITEMS,
         after: str | None = None,
         descending: bool = False,
-    ) -> Page:
+    ) -> RangePage:
         self._check_open()
         check_limit(limit)
         if after is not None:

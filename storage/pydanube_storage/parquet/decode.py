@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydanube_core.batch import MAX_BATCH_MESSAGES, Codec, Column, ProducerPart, broker_part
+from pydanube_core.batch import MAX_BATCH_MESSAGES, BatchColumn, Codec, ProducerPart, broker_part
 from pydanube_core.batch.encode import append_padded, seal
 
 Ints = npt.NDArray[Any]
@@ -121,38 +121,38 @@ class _Rows:
         n = end - first
         rows = slice(first, end)
         parts: list[bytes | memoryview] = []
-        columns = int(Column.PAYLOAD)
+        columns = int(BatchColumn.PAYLOAD)
         self.payload.append(parts, first, end)
         raw = int(self.payload.offsets[end] - self.payload.offsets[first])
         if self.key_valid is not None and bool((valid := self.key_valid[rows]).any()):
-            columns |= Column.KEY
+            columns |= BatchColumn.KEY
             append_padded(parts, np.packbits(valid, bitorder="little").tobytes())
             self.keys.append(parts, first, end)
         if self.has_attributes:
             entries = self.entries[first : end + 1]
             low, high = int(entries[0]), int(entries[-1])
             if high > low:
-                columns |= Column.ATTRIBUTES
+                columns |= BatchColumn.ATTRIBUTES
                 append_padded(parts, (entries - low).astype("<i4").tobytes())
                 # `keys` and `items` of a map array are its whole children, so entry numbers index into them
                 self.attribute_keys.append(parts, low, high)
                 self.attribute_values.append(parts, low, high)
         times = self.publish_time[rows]
         if bool((times != times[0]).any()):
-            columns |= Column.PUBLISH_TIME
+            columns |= BatchColumn.PUBLISH_TIME
             append_padded(parts, (times - times[0]).astype("<i4").tobytes())
         producer_id, more = self._producers(parts, rows)
         columns |= more
         sequence = self.sequence[rows]
         if n > 1 and bool((sequence[1:] - sequence[:-1] != 1).any()):
-            columns |= Column.SEQUENCE
+            columns |= BatchColumn.SEQUENCE
             append_padded(parts, sequence.astype("<i8").tobytes())
         schema_id, schema_version, more = self._schemas(parts, rows)
         columns |= more
         offset = self.offset[rows]
         base, last = int(offset[0]), int(offset[-1])
         if last - base != n - 1:
-            columns |= Column.OFFSET_DELTA
+            columns |= BatchColumn.OFFSET_DELTA
             append_padded(parts, (offset - base).astype("<u4").tobytes())
         time_ms = int(self.append_time[first])
         sealed = seal(
@@ -184,13 +184,13 @@ class _Rows:
             if not name:
                 return int(ids[0]), 0
             _table(parts, [(int(ids[0]), name)])
-            return int(ids[0]), int(Column.PRODUCERS)
+            return int(ids[0]), int(BatchColumn.PRODUCERS)
         pairs = np.empty(len(ids), [("id", np.uint64), ("name", np.int32)])
         pairs["id"], pairs["name"] = ids, codes
         table, index = np.unique(pairs, return_inverse=True)
         _table(parts, [(int(number), self.names[code]) for number, code in table.tolist()])
         append_padded(parts, index.astype("<i4").tobytes())
-        return 0, Column.PRODUCERS | Column.PRODUCER_INDEX
+        return 0, BatchColumn.PRODUCERS | BatchColumn.PRODUCER_INDEX
 
     def _schemas(self, parts: list[bytes | memoryview], rows: slice) -> tuple[int, int, int]:
         ids, versions = self.schema_id[rows], self.schema_version[rows]
@@ -203,7 +203,7 @@ class _Rows:
         append_padded(parts, table["id"].astype("<u8").tobytes())
         append_padded(parts, table["version"].astype("<u4").tobytes())
         append_padded(parts, index.astype("<i4").tobytes())
-        return 0, 0, int(Column.SCHEMAS)
+        return 0, 0, int(BatchColumn.SCHEMAS)
 
 
 def _table(parts: list[bytes | memoryview], rows: list[tuple[int, str]]) -> None:

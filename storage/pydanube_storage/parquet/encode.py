@@ -15,9 +15,9 @@ import pyarrow as pa
 from pydanube_core.batch import (
     BROKER_PART_BYTES,
     PRODUCER_PART_BYTES,
+    BatchColumn,
     BatchView,
     BrokerPart,
-    Column,
     read_broker_part,
 )
 from pydanube_core.batch.codec import decompress
@@ -102,13 +102,13 @@ class RowGroup:
         self.raw_bytes += part.raw_bytes + _ROW_BYTES * n + len(body) - part.stored_bytes
         self._add_keys(view, body, n)
         self._add_attributes(view, body, n)
-        if part.columns & ~(Column.PAYLOAD | Column.KEY | Column.ATTRIBUTES):
+        if part.columns & ~(BatchColumn.PAYLOAD | BatchColumn.KEY | BatchColumn.ATTRIBUTES):
             self._add_others(view, body, n, row)
         self.messages += n
         return owner
 
     def _add_keys(self, view: BatchView, body: memoryview, n: int) -> None:
-        at = view.column_start(Column.KEY)
+        at = view.column_start(BatchColumn.KEY)
         if at is None:
             self._keys.skip(n)
             self._key_valid.append(np.zeros(n, np.uint8))
@@ -119,7 +119,7 @@ class RowGroup:
         _take_ragged(self._keys, body, at + padded((n + 7) // 8), n)
 
     def _add_attributes(self, view: BatchView, body: memoryview, n: int) -> None:
-        at = view.column_start(Column.ATTRIBUTES)
+        at = view.column_start(BatchColumn.ATTRIBUTES)
         if at is None:
             self._entries.append(np.zeros(n, np.int32))
             return
@@ -131,21 +131,21 @@ class RowGroup:
 
     def _add_others(self, view: BatchView, body: memoryview, n: int, row: int) -> None:
         part, base = view.part, self._parts[-1][0]
-        if (at := view.column_start(Column.PUBLISH_TIME)) is not None:
+        if (at := view.column_start(BatchColumn.PUBLISH_TIME)) is not None:
             deltas = np.frombuffer(body, "<i4", n, at).astype(np.int64)
             self._over.append(("publish_time", row, part.first_publish_time_ms + deltas))
-        if (at := view.column_start(Column.SEQUENCE)) is not None:
+        if (at := view.column_start(BatchColumn.SEQUENCE)) is not None:
             self._over.append(("sequence", row, np.frombuffer(body, "<i8", n, at)))
-        if (at := view.column_start(Column.OFFSET_DELTA)) is not None:
+        if (at := view.column_start(BatchColumn.OFFSET_DELTA)) is not None:
             self._over.append(("offset", row, base + np.frombuffer(body, "<u4", n, at).astype(np.int64)))
         if table := view.producers():
             ids = np.array([number for number, _ in table], np.uint64)
             names = np.array([self._names.setdefault(name, len(self._names)) for _, name in table], np.int32)
-            at = view.column_start(Column.PRODUCER_INDEX)
+            at = view.column_start(BatchColumn.PRODUCER_INDEX)
             index = np.zeros(n, np.int32) if at is None else np.frombuffer(body, "<i4", n, at)
             self._over.append(("producer_id", row, ids[index]))
             self._over.append(("producer_name", row, names[index]))
-        if (at := view.column_start(Column.SCHEMAS)) is not None:
+        if (at := view.column_start(BatchColumn.SCHEMAS)) is not None:
             rows = int.from_bytes(body[at : at + 4], "little")
             ids = np.frombuffer(body, "<u8", rows, at + 8)
             versions = np.frombuffer(body, "<u4", rows, at + 8 + 8 * rows)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydanube_core.errors import CorruptObject, ObjectMissing
-from pydanube_core.telemetry import Kind, Table, live_files, telemetry_folder
+from pydanube_core.telemetry import ColumnType, Table, live_files, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, TelemetryFile, date_of
 
 from pydanube_storage.objects.protocol import ObjectStore
@@ -84,7 +84,7 @@ def newest_rows(
         with suppress(CorruptObject, ObjectMissing):
             samples = read_samples(store, key, table)
             columns = [
-                (found.cast(pa.int64()) if column.kind is Kind.TIME else found).to_pylist()
+                (found.cast(pa.int64()) if column.kind is ColumnType.TIME else found).to_pylist()
                 for column in table.columns
                 for found in [samples.column(column.name)]
             ]

@@ -9,14 +9,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydanube_core.telemetry import Column, Kind, Table
+from pydanube_core.telemetry import ColumnType, Table, TableColumn
 
 _TYPES: Final = {
-    Kind.INT: pa.int64(),
-    Kind.FLOAT: pa.float64(),
-    Kind.TEXT: pa.string(),
-    Kind.TIME: pa.timestamp("ms", tz="UTC"),
-    Kind.FLAG: pa.bool_(),
+    ColumnType.INT: pa.int64(),
+    ColumnType.FLOAT: pa.float64(),
+    ColumnType.TEXT: pa.string(),
+    ColumnType.TIME: pa.timestamp("ms", tz="UTC"),
+    ColumnType.FLAG: pa.bool_(),
 }
 ROW_GROUP_ROWS: Final = 1 << 20
 _LEVEL: Final = 6  # zstd. 10 % smaller than level 1, for one more second per day of 1 000 subscriptions
@@ -27,7 +27,7 @@ def arrow_schema(table: Table) -> Any:
     return pa.schema([_field(column) for column in table.columns])
 
 
-def _field(column: Column) -> Any:
+def _field(column: TableColumn) -> Any:
     return pa.field(column.name, _TYPES[column.kind], nullable=column.nullable)
 
 
@@ -36,7 +36,7 @@ def table_of_rows(table: Table, rows: Iterable[Sequence[Any]]) -> Any:
     columns = list(zip(*rows, strict=True)) or [()] * len(table.columns)
     arrays = [
         pa.array(values, pa.int64()).cast(_TYPES[column.kind])
-        if column.kind is Kind.TIME
+        if column.kind is ColumnType.TIME
         else pa.array(values, _TYPES[column.kind])
         for column, values in zip(table.columns, columns, strict=True)
     ]
@@ -50,11 +50,13 @@ def encode(table: Table, samples: Any) -> bytes:
     # which compresses to nothing. As differences each row would store the delay of its round. The same holds for columns
     # with few repeated values. If a file has few rows per subject, every other difference would be between two subjects,
     # so those tables are left to zstd.
-    listed = [c.name for c in table.columns if c.kind is Kind.TEXT or c.name in ("taken_at", "in_flight")]
+    listed = [
+        c.name for c in table.columns if c.kind is ColumnType.TEXT or c.name in ("taken_at", "in_flight")
+    ]
     deltas = {
         column.name: "DELTA_BINARY_PACKED"
         for column in table.columns
-        if table.level and column.kind in (Kind.INT, Kind.TIME) and column.name not in listed
+        if table.level and column.kind in (ColumnType.INT, ColumnType.TIME) and column.name not in listed
     }
     pq.write_table(
         _ordered(table, samples),

@@ -28,7 +28,7 @@ from pydanube_broker.chain.writer import ChainWriter
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     HEADER_BYTES,
-    Kind,
+    RecordKind,
     encode_header,
     read_header,
     record_bytes,
@@ -142,16 +142,16 @@ class Folder:
         base = -(-max(above, self.written_lsn) // SEGMENT_BYTES) * SEGMENT_BYTES
         self.segments[base] = bytearray(FILE_HEADER_BYTES)
         self.written_lsn = base + FILE_HEADER_BYTES
-        self._put(Kind.HEAD, b"".join(map(VALUES.pack, values)))
+        self._put(RecordKind.HEAD, b"".join(map(VALUES.pack, values)))
 
     def append(self, value: int, log: Sequence[int]) -> int:
         """Return where the record ends; `log` is all that goes before it."""
         base = next(reversed(self.segments))
         if len(self.segments[base]) > SEGMENT_BYTES - 200:
             self.begin(base + SEGMENT_BYTES, log)
-        return self._put(Kind.CURSOR, VALUES.pack(value))
+        return self._put(RecordKind.CURSOR, VALUES.pack(value))
 
-    def _put(self, kind: Kind, body: bytes) -> int:
+    def _put(self, kind: RecordKind, body: bytes) -> int:
         base = next(reversed(self.segments))
         header = encode_header(kind, self.written_lsn, 0, 0, len(body), crc32(body))
         whole = header + body
@@ -193,10 +193,10 @@ class Folder:
                 body = data[at + HEADER_BYTES : at + HEADER_BYTES + header.body_bytes]
                 at += record_bytes(header.body_bytes)
                 values = [VALUES.unpack_from(body, i)[0] for i in range(0, len(body), VALUES.size)]
-                if header.kind is Kind.HEAD and len(values) >= len(found):
+                if header.kind is RecordKind.HEAD and len(values) >= len(found):
                     known = {value: end for end, value in found}
                     found = [(known.get(value, base + at), value) for value in values]
-                elif header.kind is not Kind.HEAD:
+                elif header.kind is not RecordKind.HEAD:
                     found.append((base + at, values[0]))
         return found
 

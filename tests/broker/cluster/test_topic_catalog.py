@@ -32,7 +32,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import Grace
 from pydanube_core.names import TopicName
-from pydanube_storage.metadata import Guard, KeyRange, ModRevision, Page, Put, Revision, Write, read_all
+from pydanube_storage.metadata import Guard, KeyRange, ModRevision, Put, RangePage, Revision, Write, read_all
 
 from tests.support.memory_store import MemoryStore
 
@@ -468,7 +468,7 @@ async def test_ten_thousand_topics_load_by_pages_of_a_thousand_in_two_seconds() 
     pages: list[int] = []
 
     class CountingStore(MemoryStore):
-        async def range(self, *arguments: object, **named: object) -> Page:
+        async def range(self, *arguments: object, **named: object) -> RangePage:
             page = await super().range(*arguments, **named)  # type: ignore[arg-type]
             pages.append(len(page.items))
             return page

@@ -13,7 +13,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.copying.arrival import Arrival, confirm, decide_copies, forget_unfinished, release
 from pydanube_broker.copying.piece import Piece
-from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind
+from pydanube_broker.journal import Disk, Journal, JournalOptions, RecordKind
 from pydanube_broker.journal.helper import InlineSyncer
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.log_state import LogState, encode_open_body
@@ -104,7 +104,7 @@ def texts(hub: Hub) -> list[bytes]:
 async def fill(hub: Hub, batches: int = 40) -> None:
     """Traffic of another topic: segments come to their end."""
     if BUSY not in hub.states:
-        hub.journal.append(Kind.TOPIC_OPEN, BUSY, [encode_open_body(1, 0)])
+        hub.journal.append(RecordKind.TOPIC_OPEN, BUSY, [encode_open_body(1, 0)])
         hub.states[BUSY] = LogState(BUSY, epoch=1, opened=True)
     state = hub.states[BUSY]
     for _ in range(batches):

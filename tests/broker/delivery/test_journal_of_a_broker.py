@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydanube import connect
-from pydanube_broker.journal.records import RULES, Kind, Place
+from pydanube_broker.journal.records import RULES, Place, RecordKind
 from pydanube_core.names import TopicName
 
 from tests.broker.delivery.conftest import Opener
@@ -33,8 +33,12 @@ async def test_records_of_a_broker_stand_where_their_kinds_may(opened: Opener, t
                 topic.trim(5)
                 await broker.registry.delete(TopicName.parse("/default/b"))
     found = check_order(tmp_path / "data" / "journal")
-    assert set(found) >= {kind for kind, rule in RULES.items() if rule.place is not Place.NEVER} - {
-        Kind.CHECKPOINT,
-        Kind.RELEASE,  # these two where a topic moves: tests/broker/topics/test_moves_between_journals.py
-        Kind.ADOPT,
-    }
+    assert (
+        set(found)
+        >= {kind for kind, rule in RULES.items() if rule.place is not Place.NEVER}
+        - {
+            RecordKind.CHECKPOINT,
+            RecordKind.RELEASE,  # these two where a topic moves: tests/broker/topics/test_moves_between_journals.py
+            RecordKind.ADOPT,
+        }
+    )

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.rpc.caller import Caller, Peer
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.batch import encode_batch
@@ -38,8 +38,8 @@ class NoRoom:
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(broker.journal, "append", self._full)
 
-    def _full(self, kind: Kind, topic_id: int, body: Any) -> int:
-        if kind is not Kind.CURSOR:
+    def _full(self, kind: RecordKind, topic_id: int, body: Any) -> int:
+        if kind is not RecordKind.CURSOR:
             return self._append(kind, topic_id, body)
         self.refused += 1
         raise DiskFull("no room", field="data.dir", value="")

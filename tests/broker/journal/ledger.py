@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydanube_broker.journal import Disk, Journal, JournalOptions, Kind, RecordHeader
+from pydanube_broker.journal import Disk, Journal, JournalOptions, RecordHeader, RecordKind
 from pydanube_broker.journal.helper import InlineSyncer, PrepareDone, Preparer, Syncer
 from pydanube_broker.journal.records import encode_file_header
 from pydanube_broker.journal.segments import READY_TARGET
@@ -108,17 +108,17 @@ class Ledger:
 
     def replay(self, header: RecordHeader, body: memoryview) -> None:
         self.replayed.append(header)
-        if header.kind is Kind.BATCH:
+        if header.kind is RecordKind.BATCH:
             part = read_broker_part(body[:BROKER_PART_BYTES])
             expected = self.next.get(header.topic_id, 0)
             assert part.base_offset == expected, (
                 f"topic {header.topic_id}: offset {part.base_offset} follows {expected}"
             )
             self.next[header.topic_id] = part.last_offset + 1
-        elif header.kind is Kind.CURSOR:
+        elif header.kind is RecordKind.CURSOR:
             name, position = CURSOR.unpack(body[: CURSOR.size])
             self.cursors[f"{header.topic_id}/{name}"] = position
-        elif header.kind is Kind.TRIM_PREFIX:
+        elif header.kind is RecordKind.TRIM_PREFIX:
             self.starts[header.topic_id] = CURSOR.unpack(body)[0]
 
     def encode_head(self) -> Sequence[bytes]:
@@ -234,14 +234,14 @@ class Desk:
 
     def move_cursor(self, topic: int, name: int, position: int) -> None:
         lsn = self.journal.append(
-            Kind.CURSOR, topic, [CURSOR.pack(name, position), bytes(position * 37 % 900)]
+            RecordKind.CURSOR, topic, [CURSOR.pack(name, position), bytes(position * 37 % 900)]
         )
         key = f"{topic}/{name}"
         self.ledger.cursors[key] = self.truth.cursors[key] = position
         self._waiting.append((lsn, key, position))
 
     def trim(self, topic: int, start: int) -> None:
-        self.journal.append(Kind.TRIM_PREFIX, topic, [CURSOR.pack(start, 0)])
+        self.journal.append(RecordKind.TRIM_PREFIX, topic, [CURSOR.pack(start, 0)])
         self.ledger.starts[topic] = start
 
     def _durable(self, lsn: int) -> None:

@@ -6,19 +6,19 @@ from collections import Counter
 from pathlib import Path
 
 from pydanube_broker.journal.disk import Disk
-from pydanube_broker.journal.records import FILE_HEADER_BYTES, RULES, Kind, Place
+from pydanube_broker.journal.records import FILE_HEADER_BYTES, RULES, Place, RecordKind
 from pydanube_broker.journal.recovery import list_segments
 from pydanube_broker.journal.scan import scan
 
 
-def check_order(folder: Path, *, older: bool = False) -> Counter[Kind]:
+def check_order(folder: Path, *, older: bool = False) -> Counter[RecordKind]:
     """Assert that every record stands where its kind may; how many of each kind there are.
 
     Args:
         folder: a journal that has lost no segment since its beginning.
         older: an earlier version wrote it: kinds that this one does not write may stand in open topics.
     """
-    found: Counter[Kind] = Counter()
+    found: Counter[RecordKind] = Counter()
     opened: set[int] = set()
     for segment in list_segments(folder, Disk()):
         start = segment.base + FILE_HEADER_BYTES
@@ -38,7 +38,7 @@ def check_order(folder: Path, *, older: bool = False) -> Counter[Kind]:
                         assert topic_id == 0, header
                     case Place.OPEN_TOPIC:
                         assert topic_id in opened, header
-                    case Place.TOPIC if header.kind in (Kind.TOPIC_CLOSE, Kind.RELEASE):
+                    case Place.TOPIC if header.kind in (RecordKind.TOPIC_CLOSE, RecordKind.RELEASE):
                         assert topic_id in opened, header
                         opened.discard(topic_id)
                     case Place.TOPIC:

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import Kind, segments
+from pydanube_broker.journal import RecordKind, segments
 from pydanube_core.errors import (
     ClusterError,
     CorruptJournal,
@@ -147,7 +147,7 @@ async def test_after_a_failed_write_or_sync_nothing_is_acknowledged_any_more(
             with pytest.raises(JournalReadOnly):
                 desk.append(1, size=10)
             with pytest.raises(JournalReadOnly):
-                desk.journal.append(Kind.CURSOR, 1, [CURSOR.pack(1, 1)])
+                desk.journal.append(RecordKind.CURSOR, 1, [CURSOR.pack(1, 1)])
             await anyio.lowlevel.checkpoint()
         assert [error.details["outcome"] for error in desk.ledger.failures] == ["unknown"]
         assert desk.truth.promised == promised

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.journal.index import SegmentIndex
 from pydanube_broker.journal.records import RULES, encode_file_header, encode_header
 
@@ -94,7 +94,7 @@ def test_the_fixture_holds_what_it_is_there_for() -> None:
 def test_the_bytes_of_format_1_are_these() -> None:
     """A change here is a change of format: it needs a number, and a fixture of its own beside this one."""
     header = encode_header(
-        Kind.CURSOR, 0x1122334455667788, 0x0102030405060708, 0xAABB, 1000, 0xDEADBEEF, 1, 3
+        RecordKind.CURSOR, 0x1122334455667788, 0x0102030405060708, 0xAABB, 1000, 0xDEADBEEF, 1, 3
     )
     assert header.hex() == (
         "11da0201e8030000" "8877665544332211" "0807060504030201" "bbaa000000000000"
@@ -118,8 +118,15 @@ def test_the_bytes_of_format_1_are_these() -> None:
 @pytest.mark.parametrize("name", ["stopped", "abandoned"])
 def test_records_of_the_fixture_stand_where_their_kinds_may(name: str) -> None:
     found = check_order(FIXTURE / name / "journal", older=True)
-    assert {Kind.HEAD, Kind.MARK, Kind.BATCH, Kind.CURSOR, Kind.PRODUCER, Kind.TOPIC_CLOSE} <= set(found)
+    assert {
+        RecordKind.HEAD,
+        RecordKind.MARK,
+        RecordKind.BATCH,
+        RecordKind.CURSOR,
+        RecordKind.PRODUCER,
+        RecordKind.TOPIC_CLOSE,
+    } <= set(found)
 
 
 def test_every_kind_has_its_row_in_the_table() -> None:
-    assert set(RULES) == set(Kind)
+    assert set(RULES) == set(RecordKind)

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.journal import journal as journal_module
 from pydanube_broker.journal.disk import Buffer
 from pydanube_broker.journal.group_commit import GROUP_BYTES, IOV_MAX, SLICE_BYTES
@@ -112,7 +112,7 @@ async def test_a_group_of_more_pieces_than_the_kernel_takes_is_written_in_order(
         await desk.start()
         for _ in range(IOV_MAX):
             desk.append(1, size=1, count=1)
-        desk.journal.append(Kind.CURSOR, 1, [CURSOR.pack(7, 9), *[b"x"] * (3 * IOV_MAX)])
+        desk.journal.append(RecordKind.CURSOR, 1, [CURSOR.pack(7, 9), *[b"x"] * (3 * IOV_MAX)])
         assert await desk.durable()
         assert max(pieces for pieces, _ in disk.writes) > IOV_MAX / 2
         await desk.journal.close()

@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydanube_broker.journal import Kind, RecordHeader
+from pydanube_broker.journal import RecordHeader, RecordKind
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     FLAG_SEGMENT_END,
@@ -31,7 +31,7 @@ U32 = st.integers(0, 2**32 - 1)
 
 @settings(deadline=None)
 @given(
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(RecordKind),
     lsn=U64,
     behind=U64,
     topic=U64,
@@ -43,7 +43,7 @@ U32 = st.integers(0, 2**32 - 1)
     bit=st.integers(0, HEADER_BYTES * 8 - 1),
 )
 def test_headers_round_trip_and_no_flipped_bit_goes_unseen(
-    kind: Kind,
+    kind: RecordKind,
     lsn: int,
     behind: int,
     topic: int,
@@ -83,8 +83,8 @@ def test_file_headers_round_trip_and_no_flipped_bit_goes_unseen(base: int, size:
 
 
 def test_a_claim_of_more_than_was_written_is_no_header() -> None:
-    assert read_header(encode_header(Kind.MARK, 64, 72, 0, 0, 0), 0, 64) is None
-    raw = bytearray(encode_header(Kind.MARK, 64, 64, 0, 0, 0))
+    assert read_header(encode_header(RecordKind.MARK, 64, 72, 0, 0, 0), 0, 64) is None
+    raw = bytearray(encode_header(RecordKind.MARK, 64, 64, 0, 0, 0))
     raw[2] = 99  # a kind of a later version, rightly summed
     raw[-4:] = struct.pack("<I", crc32(raw[:-4]))
     assert read_header(bytes(raw), 0, 64) is None
@@ -145,7 +145,7 @@ def one_by_one(raw: bytes, base: int, start: int) -> tuple[list[RecordHeader], i
         if not verify_body(header, body):
             return found, at
         found.append(header)
-        if header.kind is Kind.MARK and header.flags & FLAG_SEGMENT_END:
+        if header.kind is RecordKind.MARK and header.flags & FLAG_SEGMENT_END:
             return found, None
         at += record_bytes(header.body_bytes)
 
@@ -176,15 +176,15 @@ def segment_of(items: list[tuple[object, ...]], base: int, size: int) -> bytes:
         flags, crc, topic, body = 0, 0, 0, b""
         match item:
             case ("batch", int(topic), int(count), bytes(payload)):
-                kind = Kind.BATCH
+                kind = RecordKind.BATCH
                 part = broker_part(base_offset=i, last_offset=i + count - 1, epoch=1, append_time_ms=-i)
                 body = part + encode_batch([payload] * count)
             case ("cursor", int(topic), bytes(body)):
-                kind, crc = Kind.CURSOR, crc32(body)
+                kind, crc = RecordKind.CURSOR, crc32(body)
             case ("end",):
-                kind, flags = Kind.MARK, FLAG_SEGMENT_END
+                kind, flags = RecordKind.MARK, FLAG_SEGMENT_END
             case _:
-                kind = Kind.MARK
+                kind = RecordKind.MARK
         record = encode_header(kind, base + at, base, topic, len(body), crc, flags) + body
         raw[at : at + len(record)] = record
         at += record_bytes(len(body))

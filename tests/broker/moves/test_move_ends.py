@@ -12,7 +12,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.membership import BrokerState, MemberRecord
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.moves.move import Change, Step, arrive, assign, begin, open_topic, take_away
+from pydanube_broker.moves.move import Change, MoveStep, arrive, assign, begin, open_topic, take_away
 from pydanube_broker.moves.move_ends import SHARED, MoveEnds
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.names import TopicName
@@ -127,7 +127,7 @@ async def test_many_ends_take_few_transactions(store: MemoryStore) -> None:
         before = store.statistics().transactions
         assert await some.end_all(changes) == [None] * MANY
         # The first ones leave alone, since nothing may wait for company.
-        assert store.statistics().transactions - before <= MANY // SHARED[Step.ARRIVE] + 5
+        assert store.statistics().transactions - before <= MANY // SHARED[MoveStep.ARRIVE] + 5
         assert [await some.served_by(number) for number in range(1, MANY + 1)] == [TWO] * MANY
 
 
@@ -136,7 +136,7 @@ async def test_many_topics_of_a_lost_broker_are_opened_by_few_transactions(store
         changes = [await some.assigned(number) for number in range(1, MANY + 1)]
         before = store.statistics().transactions
         assert await some.end_all(changes) == [None] * MANY
-        assert store.statistics().transactions - before <= MANY // SHARED[Step.OPEN] + 5
+        assert store.statistics().transactions - before <= MANY // SHARED[MoveStep.OPEN] + 5
         assert [await some.served_by(number) for number in range(1, MANY + 1)] == [TWO] * MANY
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
-from pydanube_broker.moves.move import Step, begin, cancel, ready
+from pydanube_broker.moves.move import MoveStep, begin, cancel, ready
 from pydanube_broker.moves.participant import (
     Commit,
     CopyAhead,
@@ -70,11 +70,11 @@ def test_a_target_copies_ahead_then_the_end_then_arrives() -> None:
     assert target.see(MOVING, Revision(2)) == [CopyAhead(1)]
     (commit,) = target.copied_ahead(1)
     assert isinstance(commit, Commit)
-    assert commit.change.step is Step.READY
+    assert commit.change.step is MoveStep.READY
     assert target.committed(1, commit.change.after, Revision(3)) == [CopyEnd(2, Revision(3))]
     (last,) = target.copied(2)
     assert isinstance(last, Commit)
-    assert (last.change.step, target.phase) == (Step.ARRIVE, Phase.ARRIVING)
+    assert (last.change.step, target.phase) == (MoveStep.ARRIVE, Phase.ARRIVING)
 
 
 def test_a_broker_whose_journal_lost_the_topic_offers_nothing() -> None:

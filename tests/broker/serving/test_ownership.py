@@ -10,7 +10,7 @@ from pydanube import Client
 from pydanube_broker.broker import Broker
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.delivery import engine
-from pydanube_broker.journal.records import Kind
+from pydanube_broker.journal.records import RecordKind
 from pydanube_broker.topics.topic import Topic
 from pydanube_core.errors import TopicNotFound, Unavailable
 from pydanube_core.names import TopicName
@@ -79,16 +79,16 @@ async def test_a_released_topic_keeps_the_acknowledgements_of_its_last_moments(
         for message in (third, first):
             await message.ack()
         await until(lambda: pump.floor == 1)
-        records: list[Kind] = []
+        records: list[RecordKind] = []
         append = Topic.append_record
 
-        def noting(topic: Topic, kind: Kind, body: bytes) -> int:
+        def noting(topic: Topic, kind: RecordKind, body: bytes) -> int:
             records.append(kind)
             return append(topic, kind, body)
 
         monkeypatch.setattr(Topic, "append_record", noting)
         ownership.release(topic, Unavailable("it moves", retry_after_ms=10))
-    assert records == [Kind.CURSOR]
+    assert records == [RecordKind.CURSOR]
     kept = topic.state.cursors[pump.subscription_id]
     assert (kept.floor, list(kept.acknowledged)) == (1, [(2, 3)])
 

@@ -12,7 +12,7 @@ import pytest
 from pydanube import Client, connect
 from pydanube.sending.publish_lane import PublishLane
 from pydanube_broker.broker import Broker
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.services.publish import PublishStream
 from pydanube_core.batch import encode_batch
 from pydanube_core.errors import ClusterError, DiskFull
@@ -128,8 +128,8 @@ async def test_an_exclusive_producer_goes_on_when_another_of_its_name_fails_to_o
             await producer.send(b"1")
             append = broker.journal.append
 
-            def full(kind: Kind, topic_id: int, body: Any) -> int:
-                if kind is Kind.SESSION:
+            def full(kind: RecordKind, topic_id: int, body: Any) -> int:
+                if kind is RecordKind.SESSION:
                     raise DiskFull("no room", field="data.dir", value="")
                 return append(kind, topic_id, body)
 
@@ -142,9 +142,9 @@ async def test_an_exclusive_producer_goes_on_when_another_of_its_name_fails_to_o
                 reply = Reply()
                 stream = PublishStream(reply, broker, lambda stream: None)  # type: ignore[arg-type]
                 request = pb.OpenProducer(topic="/default/t", producer_name="p", access_mode="exclusive")
-                records: list[Kind] = []
+                records: list[RecordKind] = []
 
-                def gone(kind: Kind, topic_id: int, body: Any) -> int:
+                def gone(kind: RecordKind, topic_id: int, body: Any) -> int:
                     records.append(kind)
                     stream.on_close()
                     return append(kind, topic_id, body)

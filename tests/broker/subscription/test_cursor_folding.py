@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pydanube_broker.journal import Kind, RecordHeader
+from pydanube_broker.journal import RecordHeader, RecordKind
 from pydanube_broker.subscription.cursor import (
     Attempts,
     CursorDelta,
@@ -113,7 +113,7 @@ def test_a_start_replays_a_cursor_full_of_holes_in_seconds() -> None:
     ]
     begun = time.process_time()
     for body in bodies:
-        state.apply(RecordHeader(Kind.CURSOR, 0, 0, 0, 1, len(body), 0, 0), memoryview(body))
+        state.apply(RecordHeader(RecordKind.CURSOR, 0, 0, 0, 1, len(body), 0, 0), memoryview(body))
     state.fold_replayed()
     assert time.process_time() - begun < 10
     assert len(state.cursors[7].acknowledged) == 4000

@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 from pydanube_broker.tier.child import TierChild
 from pydanube_core.telemetry import table_named
-from pydanube_core.telemetry.tables import Kind
+from pydanube_core.telemetry.tables import ColumnType
 from pydanube_storage.objects import StoreOptions
 
-_VALUES = {Kind.INT: 1, Kind.FLOAT: 0.5, Kind.TEXT: "x", Kind.TIME: 1_000, Kind.FLAG: True}
+_VALUES = {
+    ColumnType.INT: 1,
+    ColumnType.FLOAT: 0.5,
+    ColumnType.TEXT: "x",
+    ColumnType.TIME: 1_000,
+    ColumnType.FLAG: True,
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process shows what it has mapped on Linux")

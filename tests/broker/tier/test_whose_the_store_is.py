@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.tier.adopting import chain
 from pydanube_broker.tier.collecting import Collector, covered
-from pydanube_broker.tier.ownership import Known, Verdict, judge
+from pydanube_broker.tier.ownership import Known, StoreOwnership, judge
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.objects import ObjectName, OwnerMark
 
@@ -34,26 +34,36 @@ KNOWN = Known(incarnation=5, life="e")
 @pytest.mark.parametrize(
     ("the_mark", "known", "more", "verdict"),
     [
-        (None, None, {}, Verdict.CLAIM),  # the first start, or the first with marks
-        (mark(5, "e"), KNOWN, {}, Verdict.CLAIM),  # the life before
-        (mark(5, "e"), KNOWN, {"place": "2"}, Verdict.OTHER),  # a copy
-        (mark(5, "e"), KNOWN, {"place": "2", "inside": True}, Verdict.CLAIM),  # copied with its objects
-        (mark(5, "e"), KNOWN, {"place": "2", "take_over": 5}, Verdict.CLAIM),
-        (mark(6, "f"), KNOWN, {}, Verdict.NEWER),  # an older backup
-        (mark(6, "f"), KNOWN, {"take_over": 5}, Verdict.NEWER),  # what was true of 5 says nothing of 6
-        (mark(6, "f"), KNOWN, {"take_over": 6}, Verdict.ADOPT),
-        (mark(6, "f"), KNOWN, {"inside": True}, Verdict.ADOPT),
-        (mark(5, "x"), KNOWN, {}, Verdict.NEWER),  # two took the same number
-        (mark(6, "f"), Known(incarnation=5, life="e", next_incarnation=6, next_life="f"), {}, Verdict.CLAIM),
-        (mark(4, "d"), KNOWN, {}, Verdict.CLAIM),  # the store is an older one
-        (mark(1, "a"), None, {}, Verdict.NEWER),  # this metadata never knew the store
-        (None, KNOWN, {}, Verdict.CLAIM),  # emptied, and nothing was there
-        (None, KNOWN, {"objects_listed": True}, Verdict.EMPTY),
-        (None, KNOWN, {"objects_listed": True, "take_over": 0}, Verdict.CLAIM),
+        (None, None, {}, StoreOwnership.CLAIM),  # the first start, or the first with marks
+        (mark(5, "e"), KNOWN, {}, StoreOwnership.CLAIM),  # the life before
+        (mark(5, "e"), KNOWN, {"place": "2"}, StoreOwnership.OTHER),  # a copy
+        (
+            mark(5, "e"),
+            KNOWN,
+            {"place": "2", "inside": True},
+            StoreOwnership.CLAIM,
+        ),  # copied with its objects
+        (mark(5, "e"), KNOWN, {"place": "2", "take_over": 5}, StoreOwnership.CLAIM),
+        (mark(6, "f"), KNOWN, {}, StoreOwnership.NEWER),  # an older backup
+        (mark(6, "f"), KNOWN, {"take_over": 5}, StoreOwnership.NEWER),  # what was true of 5 says nothing of 6
+        (mark(6, "f"), KNOWN, {"take_over": 6}, StoreOwnership.ADOPT),
+        (mark(6, "f"), KNOWN, {"inside": True}, StoreOwnership.ADOPT),
+        (mark(5, "x"), KNOWN, {}, StoreOwnership.NEWER),  # two took the same number
+        (
+            mark(6, "f"),
+            Known(incarnation=5, life="e", next_incarnation=6, next_life="f"),
+            {},
+            StoreOwnership.CLAIM,
+        ),
+        (mark(4, "d"), KNOWN, {}, StoreOwnership.CLAIM),  # the store is an older one
+        (mark(1, "a"), None, {}, StoreOwnership.NEWER),  # this metadata never knew the store
+        (None, KNOWN, {}, StoreOwnership.CLAIM),  # emptied, and nothing was there
+        (None, KNOWN, {"objects_listed": True}, StoreOwnership.EMPTY),
+        (None, KNOWN, {"objects_listed": True, "take_over": 0}, StoreOwnership.CLAIM),
     ],
 )
 async def test_the_mark_decides(
-    the_mark: OwnerMark | None, known: Known | None, more: dict[str, Any], verdict: Verdict
+    the_mark: OwnerMark | None, known: Known | None, more: dict[str, Any], verdict: StoreOwnership
 ) -> None:
     facts = {"place": "1", "inside": False, "objects_listed": False, "take_over": None, **more}
     assert judge(the_mark, known, **facts) is verdict

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from pydanube import Client, connect
 from pydanube_broker.broker import Broker
-from pydanube_broker.journal import Kind
+from pydanube_broker.journal import RecordKind
 from pydanube_broker.topics import topic as topic_module
 from pydanube_core.errors import TopicNotFound
 from pydanube_core.facts import Grace
@@ -33,9 +33,9 @@ def hold_back(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_records_of_every_kind_wait_for_the_one_rule(
     broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, kinds = broker.journal.append, set[Kind]()
+    append, kinds = broker.journal.append, set[RecordKind]()
 
-    def noted(kind: Kind, topic_id: int, body: Any) -> int:
+    def noted(kind: RecordKind, topic_id: int, body: Any) -> int:
         kinds.add(kind)
         return append(kind, topic_id, body)
 
@@ -62,7 +62,7 @@ async def test_records_of_every_kind_wait_for_the_one_rule(
                 group.start_soon(wait, "trim", broker.port.truncate_topic("/default/t", {"/default/t": 5}))
                 await until(
                     lambda: (
-                        {Kind.CURSOR, Kind.SESSION, Kind.TRIM_PREFIX} <= kinds
+                        {RecordKind.CURSOR, RecordKind.SESSION, RecordKind.TRIM_PREFIX} <= kinds
                         and topic.state.next_offset == 11
                     )
                 )

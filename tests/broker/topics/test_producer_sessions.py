@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.journal.records import RecordHeader, RecordKind
 from pydanube_broker.topics.log_state import LogState, decode_head, encode_head, encode_session_body
 from pydanube_broker.topics.producers import MAX_PRODUCERS, RECENT, SESSION_AGE_S, Opening, Producers
 from pydanube_core.errors import ProducerFenced, ProducerUnknown
@@ -82,7 +82,7 @@ def test_a_session_that_nobody_uses_is_forgotten_and_a_connected_one_is_not() ->
     assert producers.prepare("next", 1).producer_id > idle.producer_id
 
 
-def record(body: bytes, kind: Kind) -> tuple[RecordHeader, memoryview]:
+def record(body: bytes, kind: RecordKind) -> tuple[RecordHeader, memoryview]:
     return RecordHeader(kind, 0, 0, 0, 7, len(body), 0), memoryview(body)
 
 
@@ -93,7 +93,7 @@ def test_heads_and_records_keep_tokens_and_the_last_record_says_who_has_the_sess
     head = memoryview(b"".join(encode_head([state])))
     read = decode_head(head)[7]
     assert [(s.epoch, s.token) for s in read.producers.sessions()] == [(2, 6)]
-    read.apply(*record(encode_session_body(Opening(1, 1, 5, "a")), Kind.SESSION))
+    read.apply(*record(encode_session_body(Opening(1, 1, 5, "a")), RecordKind.SESSION))
     assert [(s.epoch, s.token) for s in read.producers.sessions()] == [(1, 5)]
 
 

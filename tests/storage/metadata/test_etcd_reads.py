@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 from pydanube_core.errors import ClosedResource, MetadataUnavailable
-from pydanube_storage.metadata import MAX_OPERATIONS, KeyRange, KeyValue, Page, Put
+from pydanube_storage.metadata import MAX_OPERATIONS, KeyRange, KeyValue, Put, RangePage
 from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.metadata.etcd import link as api
 from pydanube_storage.metadata.etcd.refusals import AnswerTooLarge
@@ -78,9 +78,9 @@ async def test_shared_pages_are_those_that_were_asked_for(
         monkeypatch.setattr(store.link, "call", counted)
         for is_too_large in (False, True):
             calls.clear()
-            pages: dict[int, Page] = {}
+            pages: dict[int, RangePage] = {}
 
-            async def read(n: int, pages: dict[int, Page] = pages) -> None:
+            async def read(n: int, pages: dict[int, RangePage] = pages) -> None:
                 pages[n] = await store.range(KeyRange.prefix(f"/{n}/"), limit=3)
 
             async with anyio.create_task_group() as group:

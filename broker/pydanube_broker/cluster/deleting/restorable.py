@@ -15,10 +15,10 @@ from pydanube_storage.metadata import Guard, KeyValue, ModRevision, Revision
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.deleting.tombstone_records import (
+    DeletionDecision,
     ParentTombstone,
     SubscriptionTombstone,
     TopicTombstone,
-    Verdict,
     stranded_partition,
 )
 from pydanube_broker.cluster.ids import SubscriptionId, TopicId
@@ -97,7 +97,7 @@ class Restorable:
         else:
             self.subscriptions[subscription_id] = after
 
-    def _put_verdict(self, key: str, before: Verdict | None, after: Verdict | None) -> None:
+    def _put_verdict(self, key: str, before: DeletionDecision | None, after: DeletionDecision | None) -> None:
         call_id = keys.call_of_verdict(key)
         if after is None:
             self.verdicts.pop(call_id, None)
@@ -213,8 +213,8 @@ def _subscription_of(item: KeyValue) -> SubscriptionTombstone:
     return SubscriptionTombstone.from_json(item.value, key=item.key)
 
 
-def _verdict_of(item: KeyValue) -> Verdict:
-    return Verdict.from_json(item.value, key=item.key)
+def _verdict_of(item: KeyValue) -> DeletionDecision:
+    return DeletionDecision.from_json(item.value, key=item.key)
 
 
 def _named_by(parent: ParentTombstone) -> dict[TopicId, TopicTombstone]:

@@ -45,7 +45,7 @@ class SubscriptionTombstone(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict(JsonRecord):
+class DeletionDecision(JsonRecord):
     """The decision about everything that one deletion took: restore it, or delete it for good."""
 
     comes_back: bool

@@ -7,7 +7,7 @@ log. When the grace is over, the tombstone is deleted first, then the data. A cr
 record, and the next start drops them as those of any deleted topic.
 
 A subscription of a partitioned topic has a tombstone for each partition. Its restoration takes several transactions, and
-so does forgetting it. Each is decided first: a `Verdict` by the deletion's `call_id`, written once. `TopicCatalog.resume`
+so does forgetting it. Each is decided first: a `DeletionDecision` by the deletion's `call_id`, written once. `TopicCatalog.resume`
 continues a restoration, the sweep continues to forget. Every transaction that deletes a tombstone is guarded by its
 revision. One that ends a grace without a verdict is guarded by the absence of one. So a deletion comes back whole, or is
 gone.
@@ -31,9 +31,9 @@ from pydanube_storage.metadata import Absent, Delete, DeleteRange, GuardFailed, 
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.deleting.tombstone_records import (
+    DeletionDecision,
     SubscriptionTombstone,
     TopicTombstone,
-    Verdict,
     name_reused,
     not_kept,
     subscription_reused,
@@ -90,7 +90,7 @@ class Tombstones:
             if call_id not in self._restorable.verdicts:
                 change.absent(keys.verdict_key(call_id))
                 change.guard(self._restorable.lies_there(key))
-                change.put(keys.verdict_key(call_id), Verdict(comes_back=comes_back))
+                change.put(keys.verdict_key(call_id), DeletionDecision(comes_back=comes_back))
 
         try:
             await self._records.change(decide, attempts=1)

@@ -18,8 +18,8 @@ from pydanube_core.avro.reading import AvroReader, Shape
 from pydanube_core.avro.steps import (
     CONTAINER_MAGIC,
     Fault,
+    ReadStep,
     Room,
-    Step,
     read_bytes,
     read_count,
     read_number,
@@ -50,7 +50,7 @@ class AvroPayload:
         self._tree = tree
         self._step = AvroReader(Shape()).written(tree)
         self._fingerprint = _crc64_fingerprint(text)
-        self._writers: RecentDict[bytes, Step | PayloadInvalid] = RecentDict(MAX_WRITERS)
+        self._writers: RecentDict[bytes, ReadStep | PayloadInvalid] = RecentDict(MAX_WRITERS)
 
     def check(self, payload: bytes) -> None:
         """Check a payload. Raises `PayloadInvalid`: `details["at"]` is the first invalid byte.
@@ -112,7 +112,7 @@ class AvroPayload:
             if end != len(block) or count < 0:
                 raise Fault("a block of the container file holds more than its count says", at)
 
-    def _writer(self, text: bytes) -> Step:
+    def _writer(self, text: bytes) -> ReadStep:
         """Return the reading step for a container file's schema. Raises `PayloadInvalid` if ours cannot read its data."""
         found = self._writers.get(text)
         if found is None:

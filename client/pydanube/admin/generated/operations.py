@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydanube.admin.calling import Caller
+from pydanube.admin.calling import OperationCaller
 from pydanube.admin.generated.results import (
     AddedPartitions,
     AlertItem,
@@ -137,7 +137,7 @@ from pydanube.keywords import KeywordsNamed
 class AlertsOperations(KeywordsNamed):
     """`admin.alerts`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def list(
@@ -171,7 +171,7 @@ class AlertsOperations(KeywordsNamed):
 class AuditOperations(KeywordsNamed):
     """`admin.audit`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def export(
@@ -226,7 +226,7 @@ class AuditOperations(KeywordsNamed):
 class BindingsOperations(KeywordsNamed):
     """`admin.bindings`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -281,7 +281,7 @@ class BindingsOperations(KeywordsNamed):
 class BrokersOperations(KeywordsNamed):
     """`admin.brokers`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def activate(self, broker_id: str, *, plan_token: str | None = None) -> ChangedBroker:
@@ -369,7 +369,7 @@ class BrokersOperations(KeywordsNamed):
 class ChangesOperations(KeywordsNamed):
     """`admin.changes`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def list(
@@ -397,7 +397,7 @@ class ChangesOperations(KeywordsNamed):
 class ClusterOperations(KeywordsNamed):
     """`admin.cluster`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def balance(self) -> ClusterBalance:
@@ -445,7 +445,7 @@ class ClusterOperations(KeywordsNamed):
 class ConnectorsOperations(KeywordsNamed):
     """`admin.connectors`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -559,7 +559,7 @@ class ConnectorsOperations(KeywordsNamed):
 class ConsumersOperations(KeywordsNamed):
     """`admin.consumers`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
@@ -589,7 +589,7 @@ class ConsumersOperations(KeywordsNamed):
 class DeadLettersOperations(KeywordsNamed):
     """`admin.dead_letters`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def list(
@@ -640,7 +640,7 @@ class DeadLettersOperations(KeywordsNamed):
 class DiagnoseOperations(KeywordsNamed):
     """`admin.diagnose`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def cluster(
@@ -685,7 +685,7 @@ class DiagnoseOperations(KeywordsNamed):
 class DocsOperations(KeywordsNamed):
     """`admin.docs`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def search(self, query: str, *, limit: int | None = None) -> FoundSections:
@@ -696,7 +696,7 @@ class DocsOperations(KeywordsNamed):
 class FacesOperations(KeywordsNamed):
     """`admin.faces`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def freeze(
@@ -758,7 +758,7 @@ class FacesOperations(KeywordsNamed):
 class JournalOperations(KeywordsNamed):
     """`admin.journal`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def describe(self, *, broker_id: str | None = None) -> JournalDescription:
@@ -769,7 +769,7 @@ class JournalOperations(KeywordsNamed):
 class LinksOperations(KeywordsNamed):
     """`admin.links`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -864,7 +864,7 @@ class LinksOperations(KeywordsNamed):
 class MessagesOperations(KeywordsNamed):
     """`admin.messages`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def peek(
@@ -917,7 +917,7 @@ class MessagesOperations(KeywordsNamed):
 class NamespacesOperations(KeywordsNamed):
     """`admin.namespaces`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -1061,7 +1061,7 @@ class NamespacesOperations(KeywordsNamed):
 class ObjectsOperations(KeywordsNamed):
     """`admin.objects`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def collect(self, topic: str, *, plan_token: str | None = None) -> CollectedObjects:
@@ -1139,7 +1139,7 @@ class ObjectsOperations(KeywordsNamed):
 class OperationsOperations(KeywordsNamed):
     """`admin.operations`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def find(
@@ -1156,7 +1156,7 @@ class OperationsOperations(KeywordsNamed):
 class PlansOperations(KeywordsNamed):
     """`admin.plans`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def apply(self, plan_token: str, *, plan_id: str | None = None) -> AppliedPlan:
@@ -1194,7 +1194,7 @@ class PlansOperations(KeywordsNamed):
 class ProducersOperations(KeywordsNamed):
     """`admin.producers`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
@@ -1223,7 +1223,7 @@ class ProducersOperations(KeywordsNamed):
 class QuotasOperations(KeywordsNamed):
     """`admin.quotas`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def list(
@@ -1336,7 +1336,7 @@ class QuotasOperations(KeywordsNamed):
 class ReportsOperations(KeywordsNamed):
     """`admin.reports`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def balance(
@@ -1379,7 +1379,7 @@ class ReportsOperations(KeywordsNamed):
 class RevocationsOperations(KeywordsNamed):
     """`admin.revocations`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -1430,7 +1430,7 @@ class RevocationsOperations(KeywordsNamed):
 class RolesOperations(KeywordsNamed):
     """`admin.roles`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(self, role: str, *, permissions: str, plan_token: str | None = None) -> ChangedRole:
@@ -1470,7 +1470,7 @@ class RolesOperations(KeywordsNamed):
 class SchemasOperations(KeywordsNamed):
     """`admin.schemas`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def check(
@@ -1591,7 +1591,7 @@ class SchemasOperations(KeywordsNamed):
 class SecurityOperations(KeywordsNamed):
     """`admin.security`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def explain(
@@ -1613,7 +1613,7 @@ class SecurityOperations(KeywordsNamed):
 class SubscriptionsOperations(KeywordsNamed):
     """`admin.subscriptions`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -1765,7 +1765,7 @@ class SubscriptionsOperations(KeywordsNamed):
 class TasksOperations(KeywordsNamed):
     """`admin.tasks`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def cancel(self, task_id: str, *, plan_token: str | None = None) -> CancelledTask:
@@ -1797,7 +1797,7 @@ class TasksOperations(KeywordsNamed):
 class TokensOperations(KeywordsNamed):
     """`admin.tokens`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def create(
@@ -1841,7 +1841,7 @@ class TokensOperations(KeywordsNamed):
 class TopicsOperations(KeywordsNamed):
     """`admin.topics`"""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
     async def add_partitions(
@@ -2119,7 +2119,7 @@ class TopicsOperations(KeywordsNamed):
 class Admin:
     """All groups."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: OperationCaller) -> None:
         self.alerts = AlertsOperations(caller)
         self.audit = AuditOperations(caller)
         self.bindings = BindingsOperations(caller)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Final
 
-from pydanube_core.balance import Resource, Verdict
+from pydanube_core.balance import BalanceVerdict, Resource
 from pydanube_core.diagnosis.findings import BrokerRule, Finding, NextCall, Outcome, Severity
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import BrokerView, ClusterView, ago_s
@@ -160,11 +160,11 @@ def cluster_imbalanced(view: BrokerView, cluster: ClusterView) -> Outcome:
     balance = cluster.balance
     if balance is None:
         return "loads are judged by the broker that leads, and not in the mode off"
-    if balance.verdict not in (Verdict.IMBALANCED, Verdict.OVERLOADED):
+    if balance.verdict not in (BalanceVerdict.IMBALANCED, BalanceVerdict.OVERLOADED):
         return f"{balance.verdict.value.lower()}: {balance.because}"
     help_there_is = NextCall("cluster.rebalance", {}, f"begin the {len(balance.moves)} moves that even it")
     highest = balance.highest_before
-    busy = balance.verdict is Verdict.OVERLOADED or balance.bottleneck is not Resource.CPU
+    busy = balance.verdict is BalanceVerdict.OVERLOADED or balance.bottleneck is not Resource.CPU
     if not busy and highest is not None and highest <= MILD_SHARE:
         return f"the busiest broker uses {highest:.0%} of its processors: uneven, and too little to matter"
     return Finding(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydanube_core.balance import Assessment, Policy, Verdict, assess
+from pydanube_core.balance import Assessment, BalanceVerdict, Policy, assess
 from pydanube_core.errors import CorruptObject, ObjectMissing
 from pydanube_core.telemetry import table_named
 from pydanube_core.telemetry.files import HOUR_MS
@@ -289,7 +289,7 @@ def _missing(broker_id: str, last_ms: int) -> dict[str, str]:
 
 
 _UNDECIDED: Final = {
-    "verdict": Verdict.UNDECIDED.value,
+    "verdict": BalanceVerdict.UNDECIDED.value,
     **dict.fromkeys(
         ("score", "bottleneck", "mean_used", "highest_used", "highest_after", "max_over_mean", "cv", "gini")
     ),

@@ -37,8 +37,8 @@ from pydanube_storage.metadata.model import (
     KeyRange,
     KeyValue,
     LeaseId,
-    Page,
     Put,
+    RangePage,
     Revision,
     Write,
     check_from_revision,
@@ -127,7 +127,7 @@ class EtcdStore:
         limit: int = MAX_PAGE_ITEMS,
         after: str | None = None,
         descending: bool = False,
-    ) -> Page:
+    ) -> RangePage:
         """Read a page like `MetadataStore.range`. For a descending page etcd reads the whole range."""
         check_limit(limit)
         if after is not None:
@@ -135,7 +135,7 @@ class EtcdStore:
         request = self._messages.range(range_, limit=limit, after=after, descending=descending)
         if request is None:  # an empty range: only the revision is needed
             answer = await self._reads.read(self._messages.get("/"))
-            return Page(items=(), revision=Revision(answer.header.revision), more=False)
+            return RangePage(items=(), revision=Revision(answer.header.revision), more=False)
         while True:
             try:
                 answer = await self._reads.read(request)
@@ -143,7 +143,7 @@ class EtcdStore:
             except AnswerTooLarge:  # large values: request a shorter page, with `more`
                 request.limit = max(1, request.limit // 8)
         items = tuple(self._messages.key_value(item) for item in answer.kvs)
-        return Page(items=items, revision=Revision(answer.header.revision), more=answer.more)
+        return RangePage(items=items, revision=Revision(answer.header.revision), more=answer.more)
 
     async def transact(self, writes: Sequence[Write], *, guards: Sequence[Guard] = ()) -> Revision:
         """Run a transaction like `MetadataStore.transact`.

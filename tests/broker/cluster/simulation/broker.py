@@ -12,12 +12,12 @@ from pydanube_broker.cluster.election import Leadership
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
-from pydanube_broker.journal.records import Kind, RecordHeader
+from pydanube_broker.journal.records import RecordHeader, RecordKind
 from pydanube_broker.moves.move import (
     MAX_ROUNDS,
     Change,
     LeaderView,
-    Step,
+    MoveStep,
     Witnesses,
     leaders_change,
     settle,
@@ -105,7 +105,7 @@ class SimBroker:
     ) -> None:
         self.id = BrokerId(broker_id)
         self.world, self.etcd, self.store, self.histories = world, etcd, store, histories
-        self.disk: list[tuple[Kind, int, bytes]] = []
+        self.disk: list[tuple[RecordKind, int, bytes]] = []
         self.synced = 0
         self.life = 0
         self.up = False
@@ -130,9 +130,9 @@ class SimBroker:
         logs: dict[int, list[Stored]] = {}
         for kind, topic_id, body in self.disk:
             replay_record(states, RecordHeader(kind, 0, 0, 0, topic_id, len(body), 0), memoryview(body))
-            if kind is Kind.BATCH:
+            if kind is RecordKind.BATCH:
                 logs.setdefault(topic_id, []).append(stored(body))
-            elif kind is Kind.RELEASE:
+            elif kind is RecordKind.RELEASE:
                 logs.pop(topic_id, None)
         self.synced = len(self.disk)
         self.runs = {}
@@ -324,7 +324,7 @@ class SimBroker:
         if run.state.awaiting:
             run.state.epoch, run.state.awaiting, run.copying = epoch, 0, False
             run.committed = run.state.next_offset
-            self.append(Kind.TOPIC_OPEN, topic_id, encode_open_body(epoch, run.state.start_offset))
+            self.append(RecordKind.TOPIC_OPEN, topic_id, encode_open_body(epoch, run.state.start_offset))
         self.check_log(run)
         for again in self._take_waiting(run):
             again()
@@ -430,10 +430,10 @@ class SimBroker:
         topic_id = run.history.topic_id
         if run.state is None:
             run.state, run.copying = LogState(topic_id), True
-            self.append_to(run, Kind.TOPIC_OPEN, encode_open_body(0, piece.first_offset))
+            self.append_to(run, RecordKind.TOPIC_OPEN, encode_open_body(0, piece.first_offset))
         require(piece.first_offset == run.state.next_offset, "pieces do not follow each other")
         for batch in piece.batches:
-            self.append_to(run, Kind.BATCH, bytes(batch))
+            self.append_to(run, RecordKind.BATCH, bytes(batch))
         run.state.next_offset = piece.end_offset
 
     def _copy_ahead(self, topic_id: TopicId, run: Run, turn: int, rounds: int) -> None:
@@ -475,7 +475,7 @@ class SimBroker:
             assert piece.state is not None
             run.state, run.holdings = piece.state, piece.holdings
             run.state.epoch, run.state.awaiting = 0, revision
-            self.append(Kind.ADOPT, topic_id, encode_adopt_body(run.state))
+            self.append(RecordKind.ADOPT, topic_id, encode_adopt_body(run.state))
             self.when_copied(lambda: told(None))
 
         if run.participant.turn == turn:
@@ -509,9 +509,9 @@ class SimBroker:
             self.forget(topic_id, run)
             base, begin = state_in_the_store(topic_id, said[0], head.head)
             state = rebuilt_state(base, begin=begin, end=head.head.resumes_at, starts={SUBSCRIPTION: 0})
-            self.append(Kind.TOPIC_OPEN, topic_id, encode_open_body(0, state.needed_offset))
+            self.append(RecordKind.TOPIC_OPEN, topic_id, encode_open_body(0, state.needed_offset))
             state.epoch = epoch
-            self.append(Kind.ADOPT, topic_id, encode_adopt_body(state))
+            self.append(RecordKind.ADOPT, topic_id, encode_adopt_body(state))
             run.state, run.log, run.holdings, run.committed = state, [], (), state.next_offset
             self.when_copied(lambda: self.act(topic_id, lambda participant: participant.rebuilt(turn, epoch)))
 
@@ -534,7 +534,7 @@ class SimBroker:
         run.copying = False
         if run.state is None:
             return
-        self.append(Kind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
+        self.append(RecordKind.RELEASE, topic_id, encode_release_body(run.state.epoch, run.state.next_offset))
         run.state, run.log, run.committed, run.holdings = None, [], 0, ()
 
     def _in(self, life: int, act: Callable[[], None]) -> None:
@@ -549,7 +549,7 @@ class SimBroker:
 
     def commit(self, topic_id: TopicId, turn: int, change: Change) -> None:
         """Read the witnesses, then carry it out."""
-        if change.step is not Step.ARRIVE:
+        if change.step is not MoveStep.ARRIVE:
             self._transact(topic_id, turn, change, Witnesses())
             return
 
@@ -587,7 +587,7 @@ class SimBroker:
         def send() -> None:
             self.ask(lambda: self.etcd.engine.transact(guards, writes), done, topic_id)
 
-        if change.step is Step.ARRIVE and self.world.chance(0.1):  # it outlives its sender on the way
+        if change.step is MoveStep.ARRIVE and self.world.chance(0.1):  # it outlives its sender on the way
             self.world.after(self.world.random.randint(500, 8_000), send)
         else:
             send()
@@ -646,16 +646,16 @@ class SimBroker:
 
     # -- the journal -----------------------------------------------------------------------------------------
 
-    def append(self, kind: Kind, topic_id: TopicId, body: bytes) -> None:
+    def append(self, kind: RecordKind, topic_id: TopicId, body: bytes) -> None:
         self.disk.append((kind, topic_id, body))
         self.sync()
 
-    def append_to(self, run: Run, kind: Kind, body: bytes) -> None:
+    def append_to(self, run: Run, kind: RecordKind, body: bytes) -> None:
         """Append a record that changes what the journal says of the topic, as a start will read it."""
         assert run.state is not None
         topic_id = run.history.topic_id
         run.state.apply(RecordHeader(kind, 0, 0, 0, topic_id, len(body), 0), memoryview(body))
-        if kind is Kind.BATCH:
+        if kind is RecordKind.BATCH:
             run.log.append(stored(body))
         self.append(kind, topic_id, body)
 
@@ -712,7 +712,7 @@ class SimBroker:
         producer, first = PRODUCER + sequence // SESSION, sequence % SESSION
         if not first and all(each.producer_id != producer for each in state.producers.sessions()):
             opening = Opening(producer, 1, TOKEN, "p")
-            self.append_to(run, Kind.SESSION, encode_session_body(opening))
+            self.append_to(run, RecordKind.SESSION, encode_session_body(opening))
         try:
             known = state.producers.check(producer, 1, first, 1)
         except (OutOfSequence, ProducerUnknown):
@@ -727,7 +727,7 @@ class SimBroker:
                 base_offset=base, last_offset=base, epoch=record.epoch, append_time_ms=self.world.now_ms
             )
             data = encode_batch([b"m"], producer_id=producer, producer_epoch=1, first_sequence=first)
-            self.append_to(run, Kind.BATCH, head + data)
+            self.append_to(run, RecordKind.BATCH, head + data)
         assert base is not None
         end = base + 1
 
@@ -760,7 +760,7 @@ class SimBroker:
         state.cursors[SUBSCRIPTION] = now = apply_deltas(cursor, (delta,))
         run.history.check_cursor(now, run.committed, [each.offset for each in self._readable(run)])
         body = encode_cursor_body(SUBSCRIPTION, encode_delta(delta))
-        self.append(Kind.CURSOR, topic_id, body)
+        self.append(RecordKind.CURSOR, topic_id, body)
         held = Held(now.floor, now.floor + 1, self.world.random.randint(0, 30_000))
         run.holdings = (
             Holdings(

@@ -11,8 +11,8 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.piece import Piece
-from pydanube_broker.journal.records import Kind
-from pydanube_broker.moves.move import Change, LeaderView, Step, Witnesses
+from pydanube_broker.journal.records import RecordKind
+from pydanube_broker.moves.move import Change, LeaderView, MoveStep, Witnesses
 from pydanube_broker.moves.participant import CopyEnd, Effect, Hold, Participant, Phase, Serve, Stopped
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.topics.log_state import LogState
@@ -37,12 +37,12 @@ class EpochGivenTwice(SimBroker):
 
     def leaders_change(self, record: Assignment, revision: Revision, standing: LeaderView) -> Change | None:
         change = super().leaders_change(record, revision, standing)
-        if change is None or change.step is not Step.ASSIGN:
+        if change is None or change.step is not MoveStep.ASSIGN:
             return change
         return replace(change, after=replace(change.after, epoch=record.epoch))
 
     def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
-        if change.step is Step.ASSIGN:
+        if change.step is MoveStep.ASSIGN:
             assert witnesses.counter is not None
             witnesses = replace(witnesses, counter=replace(witnesses.counter, epoch=Epoch(0)))
         return super().transaction(change, witnesses)
@@ -53,7 +53,7 @@ class HeadNotRaised(SimBroker):
 
     def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
-        if change.step is not Step.ARRIVE:
+        if change.step is not MoveStep.ARRIVE:
             return writes, guards
         return [writes[0], *writes[2:]], [guards[0], *guards[2:]]
 
@@ -63,7 +63,7 @@ class HeadNotGuarded(SimBroker):
 
     def transaction(self, change: Change, witnesses: Witnesses) -> tuple[list[Write], list[Guard]]:
         writes, guards = super().transaction(change, witnesses)
-        return (writes, [guards[0], *guards[2:]]) if change.step is Step.ARRIVE else (writes, guards)
+        return (writes, [guards[0], *guards[2:]]) if change.step is MoveStep.ARRIVE else (writes, guards)
 
 
 class RegistrationNotGuarded(SimBroker):
@@ -178,8 +178,8 @@ class CopyKept(SimBroker):
 class RestNotCopied(SimBroker):
     """The next owner takes the state out of the last part, and its messages for copied."""
 
-    def append_to(self, run: Run, kind: Kind, body: bytes) -> None:
-        if kind is Kind.BATCH and run.participant.phase is Phase.COPYING:
+    def append_to(self, run: Run, kind: RecordKind, body: bytes) -> None:
+        if kind is RecordKind.BATCH and run.participant.phase is Phase.COPYING:
             return
         super().append_to(run, kind, body)
 
@@ -237,7 +237,7 @@ class LeaderIgnoresStages(SimBroker):
         if record.stage is Stage.SERVING and record.broker_id not in standing.alive and standing.alive:
             to = next(iter(standing.alive))
             after = replace(record, broker_id=to, epoch=Epoch(standing.last_epoch + 1))
-            return Change(step=Step.ASSIGN, revision=revision, after=after)
+            return Change(step=MoveStep.ASSIGN, revision=revision, after=after)
         return super().leaders_change(record, revision, standing)
 
 

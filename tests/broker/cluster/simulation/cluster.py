@@ -12,7 +12,7 @@ from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment, EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.journal.records import Kind
+from pydanube_broker.journal.records import RecordKind
 from pydanube_broker.moves.move import PATIENCE_MS, begin
 from pydanube_broker.topics.log_state import encode_open_body, encode_session_body
 from pydanube_broker.topics.producers import Opening
@@ -88,8 +88,8 @@ class SimCluster:
         )
         self.etcd.engine.take_changes()
         opening = Opening(PRODUCER, 1, TOKEN, "p")
-        owner.disk.append((Kind.TOPIC_OPEN, topic_id, encode_open_body(1, 0)))
-        owner.disk.append((Kind.SESSION, topic_id, encode_session_body(opening)))
+        owner.disk.append((RecordKind.TOPIC_OPEN, topic_id, encode_open_body(1, 0)))
+        owner.disk.append((RecordKind.SESSION, topic_id, encode_session_body(opening)))
 
     def run(self) -> None:
         """Raises `Violation` with what was wrong."""
