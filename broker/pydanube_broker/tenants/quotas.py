@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+from pydanube_core.diagnosis.views import RefusedChanges
 from pydanube_core.names import SYSTEM_NAMESPACE
 from pydanube_core.quotas import HOURLY, QUOTAS, Quota, QuotaKind, QuotaUse, parse_quota
 from pydanube_core.security.identity import Identity
@@ -148,15 +149,17 @@ class Quotas:
         if self.on and (account := self.of_principal(identity)) is not None:
             account.take_change(destroyed_messages, monotonic_ms())
 
-    def refused_changes(self, window_ms: int) -> dict[str, float]:
-        """Return the hourly quotas that refused a change in the window → seconds ago."""
+    def refused_changes(self, window_ms: int) -> tuple[RefusedChanges, ...]:
+        """Return the hourly quotas of principals that refused a change in the window."""
         now_ms = monotonic_ms()
-        return {
-            f"{account.label}: {key}": (now_ms - told.last_ms) / 1000
+        return tuple(
+            RefusedChanges(
+                account.name.partition(":")[2], f"{account.label}: {key}", (now_ms - told.last_ms) / 1000
+            )
             for account in self.accounts()
             for key, told in account.refused.items()
             if key in HOURLY and now_ms - told.last_ms <= window_ms
-        }
+        )
 
     @asynccontextmanager
     async def making(

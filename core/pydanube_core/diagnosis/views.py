@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from pydanube_core.balance import Assessment
 from pydanube_core.cursor_state import CursorState
@@ -405,6 +405,14 @@ class Credential:
     until_ms: int
 
 
+class RefusedChanges(NamedTuple):
+    """An hourly quota that refused changes of a principal."""
+
+    principal: str
+    quota: str  # with whose it is
+    age_s: float  # since it refused one
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadObjectView:
     """An object of the cold tier that the catalog lists, and that is missing or damaged."""
@@ -456,9 +464,7 @@ class BrokerView:
     links: tuple[LinkView, ...] = ()
     mirror_gaps: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # log → offsets
     credentials: tuple[Credential, ...] = ()  # those that expire at some time
-    refused_changes: Mapping[str, float] = field(
-        default_factory=dict
-    )  # hourly quota → seconds since it refused one
+    refused_changes: tuple[RefusedChanges, ...] = ()  # in the window
     bad_objects: tuple[BadObjectView, ...] = ()
     objects_checked: int = 0  # since the start
 

@@ -30,6 +30,7 @@ from pydanube_core.diagnosis.views import (
     Production,
     PublishClock,
     Refusal,
+    RefusedChanges,
     Repetition,
     SubscriptionView,
     Tail,
@@ -661,65 +662,65 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
     assert [each["left_days"] for each in found.evidence["credentials"]] == [0.2]
 
 
-@pytest.mark.parametrize(
-    ("rule", "severity", "changes"),
-    [
-        ("journal_read_only", Severity.CRITICAL, {"journal_error": "EIO"}),
-        ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 3 << 29}),
-        (
-            "disk_nearly_full",
-            Severity.WARNING,
-            {"disk_free_bytes": 20 << 30, "disk_filling": Filling(bytes_per_s=1e6, seen_s=3600)},
-        ),
-        ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
-        ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
-        (
-            "metadata_unreachable",
-            Severity.CRITICAL,
-            {"metadata_error": "etcd does not answer", "metadata_since_ms": 1},
-        ),
-        (
-            "metadata_full",
-            Severity.CRITICAL,
-            {"metadata_error": "no space", "metadata_full": True, "metadata_since_ms": 1},
-        ),
-        (
-            "metadata_set_aside",
-            Severity.CRITICAL,
-            {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
-        ),
-        (
-            "clock_stepped",
-            Severity.WARNING,
-            {"clock": "the machine's clock stepped by +9.0 s", "clock_steps": 1},
-        ),
-        (
-            "clocks_apart",
-            Severity.WARNING,
-            {"clocks_apart": "the clock of this broker is 90 s ahead of broker 2", "clock_ahead_s": 90.0},
-        ),
-        ("credential_expires", Severity.INFO, {"credentials": (lasting(20),)}),
-        ("credential_expires", Severity.WARNING, {"credentials": (lasting(400), lasting(6.5))}),
-        ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
-        ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
-        (
-            "changes_burst",
-            Severity.WARNING,
-            {"refused_changes": {"principal user:robot: changes_per_h": 3.0}},
-        ),
-        ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
-        ("object_damaged", Severity.CRITICAL, {"bad_objects": (LOST,), "objects_checked": 9}),
-        ("sync_helper_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_waits=3)}),
-        (
-            "disk_sync_slow",
-            Severity.WARNING,
-            {"pressure": replace(QUIET, syncs=40, slow_syncs=3, slow_waits=3)},
-        ),
-        ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
-        ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
-        ("undo_given_up", Severity.WARNING, {"given_up": {"c1": 1 << 60}}),
-    ],
-)
+AILING: list[tuple[str, Severity, dict[str, Any]]] = [
+    ("journal_read_only", Severity.CRITICAL, {"journal_error": "EIO"}),
+    ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 3 << 29}),
+    (
+        "disk_nearly_full",
+        Severity.WARNING,
+        {"disk_free_bytes": 20 << 30, "disk_filling": Filling(bytes_per_s=1e6, seen_s=3600)},
+    ),
+    ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
+    ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
+    (
+        "metadata_unreachable",
+        Severity.CRITICAL,
+        {"metadata_error": "etcd does not answer", "metadata_since_ms": 1},
+    ),
+    (
+        "metadata_full",
+        Severity.CRITICAL,
+        {"metadata_error": "no space", "metadata_full": True, "metadata_since_ms": 1},
+    ),
+    (
+        "metadata_set_aside",
+        Severity.CRITICAL,
+        {"set_aside": (SetAside(key="/registry/topics/default/t", why="no JSON", mend="restore"),)},
+    ),
+    (
+        "clock_stepped",
+        Severity.WARNING,
+        {"clock": "the machine's clock stepped by +9.0 s", "clock_steps": 1},
+    ),
+    (
+        "clocks_apart",
+        Severity.WARNING,
+        {"clocks_apart": "the clock of this broker is 90 s ahead of broker 2", "clock_ahead_s": 90.0},
+    ),
+    ("credential_expires", Severity.INFO, {"credentials": (lasting(20),)}),
+    ("credential_expires", Severity.WARNING, {"credentials": (lasting(400), lasting(6.5))}),
+    ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(0.9),)}),
+    ("credential_expires", Severity.CRITICAL, {"credentials": (lasting(-3),)}),
+    (
+        "changes_burst",
+        Severity.WARNING,
+        {"refused_changes": (RefusedChanges("robot", "principal user:robot: changes_per_h", 3.0),)},
+    ),
+    ("disk_sync_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_syncs=3)}),
+    ("object_damaged", Severity.CRITICAL, {"bad_objects": (LOST,), "objects_checked": 9}),
+    ("sync_helper_slow", Severity.WARNING, {"pressure": replace(QUIET, syncs=40, slow_waits=3)}),
+    (
+        "disk_sync_slow",
+        Severity.WARNING,
+        {"pressure": replace(QUIET, syncs=40, slow_syncs=3, slow_waits=3)},
+    ),
+    ("reconnect_storm", Severity.WARNING, {"pressure": replace(QUIET, opened=300, open_now=4)}),
+    ("noisy_neighbour", Severity.WARNING, {"pressure": NOISY}),
+    ("undo_given_up", Severity.WARNING, {"given_up": {"c1": 1 << 60}}),
+]
+
+
+@pytest.mark.parametrize(("rule", "severity", "changes"), AILING)
 def test_what_ails_the_broker_itself(rule: str, severity: Severity, changes: dict[str, Any]) -> None:
     [found] = check_view(replace(BROKER, **changes), OPTIONS)
     assert (found.rule, found.severity) == (rule, severity)

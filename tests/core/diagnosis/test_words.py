@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pytest
@@ -17,7 +17,7 @@ from pydanube_core.diagnosis.findings import Severity, SubscriptionRule
 from pydanube_core.diagnosis.rules import RULES_OF, RuleArea
 from pydanube_core.diagnosis.views import SubscriptionView
 
-from tests.core.diagnosis.test_rules import FIRING, OPTIONS, view
+from tests.core.diagnosis.test_rules import FALLING, FIRING, NOW, OPTIONS, consumer, view
 
 Match = re.Match[str]
 Claim = Callable[[SubscriptionView, Match], bool]
@@ -188,6 +188,8 @@ CLAIMS: Final[dict[str, Claim]] = {
     r"no part of the last|messages have come for": lambda v, m: v.production is not None and v.production.burst is None,
     r"the growth of the log is not known": lambda v, m: v.production is None,
     rf"{N} a second come, {N} are read": lambda v, m: _close(v.lag.produce_rate, _number(m)) and _close(v.lag.consume_rate, _number(m, 2)),
+    rf"{N} a second came, {N} were read, measured until {N} s ago": lambda v, m: _close(v.lag.produce_rate, _number(m))
+    and _close(_ago_s(v, v.lag.measured_until_ms), _number(m, 3)),
     r"rates not known": lambda v, m: v.lag.produce_rate is None or v.lag.consume_rate is None,
     r"is held to \d+ messages? a second by its dispatch limit": lambda v, m: v.dispatch_rate_limit > 0,
     r"messages a second came until|neither the rate of production": lambda v, m: True,  # tested beside `rate_step`
@@ -200,19 +202,20 @@ CLAIMS: Final[dict[str, Claim]] = {
 _COMPILED: Final = {re.compile(pattern): claim for pattern, claim in CLAIMS.items()}
 
 
-def false_claims(facts: SubscriptionView, sentence: str) -> list[str]:
+def false_claims(facts: Any, sentence: str, compiled: Mapping[re.Pattern[str], Any] = _COMPILED) -> list[str]:
     """Return the claims of a sentence that are not so, or that it makes none that is known."""
-    found = [(match, claim) for pattern, claim in _COMPILED.items() if (match := pattern.search(sentence))]
+    found = [(match, claim) for pattern, claim in compiled.items() if (match := pattern.search(sentence))]
     if not found:
         return ["no claim is known of this sentence"]
     return [match[0] for match, claim in found if not claim(facts, match)]
 
 
-def mixed(seed: int, count: int) -> list[SubscriptionView]:
-    chance, pool = random.Random(seed), [facts for _, facts in FIRING] + [view(unread=0)]
-    names = [each.name for each in dataclasses.fields(SubscriptionView)]
-    kept = ("topic", "log", "partition", "subscription", "now_ms", "created_ms")
-    values = {name: [getattr(facts, name) for facts in pool] for name in names if name not in kept}
+def mixed(pool: Sequence[Any], seed: int, count: int) -> list[Any]:
+    """Return facts of the pool, with some of their values exchanged at random."""
+    chance = random.Random(seed)
+    kept = ("topic", "log", "partition", "subscription", "now_ms", "created_ms", "broker_id")
+    names = [each.name for each in dataclasses.fields(pool[0]) if each.name not in kept]
+    values = {name: [getattr(facts, name) for facts in pool] for name in names}
     found = []
     for _ in range(count):
         changes = {
@@ -222,14 +225,26 @@ def mixed(seed: int, count: int) -> list[SubscriptionView]:
     return found
 
 
-@pytest.mark.parametrize("rule", RULES_OF[RuleArea.SUBSCRIPTION], ids=lambda rule: rule.name)
-def test_every_sentence_of_a_rule_is_so(rule: SubscriptionRule) -> None:
+def wrong_sentences(
+    rule: Any, views: Sequence[Any], compiled: Mapping[re.Pattern[str], Any] = _COMPILED
+) -> dict[str, Any]:
+    """Return false claims of a rule with their sentences, and the facts of which they were made."""
     wrong: dict[str, Any] = {}
-    for facts in mixed(len(rule.name), 1500):
+    for facts in views:
         outcome = rule.check(facts, OPTIONS)
         sentence = outcome if isinstance(outcome, str) else outcome.summary
-        for claim in false_claims(facts, sentence):
+        for claim in false_claims(facts, sentence, compiled):
             wrong.setdefault(re.sub(r"[\d.]+", "N", f"{claim} ← {sentence}"), facts)
+    return wrong
+
+
+BEFORE: Final = dataclasses.replace(FALLING, measured_until_ms=NOW - 7000)
+POOL: Final = [facts for _, facts in FIRING] + [view(unread=0), view(lag=BEFORE, consumers=(consumer(),))]
+
+
+@pytest.mark.parametrize("rule", RULES_OF[RuleArea.SUBSCRIPTION], ids=lambda rule: rule.name)
+def test_every_sentence_of_a_rule_is_so(rule: SubscriptionRule) -> None:
+    wrong = wrong_sentences(rule, mixed(POOL, len(rule.name), 1500))
     assert list(wrong) == []
 
 

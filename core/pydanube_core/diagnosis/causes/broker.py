@@ -124,10 +124,14 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 )
 def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.store_error is None:
-        return "there is no cold tier" if view.tier_off is not None else "the object store answers"
+        return (
+            "there is no cold tier"
+            if view.tier_off is not None
+            else "the last call to the object store did not fail"
+        )
     return Finding(
-        summary="the object store cannot be reached: nothing is lost, but the journal grows by "
-        f"{view.tier_backlog_bytes} bytes that wait, and old messages cannot be read",
+        summary="the object store cannot be reached: nothing is lost, but what is due for it stays in the journal, "
+        f"{view.tier_backlog_bytes} bytes by now, and old messages cannot be read",
         evidence={
             "error": view.store_error,
             "since_s": ago_s(view, view.store_error_since_ms),
@@ -210,7 +214,8 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     ]
     return Finding(
         severity=Severity.CRITICAL,
-        summary=f"{len(view.set_aside)} pieces of metadata are set aside, and what they say is not served; the first, "
+        summary=counted(len(view.set_aside), "piece of metadata is", "pieces of metadata are")
+        + " set aside, and what it says is not served; the first, "
         f"{first.key}: {first.why}",
         evidence={
             "set_aside": len(view.set_aside),
@@ -237,10 +242,10 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     gone = sorted(call_id for call_id, until_ms in view.given_up.items() if until_ms > view.now_ms)
     if not gone:
-        return "no deletion lost its undo to a full disk"
+        return "no deletion that could still be undone lost its undo to a full disk"
     return Finding(
-        summary=f"{len(gone)} deletions cannot be undone any more, before their time: the disk fell below "
-        f"{view.disk_guard_bytes} free bytes, and what they had kept was given up",
+        summary=f"{counted(len(gone), 'deletion')} cannot be undone any more, before the time: the disk had too little free space, "
+        "and what was kept for it was given up",
         evidence={
             "deletions": len(gone),
             "call_ids": gone[:SHOWN_ASIDE],

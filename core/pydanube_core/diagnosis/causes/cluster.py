@@ -6,7 +6,7 @@ leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Final
 
@@ -37,6 +37,13 @@ def _of_several(check: _Check) -> Callable[[BrokerView, DiagnosisOptions], Outco
     return checked
 
 
+def _brokers(names: Iterable[str], one: str = ", which is", more: str = ", which are") -> str:
+    """Return the brokers of these ids as the subject of a sentence, with its verb."""
+    known = sorted(names)
+    shown = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+    return f"broker {shown}{one}" if len(known) == 1 else f"brokers {shown}{more}"
+
+
 @partial(
     BrokerRule,
     severity="critical",
@@ -52,10 +59,9 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.absent:
         return "every owner of a topic is registered"
     topics = sum(cluster.absent.values())
-    names = ", ".join(sorted(cluster.absent))
     return Finding(
         severity=Severity.CRITICAL,
-        summary=f"{counted(topics, 'topic waits', 'topics wait')} for broker {names}, which is not registered: start it again on its data "
+        summary=f"{counted(topics, 'topic waits', 'topics wait')} for {_brokers(cluster.absent)} not registered: start it again on its data "
         "directory, or remove it if that is gone for good",
         evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
         next=(
@@ -86,7 +92,7 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "every broker that is registered answered when it was asked last"
     return Finding(
         confidence=0.8,
-        summary=f"broker {', '.join(sorted(cluster.silent)[:SHOWN])} is registered and does not answer this one: its topics "
+        summary=f"{_brokers(cluster.silent, ' is', ' are')} registered and did not answer this one when asked last: topics of theirs "
         "cannot be administered from here",
         evidence={"brokers": dict(sorted(cluster.silent.items())[:SHOWN])},
         next=(_BROKERS,),
@@ -129,7 +135,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
 def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
     found = {each.broker_id: each.software for each in cluster.members if each.software}
     if len(set(found.values())) < 2:
-        return "all brokers run one version"
+        return "all brokers whose version is known run the same"
     return Finding(
         severity=Severity.INFO,
         summary=f"brokers run {len(set(found.values()))} versions: {', '.join(sorted(set(found.values())))}",
@@ -309,7 +315,7 @@ def taking_over(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "no topics of a lost broker are taken over, as far as this broker leads"
     return Finding(
         severity=Severity.INFO,
-        summary=f"others take over {counted(sum(under_way.values()), 'topic')} of broker {', '.join(sorted(under_way))}, which is lost",
+        summary=f"others take over {counted(sum(under_way.values()), 'topic')} of {_brokers(under_way)} lost",
         evidence={"brokers": dict(sorted(under_way.items())[:SHOWN])},
         next=(_BROKERS,),
     )
@@ -332,7 +338,7 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
     first = min(held_up)
     topics = sum(each.topics for each in held_up.values())
     return Finding(
-        summary=f"{counted(topics, 'topic')} of broker {', '.join(sorted(held_up))}, which is lost, cannot be taken over: "
+        summary=f"{counted(topics, 'topic')} of {_brokers(held_up)} lost, cannot be taken over: "
         f"{held_up[first].why}",
         evidence={
             "brokers": {broker: held_up[broker].why for broker in sorted(held_up)[:SHOWN]},
@@ -361,10 +367,12 @@ def copy_behind(view: BrokerView, cluster: ClusterView) -> Outcome:
     if copy is None:
         return "the journal is not copied"
     if copy.behind_s < COPY_LATE_S and copy.error is None:
-        return "the copy of the journal is up to date"
+        return f"the copy of the journal lacks nothing that is {COPY_LATE_S:.0f} s old"
+    lacks = f"{copy.behind_bytes} bytes of the journal are not in the object store, the oldest for {copy.behind_s:.0f} s"
     return Finding(
-        summary=f"{copy.behind_bytes} bytes of the journal are not in the object store, the oldest for "
-        f"{copy.behind_s:.0f} s" + ("" if copy.error is None else f": {copy.error}"),
+        summary=lacks
+        if copy.error is None
+        else f"the object store refused the last piece of the journal ({copy.error}); {lacks}",
         evidence={
             "behind_s": round(copy.behind_s, 1),
             "behind_bytes": copy.behind_bytes,
@@ -406,7 +414,7 @@ def fence_met(view: BrokerView, cluster: ClusterView) -> Outcome:
 @_of_several
 def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     if cluster.draining_since_ms is None or not cluster.left:
-        return "no drain is under way here"
+        return "no drain with topics left is under way here"
     since_s = ago_s(view, cluster.draining_since_ms)
     if cluster.takers and view.now_ms - cluster.draining_since_ms < HANGS_MS:
         left = counted(cluster.left, "topic is still to leave", "topics are still to leave")

@@ -104,10 +104,10 @@ def changes_burst(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     refused = view.refused_changes
     if not refused:
         return f"no change was refused for a quota in the last {options.window_s:.0f} s"
-    whose = next(iter(sorted(refused))).removeprefix("principal ").rpartition(": ")[0].partition(":")[2]
+    quotas, whose = sorted(one.quota for one in refused), min(refused, key=lambda one: one.quota).principal
     return Finding(
-        summary=f"changes were refused for quota {', '.join(sorted(refused))}: more is changed than somebody expected",
-        evidence={"quotas": sorted(refused), "last_s_ago": round(min(refused.values()), 1)},
+        summary=f"changes were refused for quota {', '.join(quotas)}: more was to be changed within an hour than it allows",
+        evidence={"quotas": quotas, "last_s_ago": round(min(one.age_s for one in refused), 1)},
         next=(
             NextCall("changes.list", {"by": whose}, "see what was changed, each with its undo"),
             NextCall(

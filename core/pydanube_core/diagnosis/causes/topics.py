@@ -66,7 +66,8 @@ def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
     limit = view.max_message_size
     return Finding(
         summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s for their size: "
-        + (f"its policy max_message_size is {limit} bytes" if limit else "they are larger than a broker takes at all"),
+        + (f"its policy max_message_size is {limit} bytes" if limit else "no policy bounds it now, so they were larger than a broker takes"
+           " at all, or the policy was lifted since"),
         evidence={**_evidence(view, refused, SIZE_CODES), "max_message_size": limit or None},
         next=(
             NextCall("topics.get_policies", {"topic": view.topic}, "see max_message_size, and where it comes from"),
@@ -91,7 +92,8 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         confidence=1.0 if limit else 0.8,
         summary=f"{view.log} turned producers away {counted(refused.in_window, 'time')} within {options.window_s:.0f} s: "
-        f"{counted(view.producers, 'is connected', 'are connected')}, and max_producers_per_topic is {limit}",
+        f"{counted(view.producers, 'is connected', 'are connected')}, and "
+        + (f"max_producers_per_topic is {limit}" if limit else "no policy bounds their number now"),
         evidence={
             **_evidence(view, refused, LIMIT_CODES),
             "producers": view.producers,
@@ -122,9 +124,12 @@ def schema_rejections(view: TopicView, options: DiagnosisOptions) -> Outcome:
     violations = {reason: count for reason, count in view.violations.items() if count.in_window}
     if not refused.in_window and not violations:
         return f"no message was found against its schema in the last {options.window_s:.0f} s"
-    messages = refusals(view.refused_messages, SCHEMA_CODES)
     what = "refused" if refused.in_window else "let through, and counted,"
-    number = messages.in_window or sum(count.in_window for count in violations.values())
+    number = (
+        refusals(view.refused_messages, SCHEMA_CODES).in_window
+        if refused.in_window
+        else sum(count.in_window for count in violations.values())
+    )
     things = (
         counted(number, "message that does", "messages that do")
         if number
@@ -162,8 +167,12 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
     if not refused.in_window:
         return f"no publish was refused for its rate in the last {options.window_s:.0f} s"
     return Finding(
-        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s: more than "
-        f"{counted(view.max_publish_rate, 'message')} a second came",
+        summary=f"{view.log} refused {counted(refused.in_window, 'publish', 'publishes')} within {options.window_s:.0f} s: "
+        + (
+            f"more than {counted(view.max_publish_rate, 'message')} a second came"
+            if view.max_publish_rate
+            else "more came than its rate limit allowed, which was lifted since"
+        ),
         evidence={
             **_evidence(view, refused, THROTTLE_CODES),
             "max_publish_rate": view.max_publish_rate,
@@ -277,7 +286,7 @@ def sessions_growing(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"the number of producers rose to {now} in {counted(rises, 'look')}, or fell between"
     return Finding(
         confidence=0.8,
-        summary=f"{view.log} has {now} connected producers, {before} at the window's start, and none of them leaves: a "
+        summary=f"{view.log} has {now} connected producers, {before} at the window's start, and their number never fell: a "
         "program may open a new one for each message",
         evidence={
             "producers": now,
@@ -351,7 +360,7 @@ def repeated_publishes(view: TopicView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         confidence=0.8,
         summary=f"{counted(found.messages, 'message')} of {view.log} from offset {found.again_offset} on are, in the same "
-        f"order, those from offset {found.first_offset} on: {counted(len(found.producers), 'producer')} sent them again",
+        f"order, those from offset {found.first_offset} on; both were written by {counted(len(found.producers), 'producer')}",
         evidence={
             "repeated_messages": found.messages,
             "first_offset": found.first_offset,
@@ -403,7 +412,7 @@ def publish_time_off(view: TopicView, options: DiagnosisOptions) -> Outcome:
         return f"publish times are at most {abs(most.behind_s):.1f} s from the append times{steady}"
     others = [one for one in clocks if abs(one.behind_s) <= CLOCK_OFF_S]
     if len(off) > 1 and not others:
-        return f"all {len(off)} producers differ from this broker's clock: see clocks_apart"
+        return f"{len(off)} producers differ from this broker's clock, and none fits: see clocks_apart"
     worst = max(off, key=lambda one: abs(one.behind_s))
     word = "behind" if worst.behind_s > 0 else "ahead of"
     return Finding(
