@@ -431,7 +431,7 @@ class Broker(BrokerParts):
         self.observation.observe(self.events.take)
         # A new process for the rows of the last minute would delay the stop, so only a running one is used.
         stack.push_async_callback(self._close_telemetry)
-        self.spawn(self.telemetry.run())
+        self.spawn(self.telemetry.run(self.observation.recall))
 
     async def _close_telemetry(self) -> None:
         if self.telemetry is not None and self.tier.child.pid is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydanube_core.cluster_port import CursorHistory, TopicHistory
+from pydanube_core.cursor_state import CursorState
 
+from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -31,8 +33,12 @@ async def history_of(
     for log in logs:
         await slices()
         track = sampler.tracks.get(log.topic_id)
+        past = _past_of(log, sampler, next(iter(log.subscriptions.values()), None), ends)
         seen: Series = [
-            None if track is None or end < track.first_ms else track.offset_at(end) for end in ends
+            (None if state is None else state.next_offset)
+            if track is None or end < track.first_ms
+            else track.offset_at(end)
+            for end, state in zip(ends, past, strict=True)
         ]
         published.append([*seen, log.commit])
     chosen, more = _furthest_behind(logs, subscription, most)
@@ -48,7 +54,11 @@ async def history_of(
             cursor = None if track is None else track.cursors.get(name)
             if cursor is not None and cursor.subscription_id != pump.subscription_id:
                 cursor = None
-            states = [None if cursor is None else cursor.seen_by(end) for end in ends]
+            past = _past_of(log, sampler, pump, ends)
+            states = [
+                before if cursor is None else cursor.seen_by(end) or before
+                for end, before in zip(ends, past, strict=True)
+            ]
             states.append(pump.cursor_state(now))
             lags.append([None if state is None else state.lag_messages for state in states])
             acknowledged.append([None if state is None else state.acknowledged for state in states])
@@ -57,6 +67,16 @@ async def history_of(
     return TopicHistory(
         times_ms=[*times, now], published=sum_of(published), cursors=cursors, more_cursors=more
     )
+
+
+def _past_of(
+    log: Topic, sampler: Sampler, pump: AnyPump | None, ends: Sequence[int]
+) -> list[CursorState | None]:
+    """Return the states of a subscription in the broker's run before this one."""
+    if pump is None or not sampler.past.times:
+        return [None] * len(ends)
+    found = sampler.past.states(log.topic_id, pump.subscription_id, ends)
+    return [None if each is None else each[0] for each in found]
 
 
 def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int) -> tuple[list[str], int]:

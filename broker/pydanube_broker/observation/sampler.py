@@ -35,6 +35,7 @@ from pydanube_core.observation import (
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.observed import Observed
+from pydanube_broker.observation.past import Past
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
 from pydanube_broker.status.metrics import FSYNC_BUCKETS_S, BrokerMetrics
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -211,6 +212,7 @@ class Sampler:
         self._observed = observed
         self.options = options
         self.rounds = Rounds(interval_s=options.sample_interval_s, window_s=options.window_s)
+        self.past = Past()  # of the broker's run before this one
         self.tracks: dict[int, LogTrack] = {}  # by topic id
         self.refused = Rises()  # (topic, code): batches
         self.refused_messages = Rises()
@@ -253,6 +255,11 @@ class Sampler:
 
         return end
 
+    def remember(self, past: Past) -> None:
+        """Take the run before this one, which answers for the time before `started_ms`."""
+        self.past = past
+        self.rounds.precede(past.times)
+
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def round(self, look: Look) -> None:
@@ -260,6 +267,8 @@ class Sampler:
         self.number += 1
         begun_ms = now_ms()
         keep = self.rounds.note(self.number, begun_ms)
+        if self.past.times and begun_ms - self.past.times[-1] > self.options.window_s * 1000:
+            self.past = Past()
         telling = bool(self._observers)
         heads: list[HeadSample] = []
         cursors: list[CursorSample] = []

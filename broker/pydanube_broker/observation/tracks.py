@@ -47,6 +47,11 @@ class Rounds:
         self.times.append(now_ms)
         return True
 
+    def precede(self, times: Sequence[int]) -> None:
+        """Put the times of the run before in front, as far as there is room."""
+        room = (self.times.maxlen or 0) - len(self.times)
+        self.times.extendleft(reversed(times[len(times) - min(room, len(times)) :]))
+
     def within(self, since_ms: int, now_ms: int) -> list[int]:
         """Return the times of rounds in the window that ends now, not before `since_ms`."""
         begin = max(since_ms, now_ms - int(self.window_s * 1000))

@@ -83,11 +83,14 @@ class Viewer:
             oldest_unread_append_ms=sampler.oldest_unread_ms(topic, state)
             if oldest_unread_append_ms is None
             else oldest_unread_append_ms,
-            cursor_moved_ms=cursor.cursor_moved_ms or sampler.started_ms,
+            cursor_moved_ms=cursor.cursor_moved_ms
+            or self._stood_since_ms(topic, pump, state)
+            or sampler.started_ms,
             unread_since_ms=cursor.unread_since_ms,
             first_ms=cursor.first_ms,
             moved_ms=_moved_ms(pump),
             joined_ms=_joined_ms(pump),
+            before=(lambda: self._before(topic, pump)) if sampler.past.times else None,
             head_times_ms=head_times,
             head_offsets=heads,
             head_of_line_failures=0 if worst is None or worst.reason == ACK_TIMEOUT else worst.failures,
@@ -95,6 +98,36 @@ class Viewer:
             retention=self._retention(topic, track, state),
         )
         return judge_lag(window, sampler.options)
+
+    def _stood_since_ms(self, topic: Topic, pump: AnyPump, state: CursorState) -> int | None:
+        """Return since when the cursor stands, if it stood for long enough to be stuck before this start of the broker."""
+        past = self._sampler.past
+        if not past.times:
+            return None
+        since_ms = past.stood_since_ms(topic.topic_id, pump.subscription_id, state.next_unacked)
+        stuck_ms = self._sampler.options.stuck_after_s * 1000
+        return None if since_ms is None or past.times[-1] - since_ms < stuck_ms else since_ms
+
+    def _before(self, topic: Topic, pump: AnyPump) -> LagWindow | None:
+        """Return the window at the end of the broker's run before this one, as telemetry has it."""
+        sampler, options = self._sampler, self._sampler.options
+        until_ms, key = sampler.past.times[-1], (topic.topic_id, pump.subscription_id)
+        times = [time for time in sampler.past.times if until_ms - time <= options.window_s * 1000]
+        seen = [each for each in sampler.past.states(*key, times) if each is not None]
+        if not seen:
+            return None
+        states = [state for state, _ in seen]
+        return LagWindow(
+            states=states,
+            now_ms=states[-1].taken_at_ms,
+            interval_s=max(
+                sampler.options.sample_interval_s, self._observed.settings.telemetry.sample_interval
+            ),
+            window_s=options.window_s,
+            oldest_unread_append_ms=seen[-1][1],
+            cursor_moved_ms=sampler.past.stood_since_ms(*key, states[-1].next_unacked),
+            first_ms=states[0].taken_at_ms,
+        )
 
     def _production(self, track: LogTrack, now: int, next_offset: int) -> Production:
         options = self._sampler.options

@@ -24,11 +24,13 @@ from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.rules import check_view
 from pydanube_core.diagnosis.settled_status import SettledStatus
 from pydanube_core.diagnosis.views import SubscriptionView, Thresholds
+from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
+from pydanube_broker.observation.past import Past, ReadPast
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tail import FEWEST_MESSAGES, tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -44,6 +46,7 @@ LEAST_BUDGET_S: Final = 0.005
 PRESENT_S: Final = 0.2  # processor time of one answer about everything, for what changed since the last look
 TAILS: Final = 8  # topics of a round whose newest messages are looked at, a millisecond each
 LATER_ROUNDS: Final = 12  # unchanged subscriptions are judged again after so many
+RECALL_AFTER_S: Final = 1.0  # clients connect first: the process that reads takes most of a second of a core
 NEVER_MS: Final = 1 << 62
 STEP_S: Final = 1.0  # step of a clock that was set back, not merely slowed by NTP
 
@@ -102,6 +105,23 @@ class Observation:
                 due = max(due + interval, time.monotonic())
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
+
+    async def recall(self, read: ReadPast) -> None:
+        """Read the run before this one, if there are subscriptions that it may be about. Its absence is logged."""
+        await asyncio.sleep(RECALL_AFTER_S)
+        if not any(topic.subscriptions for topic in self._observed.registry.topics):
+            return
+        sampler, begun_ms = self.sampler, self.sampler.started_ms
+        span_ms = int(1000 * (self.options.window_s + self.options.stuck_after_s))
+        try:
+            times, rings = await read(begun_ms - span_ms, begun_ms)
+        except ClusterError as error:
+            log.info("past_not_read", extra={"error": error.message})
+            return
+        sampler.remember(Past(times, rings, interval_s=self._observed.settings.telemetry.sample_interval))
+        for track in sampler.tracks.values():
+            for cursor in track.cursors.values():
+                cursor.look_at_ms = 0
 
     async def look_once(self) -> None:
         """Run one round: sample, then judge. A caller during a round waits, and gets the next."""

@@ -13,6 +13,8 @@ from pydanube_storage.telemetry.reading import newest_rows
 from pydanube_storage.telemetry.upkeep import Keeping, look_after
 from pydanube_storage.telemetry.writing import encode, table_of_rows
 
+from pydanube_broker.telemetry.past import past_rings
+
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
 
 
@@ -23,7 +25,12 @@ class TelemetryWork:
         self._store = store
 
     def calls(self) -> Mapping[str, Callable[[dict[str, Any], bytes], Answer]]:
-        return {"telemetry_write": self.write, "telemetry_tend": self.tend, "telemetry_events": self.events}
+        return {
+            "telemetry_write": self.write,
+            "telemetry_tend": self.tend,
+            "telemetry_events": self.events,
+            "telemetry_past": self.past,
+        }
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
         """Write files. `files`: [{table, key, sizes}]. `blob` has the rows of each, in order."""
@@ -67,3 +74,14 @@ class TelemetryWork:
             most=arguments["most"],
         )
         return {"more": more}, marshal.dumps(rows)
+
+    def past(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Return the last run of a broker in `[start_ms, end_ms)`: {times}, rings."""
+        times, rings = past_rings(
+            self._store,
+            arguments["cluster"],
+            arguments["broker_id"],
+            start_ms=arguments["start_ms"],
+            end_ms=arguments["end_ms"],
+        )
+        return {"times": times}, marshal.dumps(rings)

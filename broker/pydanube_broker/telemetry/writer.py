@@ -137,8 +137,9 @@ class TelemetryWriter:
         self._waiting.append(_Packed(table, taken_ms, len(rows), data))
         self._waiting_bytes += len(data)
 
-    async def run(self) -> None:
-        """Flush, and maintain the stored files, until cancelled."""
+    async def run(self, recall: Callable[[Callable[..., Any]], Awaitable[None]]) -> None:
+        """Let the run before this one be read, then flush, and maintain the stored files, until cancelled."""
+        await recall(self.past)
         flushes = 0
         while True:
             await asyncio.sleep(self._settings.flush_age)
@@ -182,6 +183,12 @@ class TelemetryWriter:
         own = {row[1:4]: row for row in rows}
         newest = sorted(own.values(), key=lambda row: row[0], reverse=True)
         return newest[:most], said["more"] or len(newest) > most
+
+    async def past(self, start_ms: int, end_ms: int) -> tuple[Sequence[int], Mapping[tuple[int, int], bytes]]:
+        """Return the times of the rounds of this broker's last run in `[start_ms, end_ms)`, and its rings. Raises the store's errors."""
+        asked = {"cluster": self._cluster, "broker_id": self._broker_id, "urgent": True}
+        said, blob = await self._call("telemetry_past", asked | {"start_ms": start_ms, "end_ms": end_ms}, b"")
+        return said["times"], marshal.loads(blob)
 
     def note_removed(self, broker_id: str) -> None:
         """Write that another broker was removed, so that reports do not wait for its samples."""

@@ -26,6 +26,9 @@ status: a cursor that was moved back catches up like any other.
 Until half of a window has been observed, a status is provisional (`LagJudgement.settles_at_ms`): consumers fall behind
 only if the lag right after acknowledgements rose over three moves of the cursor, since the last consumer came or went.
 No rate spans a gap of three intervals, or a move of the cursor by an operation or a client.
+
+After a restart of the broker the first samples show no pace. Until they do, the pace of the run before counts, if it is
+known (`LagJudgement.measured_until_ms`).
 """
 
 from __future__ import annotations
@@ -65,6 +68,9 @@ class LagStatus(StrEnum):
     FALLING_BEHIND = "FALLING_BEHIND"
     SLOW = "SLOW"
     CATCHING_UP = "CATCHING_UP"
+
+
+_PACES: Final = (LagStatus.STUCK, LagStatus.FALLING_BEHIND, LagStatus.SLOW, LagStatus.CATCHING_UP)
 
 
 class StuckReason(StrEnum):
@@ -111,6 +117,9 @@ class LagJudgement:
     samples: int = 0
     expected_samples: int = 0
     settles_at_ms: int | None = None  # until then it is provisional: less than half of a window was observed
+    measured_until_ms: int | None = (
+        None  # status and rates are those of the broker's run before, which ended then
+    )
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -124,7 +133,41 @@ def judge_lag(window: LagWindow, options: DiagnosisOptions, *, rates: bool = Tru
     Args:
         rates: without them, slopes are computed only if the status needs one, which is rare.
     """
-    return _Judge(window, options).judge(rates=rates)
+    found = _Judge(window, options).judge(rates=rates)
+    if found.status is not LagStatus.UNKNOWN or window.before is None:
+        return found
+    before = window.before()
+    return found if before is None else _with_pace_of(before, window, options, found, rates=rates)
+
+
+def _with_pace_of(
+    before: LagWindow, window: LagWindow, options: DiagnosisOptions, found: LagJudgement, *, rates: bool
+) -> LagJudgement:
+    """Return `found` with the status and the rates of the run before, if that had one that still holds."""
+    then, last = before.states[-1], window.states[-1]
+    judged = _Judge(before, options).judge(rates=rates)
+    stands = last.next_unacked == then.next_unacked
+    moved = window.moved_ms is not None or last.next_unacked < then.next_unacked
+    if judged.status not in _PACES or moved or (judged.status is LagStatus.STUCK and not stands):
+        return found
+    rated = ("produce_rate", "consume_rate")
+    reasons = {name: why for name, why in found.reasons.items() if name not in ("status", *rated)}
+    return replace(
+        found,
+        status=judged.status,
+        since_ms=judged.since_ms,
+        evidence={
+            **judged.evidence,
+            "lag_messages": found.lag_messages,
+            "measured_until_ms": before.now_ms,
+        },
+        produce_rate=judged.produce_rate,
+        consume_rate=judged.consume_rate,
+        velocity=judged.velocity,
+        stuck_reason=judged.stuck_reason,
+        measured_until_ms=before.now_ms,
+        reasons=reasons | {name: judged.reasons[name] for name in rated if name in judged.reasons},
+    )
 
 
 def eta_of_partitions(etas_s: Sequence[float | None]) -> tuple[float | None, float | None]:

@@ -36,6 +36,7 @@ class LagWindow:
         moved_ms: when an operation or a client last moved the cursor. Rates do not span that.
         joined_ms: when a consumer last came or went. A short history of the consumers' pace begins there.
         recent: returns the last states at the distance of the broker's rounds. None: `states` has them.
+        before: returns the window at the end of the broker's run before this one, if it is known. Nothing spans both.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 
@@ -51,6 +52,7 @@ class LagWindow:
     moved_ms: int | None = None
     joined_ms: int | None = None
     recent: Callable[[], Sequence[CursorState]] | None = None
+    before: Callable[[], LagWindow | None] | None = None
     head_times_ms: Sequence[int] = ()
     head_offsets: Sequence[int] = ()
     head_of_line_failures: int = 0  # how often the message at the cursor has failed

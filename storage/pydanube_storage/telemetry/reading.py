@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydanube_core.errors import CorruptObject, ObjectMissing
 from pydanube_core.telemetry import ColumnType, Table, live_files, telemetry_folder
@@ -66,14 +67,25 @@ def read_samples(store: ObjectStore, key: str, table: Table, *, columns: list[st
 
 
 def newest_rows(
-    store: ObjectStore, cluster: str, table: Table, *, start_ms: int, end_ms: int, most: int
+    store: ObjectStore,
+    cluster: str,
+    table: Table,
+    *,
+    start_ms: int,
+    end_ms: int,
+    most: int,
+    broker_id: str | None = None,
 ) -> tuple[list[tuple[Any, ...]], bool]:
     """Return the newest rows with a time in `[start_ms, end_ms)`, newest first, and whether there are older ones.
 
-    Times are milliseconds. Damaged files are left out. Raises `StoreUnavailable`.
+    Times are milliseconds. `broker_id`: only what this broker wrote. Damaged files are left out. Raises `StoreUnavailable`.
     """
     listed = stored_files(store, cluster, table, start_ms=start_ms, end_ms=end_ms)
-    files = sorted(listed, key=lambda each: each[1].end_ms, reverse=True)
+    files = sorted(
+        (each for each in listed if broker_id in (None, each[1].broker_id)),
+        key=lambda each: each[1].end_ms,
+        reverse=True,
+    )
     rows: list[tuple[Any, ...]] = []
     more = len(files) > _MOST_FILES
     for key, file, _ in files[:_MOST_FILES]:
@@ -83,11 +95,13 @@ def newest_rows(
             break
         with suppress(CorruptObject, ObjectMissing):
             samples = read_samples(store, key, table)
+            times = samples.column("taken_at").cast(pa.int64())
+            samples = samples.filter(pc.and_(pc.greater_equal(times, start_ms), pc.less(times, end_ms)))
             columns = [
                 (found.cast(pa.int64()) if column.kind is ColumnType.TIME else found).to_pylist()
                 for column in table.columns
                 for found in [samples.column(column.name)]
             ]
-            rows += [row for row in zip(*columns, strict=True) if start_ms <= row[0] < end_ms]
+            rows += zip(*columns, strict=True)
     rows.sort(key=lambda row: row[0], reverse=True)
     return rows[:most], more or len(rows) > most

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pydanube_broker.observation.past import Past
 from pydanube_broker.settings.sections import Telemetry
 from pydanube_broker.telemetry import writer as writer_module
 from pydanube_broker.telemetry.rows import Machine
@@ -206,12 +208,49 @@ async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path:
     quick = Telemetry(sample_interval=5, flush_age=0.1, keep=1, keep_downsampled=1, downsample_after=1)
     writer = made(store, quick)
     writer.take(round_(1))
+    recalled: list[Any] = []
+
+    async def recall(read: Any) -> None:
+        recalled.append(read)
+
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
+            tasks.start_soon(writer.run, recall)
             await until(lambda: writer.statistics().files)  # a writer tells nobody
             tasks.cancel_scope.cancel()
     assert len(store.rows("cursors")) == 1
+    assert recalled == [writer.past], "the run before is read first"
+
+
+@pytest.mark.anyio
+async def test_the_last_run_of_a_broker_is_read_back_as_rings(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for incarnation, numbers in ((3, range(3)), (4, range(10, 14))):
+        writer = made(store, OPTIONS, replace(MACHINE, incarnation=incarnation))
+        for number in numbers:
+            # The cursor of round 12 is unchanged, so it has no row.
+            unchanged: dict[str, Any] = {"cursors": []} if number == 12 else {}
+            writer.take(round_(number, **unchanged))
+            await writer.flush()
+    other = made(store, OPTIONS, replace(MACHINE, broker_id="8"))
+    other.take(round_(14))
+    await other.flush()
+
+    times, rings = await writer.past(START, START + 5000 * 14)
+
+    assert [time - START for time in times] == [50_000, 55_000, 60_000, 65_000], "of the last run alone"
+    assert list(rings) == [(1, 2)]
+    past = Past(times, rings, interval_s=5.0)
+    assert [state.taken_at_ms - START for state, _ in past.rows(1, 2)] == [50_000, 55_000, 65_000]
+    found = past.states(1, 2, [START, *times, START + 65_000 + 76_000])
+    assert [each and (each[0].next_offset, each[0].lag_messages, each[0].in_flight) for each in found] == [
+        None, (1000, 5, 4), (1100, 5, 4), (1100, 5, 4), (1300, 5, 4), None,
+    ]  # fmt: skip
+    assert found[1] is not None
+    assert found[1][1] == START + 50_000 - 1200, "ages are kept to 100 ms"
+    assert past.stood_since_ms(1, 2, 1295) == START + 65_000
+    assert past.stood_since_ms(1, 2, 1) is None
+    assert (await writer.past(START + 65_001, START + 90_000)) == ([], {})
 
 
 @pytest.mark.anyio

@@ -312,3 +312,43 @@ def test_the_slope_lies_in_its_interval_and_scales_with_its_values(values: list[
     assert scaled is not None
     assert slope.low <= slope.per_s <= slope.high
     assert scaled.per_s == pytest.approx(factor * slope.per_s)
+
+
+def after_restart(before: LagWindow, *, unread: int = 10_000, moved: int = 0, **more: Any) -> LagWindow:
+    """Two samples of a run that began a minute after the one before had ended."""
+    last = before.states[-1]
+    cursor = last.next_unacked + moved
+    times = [last.taken_at_ms + 60_000, last.taken_at_ms + 70_000]
+    states = [CursorState(time, 0, cursor + unread, cursor, 0, 0, 1) for time in times]
+    return LagWindow(
+        states=states,
+        now_ms=times[-1],
+        interval_s=10.0,
+        window_s=300.0,
+        first_ms=times[0],
+        before=lambda: before,
+        **more,
+    )
+
+
+def test_the_run_before_shows_the_pace_until_this_one_does() -> None:
+    before = window(*falling())
+    found = judge_lag(after_restart(before), OPTIONS)
+    assert found.status is LagStatus.FALLING_BEHIND
+    assert found.measured_until_ms == before.now_ms
+    assert found.settles_at_ms is not None, "provisional"
+    assert (found.produce_rate, found.consume_rate) == (pytest.approx(100), pytest.approx(90))
+    assert found.lag_messages == 10_000
+    assert "status" not in found.reasons
+    assert judge_lag(after_restart(before, unread=0), OPTIONS).status is LagStatus.CAUGHT_UP
+
+
+def test_the_run_before_shows_nothing_after_a_seek_or_of_a_cursor_that_moved_on() -> None:
+    before = window(*falling())
+    assert judge_lag(after_restart(before, moved=-5), OPTIONS).status is LagStatus.UNKNOWN
+    sought = after_restart(before, moved_ms=before.now_ms + 1000)
+    assert judge_lag(sought, OPTIONS).status is LagStatus.UNKNOWN
+    stuck = window([100 * i for i in range(1, 40)], [0] * 39)
+    assert judge_lag(stuck, OPTIONS).status is LagStatus.STUCK
+    assert judge_lag(after_restart(stuck), OPTIONS).status is LagStatus.STUCK
+    assert judge_lag(after_restart(stuck, moved=1), OPTIONS).status is LagStatus.UNKNOWN

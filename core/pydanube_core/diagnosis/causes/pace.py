@@ -263,7 +263,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     fresh = all(view.now_ms - one.connected_at_ms < options.patience_s * 1000 for one in view.consumers)
     if fresh and lag.status is LagStatus.CATCHING_UP:
         return "its consumers have just come, and keep pace: the status is of the time when nobody read"
-    if not view.acknowledged.in_window:
+    if not view.acknowledged.in_window and lag.measured_until_ms is None:
         return f"nothing was acknowledged in the last {options.window_s:.0f} s"
     if produce_burst.holds_for(view, options):
         return "a burst of messages explains the lag"
@@ -278,6 +278,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "the cursor was moved back, which explains the lag"
     limit, rate = view.dispatch_rate_limit, lag.consume_rate
     limited = bool(limit) and rate is not None and rate >= LIMIT_SHARE * limit
+    then_s = ago_s(view, lag.measured_until_ms)
     why = (
         f"is held to {counted(limit, 'message')} a second by its dispatch limit"
         if limited
@@ -289,7 +290,8 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         confidence=0.9 if view.status is LagStatus.FALLING_BEHIND else 0.7,
         summary=f"{view.log} / {view.subscription} {why}: {counted(view.unread, 'message')} behind, "
         + ("rates not known" if rate is None or lag.produce_rate is None
-           else f"{lag.produce_rate:.1f} a second come, {rate:.1f} are read"),
+           else f"{lag.produce_rate:.1f} a second {'come' if then_s is None else 'came'}, {rate:.1f} {'are' if then_s is None else 'were'} read")
+        + ("" if then_s is None else f", measured until {then_s:.0f} s ago, before the broker started again"),
         evidence={
             **lag_evidence(view),
             **lag.evidence,
