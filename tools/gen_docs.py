@@ -190,6 +190,8 @@ Rates are slopes by Theil and Sen: the median of the slopes between all pairs of
 bend. None spans a gap of three intervals, or a move of the cursor by an operation or a client. A status is entered after
 `open_after` looks and left after `close_after`; `CAUGHT_UP` counts at once. Until half of a window has been observed it
 counts at once, too, and findings that depend on it are `provisional`: at most a warning, without an alert, with `settles_at`.
+After a restart the broker reads its last window back from telemetry. Until samples of this run show a pace, the status is that
+of the run before, provisional, with `measured_until_ms` in its evidence.
 `eta_s` is the lag divided by the rate at which it shrinks; where it does not shrink, `eta_s` is null with the reason
 `not_gaining`. How all this is checked: [measurements](research/measurements.md#diagnosis).
 

@@ -234,6 +234,16 @@ def _not_made(request: Any, size: int) -> bytes | None:
     return _encode(_error(_usable_id(request), CLUSTER_ERROR, fault))
 
 
+def too_long(limit: int) -> bytes:
+    """Return the answer to a message of more than `limit` bytes, which was not read."""
+    fault = LimitReached(
+        f"the message is longer than {limit} bytes, and was not read; make several calls",
+        field="message",
+        limit=limit,
+    )
+    return _encode(_error(None, INVALID_REQUEST, fault))
+
+
 def _malformed(request: Any) -> InvalidArgument | None:
     """Return why `request` is not a request object of the standard, or None if it is."""
     if not isinstance(request, dict):

@@ -86,20 +86,23 @@ async def _call(common: Common, request: bytes) -> bytes:
 
 
 async def _serve(common: Common) -> None:
-    """Answer lines in their order. A line that is too long ends the session with an error."""
-    from pydanube_admin.jsonrpc import JsonRpc
+    """Answer lines in their order."""
+    from pydanube_admin.jsonrpc import JsonRpc, too_long
     from pydanube_admin.remote import OpsClient
 
     async with (
         OpsClient(
             common.admin_url, timeout_s=common.timeout_s, principal=common.principal, face="jsonrpc"
         ) as ops,
-        LineSource(lambda: split_lines(stdin_pieces(), max_bytes=MAX_LINE_BYTES)) as source,
+        LineSource(lambda: split_lines(stdin_pieces(), max_bytes=MAX_LINE_BYTES, cut=True)) as source,
         Outlet() as outlet,
     ):
         answerer = JsonRpc(ops)
         while (gathered := await source.take()) is not None:
             for line in gathered.payloads:
-                if line.strip() and (answer := await answerer.handle(line)) is not None:
+                answer = too_long(MAX_LINE_BYTES) if len(line) > MAX_LINE_BYTES else None
+                if answer is None and line.strip():
+                    answer = await answerer.handle(line)
+                if answer is not None:
                     await outlet.write(answer + b"\n")
             await anyio.lowlevel.checkpoint()

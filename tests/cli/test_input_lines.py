@@ -51,6 +51,13 @@ def test_line_without_an_end_is_refused_before_memory_is_full() -> None:
         list(split_lines(iter([b"x" * 600] * 3), max_bytes=1000))
 
 
+def test_a_line_that_is_too_long_is_cut_and_the_lines_after_it_are_whole() -> None:
+    pieces = [b"a\n" + b"x" * 600, b"y" * 600, b"z" * 600, b"end\nnext\n", b"last"]
+    lines = [line for part in split_lines(iter(pieces), max_bytes=1000, cut=True) for line in part]
+    assert [line[:3] for line in lines] == [b"a", b"xxx", b"nex", b"las"]
+    assert 1000 < len(lines[1]) < 1010, "no more is kept of it than shows that it is too long"
+
+
 def test_whole_input_is_one_message_even_if_empty() -> None:
     assert list(whole(iter([b"a\nb", b"\nc"]))) == [[b"a\nb\nc"]]
     assert list(whole(iter([]))) == [[b""]]

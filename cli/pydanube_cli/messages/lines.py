@@ -74,11 +74,16 @@ class Gathered:
         self.payload_bytes = payload_bytes
 
 
-def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[list[bytes]]:
+def split_lines(
+    pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES, cut: bool = False
+) -> Iterator[list[bytes]]:
     """Yield lists of lines, one for each piece that ended at least one line.
 
+    Args:
+        cut: of a line that is not over after `max_bytes`, keep one byte more than that, which shows it, and go on.
+
     Raises:
-        MessageTooLarge: a line that is not over after `max_bytes`.
+        MessageTooLarge: a line that is not over after `max_bytes`, if it is not to be cut.
     """
     rest: list[bytes] = []  # of a line that spans pieces: joined once, not once a piece
     rest_bytes = 0
@@ -91,10 +96,13 @@ def split_lines(pieces: Pieces, *, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterat
                 rest, rest_bytes = [], 0
             yield lines
         if tail:
-            rest.append(tail)
             rest_bytes += len(tail)
             if rest_bytes > max_bytes:
-                raise _too_large(rest_bytes, max_bytes)
+                if not cut:
+                    raise _too_large(rest_bytes, max_bytes)
+                tail = tail[: len(tail) - (rest_bytes - max_bytes - 1)]
+                rest_bytes = max_bytes + 1
+            rest.append(tail)
     if rest:
         yield [b"".join(rest)]
 

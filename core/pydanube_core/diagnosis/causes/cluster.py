@@ -63,6 +63,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
         severity=Severity.CRITICAL,
         summary=f"{counted(topics, 'topic waits', 'topics wait')} for {_brokers(cluster.absent)} not registered: start it again on its data "
         "directory, or remove it if that is gone for good",
+        subject={"broker_id": min(cluster.absent)},
         evidence={"brokers": dict(sorted(cluster.absent.items())[:SHOWN]), "topics": topics},
         next=(
             _BROKERS,
