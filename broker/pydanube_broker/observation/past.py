@@ -19,7 +19,7 @@ ReadPast: TypeAlias = Callable[[int, int], Awaitable[tuple[Sequence[int], Mappin
 _WIDTH: Final = len(CursorState._fields) + 1
 
 
-class Past:
+class RunBefore:
     """See the module. Empty until it was read."""
 
     def __init__(

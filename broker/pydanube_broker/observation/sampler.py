@@ -35,7 +35,7 @@ from pydanube_core.observation import (
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.observation.observed import Observed
-from pydanube_broker.observation.past import Past
+from pydanube_broker.observation.past import RunBefore
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
 from pydanube_broker.status.metrics import FSYNC_BUCKETS_S, BrokerMetrics
 from pydanube_broker.topics.topic import Topic, now_ms
@@ -212,7 +212,7 @@ class Sampler:
         self._observed = observed
         self.options = options
         self.rounds = Rounds(interval_s=options.sample_interval_s, window_s=options.window_s)
-        self.past = Past()  # of the broker's run before this one
+        self.past = RunBefore()  # of the broker's run before this one
         self.tracks: dict[int, LogTrack] = {}  # by topic id
         self.refused = Rises()  # (topic, code): batches
         self.refused_messages = Rises()
@@ -255,7 +255,7 @@ class Sampler:
 
         return end
 
-    def remember(self, past: Past) -> None:
+    def remember(self, past: RunBefore) -> None:
         """Take the run before this one, which answers for the time before `started_ms`."""
         self.past = past
         self.rounds.precede(past.times)
@@ -268,7 +268,7 @@ class Sampler:
         begun_ms = now_ms()
         keep = self.rounds.note(self.number, begun_ms)
         if self.past.times and begun_ms - self.past.times[-1] > self.options.window_s * 1000:
-            self.past = Past()
+            self.past = RunBefore()
         telling = bool(self._observers)
         heads: list[HeadSample] = []
         cursors: list[CursorSample] = []

@@ -30,7 +30,7 @@ from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
-from pydanube_broker.observation.past import Past, ReadPast
+from pydanube_broker.observation.past import ReadPast, RunBefore
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.observation.tail import FEWEST_MESSAGES, tail_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
@@ -118,7 +118,9 @@ class Observation:
         except ClusterError as error:
             log.info("past_not_read", extra={"error": error.message})
             return
-        sampler.remember(Past(times, rings, interval_s=self._observed.settings.telemetry.sample_interval))
+        sampler.remember(
+            RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
+        )
         for track in sampler.tracks.values():
             for cursor in track.cursors.values():
                 cursor.look_at_ms = 0

@@ -1,6 +1,6 @@
 """Read the rings of a broker's run before this one back from telemetry, in the tier's process. Blocking.
 
-A row of the table is one state of a subscription when it changed, so a ring of them is what the sampler keeps.
+A row of the table is one state of a subscription when it changed, so a ring of them is as the sampler keeps it.
 """
 
 from __future__ import annotations

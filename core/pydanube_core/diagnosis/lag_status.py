@@ -27,8 +27,8 @@ Until half of a window has been observed, a status is provisional (`LagJudgement
 only if the lag right after acknowledgements rose over three moves of the cursor, since the last consumer came or went.
 No rate spans a gap of three intervals, or a move of the cursor by an operation or a client.
 
-After a restart of the broker the first samples show no pace. Until they do, the pace of the run before counts, if it is
-known (`LagJudgement.measured_until_ms`).
+After a restart of the broker the first samples show no pace. Until they do, the pace of the run before counts, where
+telemetry has it (`LagJudgement.measured_until_ms`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class LagWindow:
         moved_ms: when an operation or a client last moved the cursor. Rates do not span that.
         joined_ms: when a consumer last came or went. A short history of the consumers' pace begins there.
         recent: returns the last states at the distance of the broker's rounds. None: `states` has them.
-        before: returns the window at the end of the broker's run before this one, if it is known. Nothing spans both.
+        before: returns the window at the end of the broker's run before this one. None: there is none. Nothing spans both.
         head_times_ms, head_offsets: heads seen, oldest first, reaching back further than the window, if there are.
     """
 

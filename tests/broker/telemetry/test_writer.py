@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube_broker.observation.past import Past
+from pydanube_broker.observation.past import RunBefore
 from pydanube_broker.settings.sections import Telemetry
 from pydanube_broker.telemetry import writer as writer_module
 from pydanube_broker.telemetry.rows import Machine
@@ -240,7 +240,7 @@ async def test_the_last_run_of_a_broker_is_read_back_as_rings(tmp_path: Path) ->
 
     assert [time - START for time in times] == [50_000, 55_000, 60_000, 65_000], "of the last run alone"
     assert list(rings) == [(1, 2)]
-    past = Past(times, rings, interval_s=5.0)
+    past = RunBefore(times, rings, interval_s=5.0)
     assert [state.taken_at_ms - START for state, _ in past.rows(1, 2)] == [50_000, 55_000, 65_000]
     found = past.states(1, 2, [START, *times, START + 65_000 + 76_000])
     assert [each and (each[0].next_offset, each[0].lag_messages, each[0].in_flight) for each in found] == [

@@ -215,7 +215,7 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL,
         summary=counted(len(view.set_aside), "piece of metadata is", "pieces of metadata are")
-        + " set aside, and what it says is not served; the first, "
+        + " set aside and not served; the first, "
         f"{first.key}: {first.why}",
         evidence={
             "set_aside": len(view.set_aside),

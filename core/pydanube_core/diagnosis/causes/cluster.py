@@ -39,9 +39,9 @@ def _of_several(check: _Check) -> Callable[[BrokerView, DiagnosisOptions], Outco
 
 def _brokers(names: Iterable[str], one: str = ", which is", more: str = ", which are") -> str:
     """Return the brokers of these ids as the subject of a sentence, with its verb."""
-    known = sorted(names)
-    shown = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
-    return f"broker {shown}{one}" if len(known) == 1 else f"brokers {shown}{more}"
+    ids = sorted(names)
+    shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
+    return f"broker {shown}{one}" if len(ids) == 1 else f"brokers {shown}{more}"
 
 
 @partial(
@@ -93,7 +93,7 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
         return "every broker that is registered answered when it was asked last"
     return Finding(
         confidence=0.8,
-        summary=f"{_brokers(cluster.silent, ' is', ' are')} registered and did not answer this one when asked last: topics of theirs "
+        summary=f"{_brokers(cluster.silent, ' is', ' are')} registered and did not answer this one last time: topics of theirs "
         "cannot be administered from here",
         evidence={"brokers": dict(sorted(cluster.silent.items())[:SHOWN])},
         next=(_BROKERS,),
