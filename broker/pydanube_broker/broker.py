@@ -671,7 +671,7 @@ class Broker(BrokerParts):
             await self.registry.deleted.forget(
                 CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
             )
-            await self.registry.catalog.wholes.sweep(self.ownership.office.leadership.guard)
+            await self.ownership.office.sweep_metadata()
         else:
             self.registry.catalog.index.dropped.clear()  # a new leader checks everything
 

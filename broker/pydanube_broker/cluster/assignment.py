@@ -1,7 +1,6 @@
 """The owner of a topic, and the epoch in which it owns it.
 
-`/assignments/<topic id>` names the only owner. `/epochs/<name>` counts the assignments of a topic name and outlives
-the topic. Each assignment raises the counter in the same guarded transaction, so assignments are ordered, and no epoch
+`/assignments/<topic id>` names the only owner. A counter for each topic name (`epochs`) outlives the topic. Each assignment raises the counter in the same guarded transaction, so assignments are ordered, and no epoch
 of a name is used twice, not even after deletion. The transaction guards the topic's key too: a topic that was deleted
 concurrently is not assigned.
 
@@ -25,9 +24,7 @@ from pydanube_storage.metadata import (
     Absent,
     Guard,
     GuardFailed,
-    KeyValue,
     MetadataStore,
-    ModRevision,
     Put,
     Write,
     read_all,
@@ -35,27 +32,22 @@ from pydanube_storage.metadata import (
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import EpochCounter, EpochRecord, counter_in, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_broker.cluster.records import Durability, TopicRecord
 from pydanube_broker.records.json_record import UNLESS_DEFAULT, JsonRecord
-from pydanube_broker.records.set_aside import Aside, counted_at_most
+from pydanube_broker.records.set_aside import Aside
 
 _OPERATIONS_A_TOPIC: Final = 4  # two guards, two puts
-_TOPICS_A_TRANSACTION: Final = (
-    MAX_OPERATIONS - 1
-) // _OPERATIONS_A_TOPIC  # one operation for the leader's guard
-_FIRST_A_TRANSACTION: Final = (MAX_OPERATIONS - 1) // (_OPERATIONS_A_TOPIC + 1)  # a guard of absence each
+_FOR_TOPICS: Final = MAX_OPERATIONS - 2  # beside the guards of the leadership and of the floor of epochs
+_TOPICS_A_TRANSACTION: Final = _FOR_TOPICS // _OPERATIONS_A_TOPIC
+_FIRST_A_TRANSACTION: Final = _FOR_TOPICS // (_OPERATIONS_A_TOPIC + 1)  # a guard of absence each
 _BATCHES_IN_FLIGHT: Final = 8  # enough for the embedded store to share its fsyncs
 _FEW_TOPICS: Final = 100
 _ATTEMPTS: Final = 5
 _OF_THE_KEY: Final = TopicId(0)  # placeholder for an id that is in the key and not in the value
 _NONE_BEFORE: Final[Mapping[TopicId, Assignment]] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochRecord(JsonRecord):
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +98,6 @@ class Assignment(JsonRecord):
     def of(cls, key: str, value: bytes) -> Assignment:
         """Parse an assignment from its key and value."""
         return replace(cls.from_json(value, key=key), topic_id=TopicId(keys.number_in_key(key)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochCounter:
-    """The last epoch of a topic name and the guard for the next. For a name without one: 0, and a guard of absence."""
-
-    epoch: Epoch
-    guard: Guard
 
 
 def check_may_assign(current: Assignment | None, to: BrokerId, *, take_over: bool) -> None:
@@ -171,19 +155,18 @@ class Assigner:
             Conflict: another owner has not sealed it, the leadership has ended, or the topic was deleted or changed
                 since `topic` was read.
         """
-        epoch_key, assignment_key = keys.epoch_key(topic.topic), keys.assignment_key(topic.topic_id)
+        assignment_key = keys.assignment_key(topic.topic_id)
         for attempt in range(1, _ATTEMPTS + 1):
-            counter_item = await self._store.get(epoch_key)
             current = await self._store.get(assignment_key)
             known = None if current is None else Assignment.of(current.key, current.value)
             check_may_assign(known, broker_id, take_over=take_over)
-            counter = _counter(epoch_key, counter_item)
+            counter = await epoch_counter(self._store, topic.topic)
             counter = replace(counter, epoch=Epoch(max(counter.epoch, above)))
             try:
                 former = {} if known is None else {topic.topic_id: known}
                 (made,) = await self._transact([(topic, counter)], broker_id, incarnation, former=former)
             except GuardFailed as error:
-                if error.guard.key != epoch_key or attempt == _ATTEMPTS:
+                if error.guard not in counter.guards or attempt == _ATTEMPTS:
                     raise
             else:
                 return made
@@ -197,7 +180,7 @@ class Assigner:
                 return
             raised = Put(keys.epoch_key(topic), EpochRecord(epoch=Epoch(above)).to_json())
             try:
-                await self._store.transact([raised], guards=[counter.guard])
+                await self._store.transact([raised], guards=counter.guards)
             except GuardFailed:
                 if attempt == _ATTEMPTS:
                     raise
@@ -309,20 +292,12 @@ class Assigner:
         return made
 
     async def _counters(self, topics: Sequence[TopicRecord]) -> list[tuple[TopicRecord, EpochCounter]]:
-        found: dict[str, KeyValue] = {}
-        if len(topics) > _FEW_TOPICS:  # read the counters of all names: worth it if most are needed
-            items, _ = await read_all(self._store, keys.EPOCHS)
-            found = {item.key: item for item in items}
-        else:
-            for topic in topics:
-                item = await self._store.get(keys.epoch_key(topic.topic))
-                if item is not None:
-                    found[item.key] = item
-        counted = []
-        for topic in topics:
-            key = keys.epoch_key(topic.topic)
-            counted.append((topic, _counter(key, found.get(key))))
-        return counted
+        if len(topics) <= _FEW_TOPICS:
+            return [(topic, await epoch_counter(self._store, topic.topic)) for topic in topics]
+        # Read the counters of all names: worth it if most are needed
+        items, _ = await read_all(self._store, keys.EPOCHS)
+        found = {item.key: item for item in items}
+        return [(topic, counter_in(found, topic.topic)) for topic in topics]
 
     async def _transact(
         self,
@@ -349,7 +324,7 @@ class Assigner:
                 moved=0 if before is None else before.moved,
                 stored=topic.durability is Durability.STORED if before is None else before.stored,
             )
-            guards.append(counter.guard)
+            guards += [guard for guard in counter.guards if guard not in guards]  # the floor's is the same
             if not topic.is_named_by_parent:  # the assignment of a deleted partition is swept
                 guards.append(topic.guard)
             if first:
@@ -361,19 +336,3 @@ class Assigner:
             made.append(assignment)
         await self._store.transact(writes, guards=guards)
         return made
-
-
-async def epoch_counter(store: MetadataStore, topic: TopicName) -> EpochCounter:
-    """Read the epoch counter of a topic's name."""
-    key = keys.epoch_key(topic)
-    return _counter(key, await store.get(key))
-
-
-def _counter(key: str, item: KeyValue | None) -> EpochCounter:
-    if item is None:
-        return EpochCounter(epoch=Epoch(0), guard=Absent(key))
-    try:
-        epoch = EpochRecord.from_json(item.value, key=key).epoch
-    except ClusterError as error:
-        epoch = counted_at_most(item, error)
-    return EpochCounter(epoch=Epoch(epoch), guard=ModRevision(key, item.mod_revision))

@@ -20,7 +20,8 @@
 | quiet | `/removed/<broker>` | `RemovedRecord`: it may not register again | for ever |
 | quiet | `/incarnations/<broker>` | counter of registrations | for ever |
 | quiet | `/ids/blocks` | `IdBlocksRecord`: leased ids of topics, subscriptions and schemas | for ever |
-| quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | for ever |
+| quiet | `/epochs/<ns>/<name>` | counter of assignments of a topic name | until swept, after the topic |
+| quiet | `/epochs/floor` | the highest epoch of all swept counters | for ever, once a counter is swept |
 | busy | `/catalog/<topic id>/<end offset>` | the cold tier's | with the object |
 | quiet | `/clients/<topic id>/p/<producer id>` | the official producer that has the id | with the topic |
 | quiet | `/clients/<topic id>/c/<subscription>/<consumer id>` | the official consumer that has the id | with the subscription |
@@ -47,6 +48,7 @@ _EPOCHS: Final = "/epochs/"
 LEADER: Final = "/leader/current"
 FORMAT: Final = "/registry/format"
 RELAY_SECRET: Final = "/relay/secret"
+EPOCH_FLOOR: Final = "/epochs/floor"
 ID_BLOCKS: Final = "/ids/blocks"
 MEMBERS: Final = KeyRange.prefix("/members/")
 ASSIGNMENTS: Final = KeyRange.prefix("/assignments/")

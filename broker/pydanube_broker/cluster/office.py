@@ -41,6 +41,7 @@ from pydanube_storage.metadata import (
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner, Assignment
 from pydanube_broker.cluster.election import Election, ElectionState, Leadership
+from pydanube_broker.cluster.epochs import sweep_epochs
 from pydanube_broker.cluster.format_gate import are_starting, holding_up, refuse_older_builds
 from pydanube_broker.cluster.format_step import FormatStep
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
@@ -49,6 +50,7 @@ from pydanube_broker.cluster.membership import BrokerState, MemberRecord, Member
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.cluster.owner_choice import Candidate, choose_owner
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
+from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.records import Records, Table
 
@@ -57,6 +59,7 @@ log = logging.getLogger("pydanube.cluster")
 LEASE_MS: Final = LEASE_S * 1000
 SWEEP_S: Final = 2.0  # between two sweeps of the leader, which acts on topics that lack an owner in both
 _AGAIN_S: Final = 1.0  # after the store did not answer
+_EPOCHS_SWEPT_S: Final = 600.0  # one sweep reads the counters of all topic names
 _ASSIGNMENTS_AT_ONCE: Final = 500  # maximum in one sweep
 
 
@@ -117,6 +120,7 @@ class Office:
         self._election: Election | None = None
         self._format_raised = False  # by this broker, as the leader
         self._waited_for: set[BrokerId] = set()  # brokers of older builds
+        self._epochs_swept: tuple[int, float] | None = None  # as of which change of the index, and when
         self._assigner = Assigner(store, aside=catalog.aside)
         self._places: dict[TopicId, Assignment] = {}
         self._mine: dict[TopicId, Assignment] = {}
@@ -554,6 +558,20 @@ class Office:
     def _is_lacking(self, topic: TopicRecord) -> bool:
         place, stores = self._places.get(topic.topic_id), topic.dispatch_strategy is DispatchStrategy.RELIABLE
         return place is None or (place.broker_id not in self._members and not stores)
+
+    async def sweep_metadata(self) -> None:
+        """As the leader, delete records that deleted topics left. Raises `Conflict` and `GuardFailed` if another broker leads."""
+        guard, index = self.leadership.guard, self.catalog.index
+        await self.catalog.wholes.sweep(guard)
+        if index.format.metadata_format < WHOLE:
+            return  # a broker of an older build would start swept names at epoch 0
+        changes, now_s = index.changes, time.monotonic()
+        if (last := self._epochs_swept) and (last[0] == changes or now_s < last[1] + _EPOCHS_SWEPT_S):
+            return
+        names = {each.topic for each in [*index.topics(), *self._places.values()]}
+        names |= {TopicName.parse(each.name) for each in self.catalog.restorable.topics.values()}
+        await sweep_epochs(self._store, guard, {keys.EPOCH_FLOOR, *map(keys.epoch_key, names)})
+        self._epochs_swept = changes, now_s
 
     # -- watches ---------------------------------------------------------------------------------------------
 

@@ -47,8 +47,9 @@ from pydanube_storage.metadata.etcd import EtcdStore
 from pydanube_storage.objects import ObjectName, OwnerMark, open_store, topic_folder
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, EpochRecord
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.bulk_writes import Say, parts, raise_revision
+from pydanube_broker.cluster.epochs import EpochRecord, counter_in
 from pydanube_broker.cluster.id_blocks import NewestIds, skip
 from pydanube_broker.cluster.identity import IDENTITY, Identity
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
@@ -319,8 +320,8 @@ class _OneDirectory:
                 sealed_at_ms=None,
             )
             epoch_key = keys.epoch_key(place.topic)
-            counter = await change.read(epoch_key)
-            counted = 0 if counter is None else EpochRecord.from_json(counter.value, key=epoch_key).epoch
+            found = {each: item for each in (epoch_key, keys.EPOCH_FLOOR) if (item := await change.read(each))}
+            counted = counter_in(found, place.topic).epoch
             change.put(key, claimed)
             change.put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)))
             return place.broker_id != self._me

@@ -17,7 +17,7 @@ from pydanube_core.refusals import not_a_mirror
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import admin_table
-from pydanube_broker.cluster.assignment import epoch_counter
+from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.links.mirror import COPYING, FAILED_OVER, LEFT_OUT
 from pydanube_broker.links.run import LinkRun, Source
 from pydanube_broker.records import Aside, Records

@@ -43,8 +43,9 @@ from pydanube_storage.catalog.records import CatalogHead
 from pydanube_storage.metadata import Absent, Guard, ModRevision, Put, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import EpochCounter, EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation
 from pydanube_broker.cluster.move_record import ChainRange, MoveFailure, MoveRecord, Stage
 
@@ -261,7 +262,7 @@ def joined(
 def _count_epoch(witnesses: Witnesses, after: Assignment, writes: list[Put], guards: list[Guard]) -> None:
     assert witnesses.counter is not None
     assert witnesses.counter.epoch < after.epoch, "no epoch of a name is given twice"
-    guards.append(witnesses.counter.guard)
+    guards += witnesses.counter.guards
     writes.append(Put(keys.epoch_key(after.topic), EpochRecord(epoch=after.epoch).to_json()))
 
 

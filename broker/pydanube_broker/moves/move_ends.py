@@ -21,7 +21,7 @@ from pydanube_storage.catalog.catalog import Committed
 from pydanube_storage.metadata import Guard, GuardFailed, MetadataStore, Revision, Write
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import EpochCounter, epoch_counter
+from pydanube_broker.cluster.epochs import EpochCounter, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.membership import MemberRecord
 from pydanube_broker.moves.move import Change, MoveStep, Witnesses, settle, transaction

@@ -12,8 +12,9 @@ from pydanube_core.errors import ClusterError
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, epoch_counter
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.moves.move import LeaderView, Witnesses, leaders_change, transaction
 

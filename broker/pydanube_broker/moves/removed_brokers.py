@@ -29,7 +29,8 @@ from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, Metada
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, epoch_counter
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, EpochCounter, check_may_assign
+from pydanube_broker.cluster.assignment import Assignment, check_may_assign
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import EpochCounter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import HandOverPart, MoveFailure, MoveRecord, Stage
 from pydanube_broker.moves.move import (
@@ -49,7 +50,7 @@ def part(first: int, end: int) -> HandOverPart:
 
 MOVING = begin(SERVING, NOW, TWO, at_ms=1).after
 READY = ready(MOVING, NOW, LIFE).after
-COUNTER = EpochCounter(epoch=Epoch(8), guard=ModRevision(keys.epoch_key(SERVING.topic), Revision(31)))
+COUNTER = EpochCounter(epoch=Epoch(8), guards=(ModRevision(keys.epoch_key(SERVING.topic), Revision(31)),))
 WITNESSES = Witnesses(folder="g", start_offset=2, member=Revision(60), counter=COUNTER)
 ARRIVED = settle(arrive(READY, NOW, LIFE), WITNESSES).after
 SEALED = take_away(READY, NOW, TWO, at_ms=9).after
@@ -182,10 +183,10 @@ def test_objects_know_where_a_topic_goes_on_that_was_taken_away(there: bool) -> 
 def test_only_the_leader_in_office_assigns_and_counts_the_epoch() -> None:
     leadership = Leadership(broker_id=ONE, incarnation=LIFE, token=FencingToken(30))
     counter_key = keys.epoch_key(SEALED.topic)
-    counter = EpochCounter(epoch=Epoch(3), guard=ModRevision(counter_key, Revision(31)))
+    counter = EpochCounter(epoch=Epoch(3), guards=(ModRevision(counter_key, Revision(31)),))
     change = assign(SEALED, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
     writes, guards = transaction(change, Witnesses(leadership=leadership, counter=counter))
-    assert guards[1:] == [leadership.guard, counter.guard]
+    assert guards[1:] == [leadership.guard, *counter.guards]
     assert [write.key for write in writes if isinstance(write, Put)][1:] == [counter_key]
 
 
@@ -225,7 +226,7 @@ def test_the_leader_ends_what_hangs() -> None:
 def test_a_lost_owners_topic_is_sealed_and_assigned_in_one_transaction() -> None:
     leadership = Leadership(broker_id=ONE, incarnation=LIFE, token=FencingToken(30))
     counter_key = keys.epoch_key(SERVING.topic)
-    counter = EpochCounter(epoch=Epoch(3), guard=ModRevision(counter_key, Revision(31)))
+    counter = EpochCounter(epoch=Epoch(3), guards=(ModRevision(counter_key, Revision(31)),))
     taken = take_away(SERVING, NOW, TWO, at_ms=9)
     assigned = assign(taken.after, NOW, TWO, incarnation=LIFE, epoch=Epoch(4))
     sealing, by = Witnesses(folder="g", resumes_at=99), Witnesses(leadership=leadership, counter=counter)

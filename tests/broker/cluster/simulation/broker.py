@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, assert_never
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, EpochCounter, EpochRecord
+from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.election import Leadership
+from pydanube_broker.cluster.epochs import EpochCounter, EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, FencingToken, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.copying.piece import Piece, decode_piece, encode_piece
@@ -913,7 +914,7 @@ class SimBroker:
         assert item is not None
         return EpochCounter(
             epoch=Epoch(EpochRecord.from_json(item.value, key=key).epoch),
-            guard=ModRevision(key, item.mod_revision),
+            guards=(ModRevision(key, item.mod_revision),),
         )
 
 

@@ -9,7 +9,8 @@ from collections import Counter
 from typing import Any, Final
 
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.assignment import Assignment, EpochRecord
+from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.epochs import EpochRecord
 from pydanube_broker.cluster.ids import BrokerId, Epoch, Incarnation, TopicId
 from pydanube_broker.cluster.move_record import Stage
 from pydanube_broker.journal.records import RecordKind
