@@ -35,6 +35,8 @@ REPORT_COUNTS_MS: Final = 15_000
 MOST_CONNECTORS: Final = 1_000
 MOST_PARTS: Final = 64  # of a sink's partitions. Each has a lease, a consumer and a connection to the target
 MOST_DEFINITION_CHARS: Final = 65_536
+#: built-in sources that register no schemas. Others may
+_WITHOUT_SCHEMAS: Final = frozenset({"mqtt-source", "postgres-source", "webhook-source"})
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}")
 _PASSWORD: Final = re.compile(r"://[^\s/@:]*:[^\s/@]+@")
 _USER: Final = re.compile(r"://[^\s/@]*@")
@@ -106,6 +108,11 @@ def check_definition(text: str) -> Mapping[str, Any]:
     for topic in topics_of(tree):
         TopicName.parse(topic)
     return tree
+
+
+def registers_schemas(connector: str) -> bool:
+    """Return whether a connector may register schemas, with its worker's rights."""
+    return not connector.endswith("-sink") and connector not in _WITHOUT_SCHEMAS
 
 
 def parts_of(definition: str) -> int:

@@ -387,6 +387,9 @@ async def test_who_declares_a_connector_needs_the_rights_of_what_it_does(tmp_pat
             await permission("own", 'connector = "my_sinks:Http"\ntopic = "/shop/orders"') == "data:produce"
         )
         assert await permission("any", 'connector = "kafka-source"') == "data:produce"
+        await give(locked, "mallory", "producer", "topic", "/shop/kafka")
+        kafka = 'connector = "kafka-source"\ntopic = "/shop/kafka"'
+        assert await permission("kafka", kafka) == "schemas:create"
         assert await permission("in", source % "") == "data:produce"
         made = {"connector": "orders", "definition": sink % "orders"}
         assert await locked.code("mallory", "connectors.create", made) == ""
@@ -404,7 +407,12 @@ async def test_who_makes_a_link_needs_the_rights_of_what_it_writes(tmp_path: Pat
     async with locked_broker(tmp_path) as locked:
         await filled(locked)
         await locked.call("admin", "roles.create", role="linking", permissions="links:*")
-        await locked.call("admin", "roles.create", role="making", permissions="topics:create,data:produce")
+        await locked.call(
+            "admin",
+            "roles.create",
+            role="making",
+            permissions="topics:create,subscriptions:create,data:produce",
+        )
         linking = {"binding": "l", "principal": "mallory", "roles": "linking", "scope": "cluster"}
         await locked.call("admin", "bindings.create", **linking)
         await give(locked, "mallory", "consumer", "topic", "/shop/orders")
@@ -419,5 +427,12 @@ async def test_who_makes_a_link_needs_the_rights_of_what_it_writes(tmp_path: Pat
         assert await permission("/shop/orders") == "topics:create"
         assert await permission("/shop/eu-orders,/shop/wages") == "topics:create"
         assert await permission("/shop/*", rename="eu-") == "topics:create"
+        assert await permission("/shop/orders", rename="eu-") == "schemas:create"
+        await locked.call("admin", "roles.create", role="schemas", permissions="schemas:create")
+        subjects = {"binding": "s", "principal": "mallory", "roles": "schemas", "scope": "cluster"}
+        await locked.call("admin", "bindings.create", **subjects)
+        assert await permission("/shop/orders", rename="eu-") == "schemas:change"
+        await locked.call("admin", "roles.create", role="modes", permissions="schemas:change")
+        await locked.call("admin", "bindings.create", **subjects | {"binding": "m", "roles": "modes"})
         made = {"link": "eu", "source": "danube://127.0.0.1:1", "topics": "/shop/orders", "rename": "eu-"}
         assert await locked.code("mallory", "links.create", made) == ""

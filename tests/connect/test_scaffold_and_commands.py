@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 from pydanube.testing import InMemoryCluster
+from pydanube_connect import Source
+from pydanube_connect.installed import OURS, connector_class
 from pydanube_connect.scaffold import scaffold
+from pydanube_core.connectors import registers_schemas
 from pydanube_core.errors import AlreadyExists, InvalidArgument
 
 from tests.connect.targets import HttpTarget
@@ -120,3 +123,11 @@ def test_the_reason_of_a_failed_attempt_is_logged_without_secrets(
     assert "connector=x" in line
     assert "cannot be reached" in line
     assert "hidden" not in done.stderr
+
+
+def test_who_declares_a_source_that_registers_schemas_is_known_by_its_name() -> None:
+    for name in OURS:
+        found = connector_class(name, path="x.toml")
+        registers = issubclass(found, Source) and found.schema is not Source.schema
+        assert registers_schemas(name) == registers, name
+    assert registers_schemas("my_sources:Http")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from pydanube_core.cluster_port import ClusterPort
-from pydanube_core.connectors import check_definition, topics_of
+from pydanube_core.connectors import check_definition, registers_schemas, topics_of
 from pydanube_core.errors import InvalidArgument, InvalidName, PermissionDenied
 from pydanube_core.names import SYSTEM_NAMESPACE, TopicName, check_namespace
 from pydanube_core.security.identity import Identity, current_identity, relayed_by
@@ -286,6 +286,8 @@ def _of_connector(definition: str) -> Iterator[tuple[str, Resource]]:
         of_kind = {"sink": (CONSUME,), "source": (PRODUCE,)}
         for permission in of_kind.get(tree["connector"].rpartition("-")[2], (CONSUME, PRODUCE)):
             yield from ((permission, resource) for resource in topics or [CLUSTER])
+        if registers_schemas(tree["connector"]):
+            yield "schemas:create", CLUSTER
 
 
 def _of_link(topics: str, rename: str) -> Iterator[tuple[str, Resource]]:
@@ -296,8 +298,11 @@ def _of_link(topics: str, rename: str) -> Iterator[tuple[str, Resource]]:
         except InvalidName:
             return  # the operation itself refuses the whole list
         mirrors = Resource(pattern.namespace, "" if pattern.is_glob else rename + pattern.glob)
-        yield "topics:create", mirrors
-        yield PRODUCE, mirrors
+        for permission in ("topics:create", "subscriptions:create", PRODUCE):
+            yield permission, mirrors
+    # The source's subjects are registered here, or added to, with their modes of compatibility.
+    for permission in ("schemas:create", "schemas:change"):
+        yield permission, CLUSTER
 
 
 def _of_glob(topic: object) -> Resource:

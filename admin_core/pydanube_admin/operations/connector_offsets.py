@@ -40,10 +40,11 @@ from pydanube_admin.operations.connectors import (
     reports_of,
     subscription_of,
 )
-from pydanube_admin.operations.messages import CHUNK_BYTES, MessageItem, message_item
+from pydanube_admin.operations.messages import MessageItem, message_item
 from pydanube_admin.operations.subscriptions import subscription_facts
 
 MOST_LOG_MESSAGES: Final = 5_000  # read for one answer: the busiest hour of some ten connectors
+MAX_ERRORS_BYTES: Final = 256 * 1024  # of refused records in an answer
 MOST_POSITION_CHARS: Final = 1_024
 ONLY_SHARD: Final = "position"  # shown for the shard of a source that has only one, whose name is empty
 
@@ -116,13 +117,15 @@ async def connector_errors(context: Context, request: ConnectorErrorsRequest) ->
     record = await RECORDS.found(context, request.connector)
     facts = item_facts(record, (await reports_of(context)).get(record.name))
     refused: list[MessageItem] = []
+    room = MAX_ERRORS_BYTES
     found_in: list[str] = []
     for topic in topics_of(record.tree):
         name = f"{TopicName.parse(topic)}-dlq-{subscription_of(record)}"
-        found = [
-            message_item(message, CHUNK_BYTES)[0]
-            async for message in newest_first(context, name, request.limit)
-        ]
+        found = []
+        async for message in newest_first(context, name, request.limit):
+            item, used = message_item(message, room)
+            found.append(item)
+            room -= used
         found_in += [name] if found else []
         refused += reversed(found)
     return ConnectorErrors(

@@ -8,12 +8,15 @@ without the attributes that the broker added.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -40,13 +43,15 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import cut, glob, none_because
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
-from pydanube_admin.operations.offset_ranges import ranges_of_text
+from pydanube_admin.operations.offset_ranges import ranges_of_text, within
 from pydanube_admin.operations.subscriptions import subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
 
 MAX_LOOKED_AT: Final = 100_000  # messages of the dead-letter topic in one call
 MAX_REPLAYED: Final = 10_000  # in one call: their window has room for 65 536
 MAX_GROUPS: Final = 20  # reasons that are listed
+MAX_REASON_CHARS: Final = 256  # any producer of the topic may have written it, and all are held at once
+MAX_LISTED_REPLAYS: Final = 10  # of a letter
 MAX_RECORD_BYTES: Final = 128 * 1024  # of the replays that are remembered of one subscription
 PREFIX: Final = "replays/"
 ADDED: Final = frozenset(
@@ -110,10 +115,14 @@ def _letter(message: MessageFacts) -> Letter:
         original_log=attributes["x-original-topic"],
         original_offset=int(offset) if offset.isdecimal() and len(offset) < 19 else None,
         deliveries=max(1, int(tries)) if tries.isdecimal() and len(tries) < 9 else 1,
-        reason=attributes.get("x-failure-reason", ""),
+        reason=attributes.get("x-failure-reason", "")[:MAX_REASON_CHARS],
         digest=digest_of(message, timed=timed),
         timed=timed,
     )
+
+
+def _has_reason(letter: Letter, asked: str | None) -> bool:
+    return asked is None or asked[:MAX_REASON_CHARS] == letter.reason
 
 
 async def _letters(context: Context, topic: Topic, subscription: str, *, first: int = 0) -> Letters:
@@ -123,8 +132,7 @@ async def _letters(context: Context, topic: Topic, subscription: str, *, first: 
     target = str(policy["dead_letter_topic"] or f"{topic.own.topic}-dlq-{subscription}")
     logs = {log.topic for log in topic.logs}
     found: list[Letter] = []
-    left = MAX_LOOKED_AT
-    unread = 0
+    left, unread = MAX_LOOKED_AT, 0
     try:
         own, *parts = await context.port.topic(target)
     except TopicNotFound:
@@ -144,7 +152,7 @@ async def _letters(context: Context, topic: Topic, subscription: str, *, first: 
         unread += log.next_offset - at
     key = f"{PREFIX}{facts[0].subscription_id}"
     ids = {log.topic: log.topic_id for log in dead}
-    replays = _replays(await _remembered(context, key), ids, found)
+    replays = await _replays(await _remembered(context, key), ids, found)
     states = await _states(context, subscription, found, replays)
     return Letters(
         target=target, ids=ids, found=found, unread=unread, states=states, replays=replays, key=key
@@ -165,12 +173,16 @@ async def _remembered(context: Context, key: str) -> list[dict[str, Any]]:
     return [] if item is None else list(json.loads(item.value)["replays"])
 
 
-def _replays(
+async def _replays(
     remembered: Sequence[Mapping[str, Any]], ids: Mapping[str, int], found: Sequence[Letter]
 ) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Return the replays of each letter that was replayed."""
     replays: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    by_log: dict[str, list[int]] = defaultdict(list)  # ascending, as they were read
+    for letter in found:
+        by_log[letter.log].append(letter.offset)
     for each in remembered:
+        await asyncio.sleep(0)
         if ids.get(each["topic"]) != each["topic_id"]:
             continue  # of a topic of that name that is gone
         said = {
@@ -178,10 +190,10 @@ def _replays(
             "at": format_time(each["at_ms"]),
             "principal": each["principal"],
         }
-        offsets = {offset for start, end in each["ranges"] for offset in range(start, end)}
-        for letter in found:
-            if letter.log == each["topic"] and letter.offset in offsets:
-                replays.setdefault((letter.log, letter.offset), []).append(said)
+        offsets = by_log[each["topic"]]
+        for start, end in each["ranges"]:
+            for offset in offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]:
+                replays.setdefault((each["topic"], offset), []).append(said)
     return replays
 
 
@@ -267,7 +279,7 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
         letter
         for letter in letters.found
         if matches(letter.original_log)
-        and request.reason in (None, letter.reason)
+        and _has_reason(letter, request.reason)
         and request.state in (None, letters.states[letter.log, letter.offset])
     ]
     page = cut(
@@ -280,10 +292,8 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
             continue  # retention has taken it since
         body, is_cut, used = fenced(message, room)
         room -= used
-        body |= {
-            "reason": message.attributes.get("x-failure-reason"),
-            "delivery_attempt": message.attributes.get("x-delivery-attempt"),
-        }
+        attempt = message.attributes.get("x-delivery-attempt", "")[:20]
+        body |= {"reason": letter.reason or None, "delivery_attempt": attempt or None}
         items.append(
             DeadLetterItem(
                 dead_letter_topic=letter.log,
@@ -291,7 +301,7 @@ async def list_dead_letters(context: Context, request: ListDeadLettersRequest) -
                 original_topic=letter.original_log,
                 original_offset=letter.original_offset,
                 state=letters.states[letter.log, letter.offset],
-                replayed=letters.replays.get((letter.log, letter.offset), []),
+                replayed=letters.replays.get((letter.log, letter.offset), [])[-MAX_LISTED_REPLAYS:],
                 append_time=format_time(message.append_time_ms),
                 payload_bytes=len(message.payload),
                 truncated=is_cut,
@@ -421,6 +431,7 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
                 field="offsets",
                 value=missing[:10],
             )
+    is_wanted = None if wanted is None else within(wanted)
     pinned = None
     if context.pinned is not None:
         pinned = {
@@ -433,11 +444,11 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
         place = (letter.log, letter.offset)
         if pinned is not None and place not in pinned:
             continue
-        if wanted is not None and not any(start <= letter.offset < end for start, end in wanted):
+        if is_wanted is not None and not is_wanted(letter.offset):
             continue
         if request.until is not None and letter.offset >= request.until:
             continue
-        if request.reason not in (None, letter.reason) or letters.states[place] == "failed_again":
+        if not _has_reason(letter, request.reason) or letters.states[place] == "failed_again":
             continue
         if place in letters.replays and not request.again and request.to is None:
             choice.replayed_before.append(letter)
@@ -683,6 +694,7 @@ async def _remember(context: Context, choice: _Choice) -> None:
                 "ranges": ranges,
             }
         )
-    while len(value := json.dumps({"version": 1, "replays": remembered}).encode()) > MAX_RECORD_BYTES:
-        del remembered[0]
+    sizes = accumulate(len(json.dumps(each)) + 2 for each in reversed(remembered))
+    gone = sum(size > MAX_RECORD_BYTES for size in sizes)
+    value = json.dumps({"version": 1, "replays": remembered[gone:]}).encode()
     await context.port.write_state({choice.letters.key: value})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field
@@ -25,7 +25,10 @@ from pydanube_admin.engine.paging import TURN_S, glob, none_because
 from pydanube_admin.operations.topics import find_topic
 
 MAX_PAYLOAD_BYTES: Final = 8192  # of one message in an answer
+MAX_KEY_BYTES: Final = 1024  # of one message. A search takes keys of up to 512 characters
+MAX_ATTRIBUTES_BYTES: Final = 4096  # of one message
 MAX_SCANNED: Final = 50_000  # messages a page. A page may hold none, and have a next one
+MAX_SCANNED_BYTES: Final = 256 * 1024 * 1024  # of payload a page
 CHUNK: Final = 1000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 MAX_GLOBBED_CHARS: Final = 16_384  # of a key: comparing it with the worst glob takes 6 ms, and holds the loop
@@ -41,7 +44,7 @@ Begin = Annotated[
 ]
 
 
-MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Payload bytes; the rest is cut")]
+MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Content bytes; the rest is cut")]
 
 
 class PeekRequest(Request):
@@ -99,8 +102,13 @@ class SearchPage(Page[MessageItem]):
 
 
 def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]:
-    """Fence what producers wrote, at most `room` bytes of payload: the fenced object, whether it was cut, bytes used."""
-    shown = message.payload[: max(0, min(room, MAX_PAYLOAD_BYTES))]
+    """Fence what producers wrote, at most `room` bytes: the fenced object, whether it was cut, bytes used.
+
+    The key goes first, then the payload, then attributes. `left_out` has the bytes that key and attributes lack.
+    """
+    key = None if message.key is None else text_within(message.key, min(room, MAX_KEY_BYTES))
+    left = room - size_of(key)
+    shown = message.payload[: max(0, min(left, MAX_PAYLOAD_BYTES))]
     cut = len(shown) < len(message.payload)
     body: dict[str, Any]
     try:
@@ -111,8 +119,37 @@ def fenced(message: MessageFacts, room: int) -> tuple[dict[str, Any], bool, int]
         body = {"text": None if is_null(message.payload, message.attributes) else text}
     except ValueError:
         body = {"base64": base64.b64encode(shown).decode()}
-    body |= {"key": message.key, "attributes": dict(message.attributes), "producer": message.producer}
-    return body, cut, len(shown)
+    left -= len(shown)
+    attributes, for_attributes = {}, min(left, MAX_ATTRIBUTES_BYTES)
+    for name, value in message.attributes.items():
+        for_attributes -= size_of(name)
+        if for_attributes < 0:
+            break  # a name is shown whole
+        attributes[name] = text_within(value, for_attributes)
+        for_attributes -= size_of(attributes[name])
+    body |= {"key": key, "attributes": attributes, "producer": message.producer}
+    used = size_of(key) + len(shown) + _bytes_of(attributes)
+    left_out = {
+        "key": size_of(message.key) - size_of(key),
+        "attributes": _bytes_of(message.attributes) - _bytes_of(attributes),
+    }
+    if any(left_out.values()):
+        body["left_out"] = {name: count for name, count in left_out.items() if count}
+        cut = True
+    return body, cut, used
+
+
+def size_of(text: str | None) -> int:
+    return 0 if text is None else len(text.encode("utf-8", "surrogatepass"))
+
+
+def text_within(text: str, room: int) -> str:
+    """Return the beginning of a text, at most `room` bytes of UTF-8."""
+    return text[: max(0, room)].encode("utf-8", "surrogatepass")[: max(0, room)].decode("utf-8", "ignore")
+
+
+def _bytes_of(attributes: Mapping[str, str]) -> int:
+    return sum(size_of(name) + size_of(value) for name, value in attributes.items())
 
 
 def message_item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
@@ -196,9 +233,15 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
     begin = begin_of("messages.search", request, numbers=2)
     index, offset = (0, None) if begin is None else (begin[0], begin[1])
     items: list[MessageItem] = []
-    room, scanned, begun = request.max_bytes, 0, time.perf_counter()
+    room, scanned, scanned_bytes, begun = request.max_bytes, 0, 0, time.perf_counter()
     logs: list[TopicFacts] = list(topic.logs)
-    while index < len(logs) and len(items) < request.limit and room > 0 and scanned < MAX_SCANNED:
+    while (
+        index < len(logs)
+        and len(items) < request.limit
+        and room > 0
+        and scanned < MAX_SCANNED
+        and scanned_bytes < MAX_SCANNED_BYTES
+    ):
         log = logs[index].topic
         at = starts[log] if offset is None else offset
         found = (
@@ -213,6 +256,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
             continue
         for message in found:
             scanned += 1
+            scanned_bytes += len(message.payload)
             offset = message.offset + 1
             if time.perf_counter() - begun > TURN_S:  # a key may be long, and a glob slow
                 await asyncio.sleep(0)

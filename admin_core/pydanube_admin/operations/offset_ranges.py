@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
 from pydanube_core.errors import InvalidArgument
 
 
@@ -22,3 +25,19 @@ def ranges_of_text(text: str) -> list[tuple[int, int]]:
             value=text[:80],
         )
     return ranges
+
+
+def within(ranges: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
+    """Return a function that returns whether an offset is in any of the half-open ranges. O(log ranges)."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            before = merged.pop()
+            start, end = before[0], max(end, before[1])
+        merged.append((start, end))
+
+    def is_within(offset: int) -> bool:
+        at = bisect_right(merged, offset, key=lambda each: each[0]) - 1
+        return at >= 0 and offset < merged[at][1]
+
+    return is_within

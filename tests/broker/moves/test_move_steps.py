@@ -133,7 +133,7 @@ def test_the_end_of_a_move_is_guarded_by_all_that_it_stands_on(there: bool) -> N
         ModRevision(at, Revision(40)) if there else Absent(at),
         ModRevision(keys.member_key(TWO), Revision(60)),
         Absent(keys.removed_key(TWO)),
-        COUNTER.guard,
+        *COUNTER.guards,
     ]
     written = {put.key: put.value for put in writes if isinstance(put, Put)}
     raised = CatalogHead.from_json(written[at], key=at)
