@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -283,31 +284,28 @@ class _Times:
 
 def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
     """Add to each change the alerts of its topic, or any if it names no topic."""
+    by_topic: defaultdict[str | None, list[Alert]] = defaultdict(list)
+    for each in sorted(alerts, key=lambda each: (-each.severity, each.opened_at_ms)):
+        by_topic[None].append(each)
+        if "topic" in each.subject:
+            by_topic[_base(str(each.subject["topic"]))].append(each)
     ends: dict[str, int] = {}  # by subject: when its next change came
     found = []
     for item in items:
         at_ms, end_ms = _ms(item.at), ends.get(item.subject, until_ms)
         ends[item.subject] = at_ms
-        after = sorted(
-            (
-                each
-                for each in alerts
-                if at_ms <= each.opened_at_ms < end_ms and _may_belong(item.subject, each.subject)
-            ),
-            key=lambda each: (-each.severity, each.opened_at_ms),
-        )
+        first = item.subject.split(" ", 1)[0]
+        own = by_topic.get(_base(first) if first.startswith("/") else None, ())
+        after = islice((each for each in own if at_ms <= each.opened_at_ms < end_ms), MOST_FINDINGS)
         shown = [
             FindingAfter(rule=each.rule, subject=dict(each.subject), opened_at=format_time(each.opened_at_ms))
-            for each in after[:MOST_FINDINGS]
+            for each in after
         ]
         found.append(item.model_copy(update={"findings_after": shown}))
     return found
 
 
-def _may_belong(subject: str, alert: Mapping[str, Any]) -> bool:
-    first = subject.split(" ", 1)[0]
-    if not first.startswith("/"):
-        return True
-    if "topic" not in alert:
-        return False  # of the broker or the cluster
-    return TopicName.parse(str(alert["topic"])).base == TopicName.parse(first).base
+def _base(topic: str) -> str:
+    with suppress(InvalidName):
+        return str(TopicName.parse(topic).base)
+    return topic

@@ -320,7 +320,9 @@ class _OneDirectory:
                 sealed_at_ms=None,
             )
             epoch_key = keys.epoch_key(place.topic)
-            found = {each: item for each in (epoch_key, keys.EPOCH_FLOOR) if (item := await change.read(each))}
+            found = {
+                each: item for each in (epoch_key, keys.EPOCH_FLOOR) if (item := await change.read(each))
+            }
             counted = counter_in(found, place.topic).epoch
             change.put(key, claimed)
             change.put(epoch_key, EpochRecord(epoch=max(counted, state.epoch)))

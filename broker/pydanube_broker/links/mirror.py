@@ -56,7 +56,11 @@ def why_left_out(topic: SourceTopic) -> str | None:
         return "it is non_reliable: it stores no messages that could be copied"
     if (link := link_of(topic.options)) is not None:
         return f"it is itself a mirror, of the link {link}"
+    if topic.name.is_system:
+        return "it belongs to its cluster's own namespace"
     names = [name for name, _, _ in topic.logs]
+    if not topic.partitioned and names != [str(topic.name)]:
+        return "its log has not its name"
     if topic.partitioned and names != [str(topic.name.part(index)) for index in range(len(names))]:
         return "its partitions are not numbered from 0 without a gap"
     return None

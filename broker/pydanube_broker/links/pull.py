@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from pydanube_core.batch import MAX_BATCH_BYTES
+from pydanube_core.batch.layout import BROKER_PART_BYTES
+from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     ClusterError,
     CorruptObject,
@@ -196,6 +199,14 @@ class Pull:
         slices = Slices()
         for batch in piece.batches:
             await slices()
+            try:  # another cluster's bytes: what a reader cannot decode would stay in the log
+                validate_batch(
+                    batch[BROKER_PART_BYTES:], max_message_bytes=MAX_BATCH_BYTES, allow_offset_delta=True
+                )
+            except ClusterError as error:
+                raise CorruptObject(
+                    f"{topic.name}: a batch of the source is not valid: {error.message}"
+                ) from error
             while self._is_ours:
                 try:
                     topic.append_copy(batch)

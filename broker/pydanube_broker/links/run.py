@@ -18,6 +18,7 @@ import anyio
 from pydanube_core.errors import AlreadyExists, ClusterError, Conflict, SchemaMismatch
 from pydanube_core.links import FENCE_S, MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
 from pydanube_core.names import TopicName
+from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_records import WHOLE
@@ -133,9 +134,12 @@ class LinkRun:
         if found.state == self._known:
             return
         self._known = found.state
-        self._topics = {str(each.name): each for each in found.topics}
+        # The source chooses what it sends. The link's maker has rights on what the link names.
+        patterns = [TopicPattern.parse(each) for each in self.link.topics]
+        topics = [each for each in found.topics if any(one.matches(each.name) for one in patterns)]
+        self._topics = {str(each.name): each for each in topics}
         self._subjects = {each.spec.subject: each for each in found.subjects}
-        self._logs = {name: (topic_id, url) for each in found.topics for name, topic_id, url in each.logs}
+        self._logs = {name: (topic_id, url) for each in topics for name, topic_id, url in each.logs}
 
     # -- mirrors ---------------------------------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from google.protobuf.message import DecodeError
 from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
 from pydanube_core.http_hosts import is_loopback
 from pydanube_core.links import LinkRecord, source_urls
-from pydanube_core.names import TopicName
+from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.security.api_tokens import is_any_token
 from pydanube_core.services import STREAM
 from pydanube_core.topic_pattern import TopicPattern
@@ -224,7 +225,14 @@ class SourceCluster:
                 failed = error
                 self._urls.append(self._urls.pop(0))
             else:
-                return _decode_mirrored(pb.MirroredResponse.FromString(answer))
+                try:
+                    return _decode_mirrored(pb.MirroredResponse.FromString(answer))
+                except (ClusterError, DecodeError, ValueError, TypeError, RecursionError) as error:
+                    raise Unavailable(
+                        f"the list of the broker at {self._urls[0]} cannot be read: {error!s:.200}. A source is a pydanube "
+                        "cluster of this version",
+                        broker=self._urls[0],
+                    ) from error
         assert failed is not None, "a link has an address"
         raise failed
 
@@ -338,7 +346,8 @@ def _decode_mirrored(answer: pb.MirroredResponse) -> Mirrored:
                 options=settings.options,
                 logs=tuple((one.topic, one.topic_id, one.broker_url) for one in each.partitions),
                 subscriptions={
-                    one.name: (one.type, json.loads(one.options or b"{}")) for one in each.subscriptions
+                    check_subscription(one.name): (one.type, dict(json.loads(one.options or b"{}")))
+                    for one in each.subscriptions
                 },
             )
         )

@@ -1,0 +1,128 @@
+"""A link's source is another cluster: what it names beyond what the link asks for is not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydanube_broker.cluster.records import TopicSettings
+from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.target import Answers, Wire
+from pydanube_broker.links.mirror import SourceTopic
+from pydanube_broker.links.run import LinkRun, Mirrored
+from pydanube_broker.services.copy_stream import NoWire
+from pydanube_broker.services.mirror import _decode_mirrored
+from pydanube_broker.topics.reading import read_once
+from pydanube_core.batch.layout import BROKER_PART_BYTES
+from pydanube_core.errors import CorruptObject, Unavailable
+from pydanube_core.generated import danube_stream_pb2 as pb
+from pydanube_core.links import LinkRecord
+from pydanube_core.names import TopicName
+
+from tests.admin.real_broker import administered
+
+pytestmark = pytest.mark.anyio
+
+
+def topic(name: str, *logs: str, partitioned: bool = False) -> SourceTopic:
+    return SourceTopic(
+        name=TopicName.parse(name), partitioned=partitioned, reliable=True, policies={}, schema=None, options={},
+        logs=[(log, 7 + number, "http://127.0.0.1:1") for number, log in enumerate(logs or (name,))], subscriptions={},
+    )  # fmt: skip
+
+
+class Liar:
+    """A source that names more than it was asked for."""
+
+    def open_wire(self, url: str, answers: Answers) -> Wire:
+        answers.lost(Unavailable("away"))
+        return NoWire()
+
+    async def mirrored(self, known: str) -> Mirrored:
+        names = ("/shop/orders", "/shop/wages", "/payroll/orders", "/system/orders")
+        topics = [topic(name) for name in names]
+        topics.append(topic("/shop/other-1", "/payroll/wages"))
+        topics.append(topic("/shop/other-2"))
+        return Mirrored(state="1", cluster="liar", topics=topics, subjects=())
+
+    async def fence(self, url: str, cluster: str, logs: Mapping[str, int]) -> Mapping[str, int | str]:
+        return {}
+
+
+async def test_only_topics_that_the_link_names_are_mirrored() -> None:
+    link = LinkRecord(
+        name="eu", source="danube://eu:1", topics=("/shop/orders", "/shop/other-*", "/system/*"), rename="eu-"
+    )
+    async with administered() as cluster:
+        registry = cluster.broker.registry
+        before = {str(each.topic) for each in registry.catalog.index.topics()}
+        run = LinkRun(link, Liar(), registry, lambda: True)
+        await run._look()
+        made = {str(each.topic) for each in registry.catalog.index.topics()} - before
+        assert made == {"/shop/eu-orders", "/shop/eu-other-2"}
+        assert {each.topic for each in run.facts().left_out} == {"/shop/other-1", "/system/orders"}
+        assert registry.catalog.index.find_namespace("payroll") is None
+
+
+async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders",))
+    async with administered() as cluster:
+        registry = cluster.broker.registry
+        await cluster("topics.create", topic="plain")
+        await cluster.publish("plain", b"1", b"2")
+        own = registry.find(TopicName.parse("plain"))
+        assert own is not None
+        (found,) = await read_once(own, 0, 2, 1 << 20, cluster.broker.engine.worker_threads) or ()
+        batch = b"".join(found.buffers)
+        run = LinkRun(link, Liar(), registry, lambda: True)
+        await run._look()
+        mirror = registry.find(TopicName.parse("/shop/orders"))
+        assert mirror is not None
+        pull, task = run._pulls[mirror.topic_id]
+        task.cancel()
+        for bad in (
+            batch[:-8],
+            batch[:-1] + b"x",
+            batch[:BROKER_PART_BYTES] + bytes(64),
+            batch[:BROKER_PART_BYTES],
+        ):
+            with pytest.raises(CorruptObject, match="not valid"):
+                await pull._take(piece(mirror.topic_id, bad))
+            assert mirror.state.next_offset == 0
+        await pull._take(piece(mirror.topic_id, batch))
+        assert mirror.state.next_offset == 2
+
+
+def piece(topic_id: int, batch: bytes) -> Piece:
+    return Piece(
+        topic_id=topic_id, epoch=1, first_offset=0, end_offset=2, batches=(memoryview(batch),), state=None, holdings=()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        {"name": "s", "type": "shared", "options": b"[1, 2]"},
+        {"name": "s", "type": "shared", "options": b"[" * 100_000},
+        {"name": "s", "type": "shared", "options": b"\xff{"},
+        {"name": "a/../b\n", "type": "shared"},
+    ],
+)
+async def test_a_list_that_cannot_be_read_is_an_error_of_the_source(subscription: dict[str, Any]) -> None:
+    """It ended the link's task, without a word and until the next start."""
+    answer = pb.MirroredResponse(state="1", cluster="liar")
+    made = answer.topics.add(topic="/shop/orders", settings=TopicSettings().to_json())
+    made.subscriptions.add(**subscription)
+    async with administered() as cluster:
+        links = cluster.broker.links
+        source: Any = links._source(LinkRecord(name="eu", source="danube://127.0.0.1:1", topics=("/shop/*",)))
+
+        async def answered(url: str, request: bytes) -> bytes:
+            return answer.SerializeToString()
+
+        source._ask = answered
+        with pytest.raises(Unavailable) as refused:
+            await source.mirrored("")
+        assert "cannot be read" in refused.value.message
+    assert _decode_mirrored(pb.MirroredResponse(state="2", cluster="c")).topics == []
