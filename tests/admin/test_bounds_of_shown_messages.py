@@ -15,7 +15,7 @@ from pydanube_admin.operations.offset_ranges import ranges_of_text, within
 from pydanube_core.facts import MessageFacts
 
 from tests.admin.real_broker import Administered, administered
-from tests.admin.test_costs_of_calls import at_most
+from tests.support.processor import at_most
 
 pytestmark = pytest.mark.anyio
 
@@ -54,13 +54,12 @@ async def test_a_peek_and_a_search_show_no_more_bytes_than_asked_for(
     async with client.producer("orders", name="shop") as producer:
         for _ in range(12):
             await producer.send(b"payload", key=LONG, attributes=attributes)
-    for call in (
-        {"name": "messages.peek", "from": "earliest", "limit": 100},
-        {"name": "messages.search", "contains": "payload", "limit": 100},
-    ):
-        name = str(call.pop("name"))
+    calls: dict[str, dict[str, Any]] = {
+        "messages.peek": {"from": "earliest"}, "messages.search": {"contains": "payload"},
+    }  # fmt: skip
+    for name, call in calls.items():
         for room in (100, 3_000, 16_384):
-            answer = await cluster(name, topic="orders", max_bytes=room, **call)
+            answer = await cluster(name, topic="orders", max_bytes=room, limit=100, **call)
             items = answer["items"]
             assert items
             assert len(json.dumps(items)) <= 1.3 * room + OF_AN_ITEM * len(items)

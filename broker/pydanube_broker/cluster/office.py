@@ -568,7 +568,7 @@ class Office:
         changes, now_s = index.changes, time.monotonic()
         if (last := self._epochs_swept) and (last[0] == changes or now_s < last[1] + _EPOCHS_SWEPT_S):
             return
-        names = {each.topic for each in [*index.topics(), *self._places.values()]}
+        names = {each.topic for each in index.topics()} | {each.topic for each in self._places.values()}
         names |= {TopicName.parse(each.name) for each in self.catalog.restorable.topics.values()}
         await sweep_epochs(self._store, guard, {keys.EPOCH_FLOOR, *map(keys.epoch_key, names)})
         self._epochs_swept = changes, now_s

@@ -17,7 +17,7 @@ from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, U
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
 from pydanube_core.http_hosts import is_loopback
-from pydanube_core.links import LinkRecord, source_urls
+from pydanube_core.links import MOST_PATTERNS, LinkRecord, source_urls
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.security.api_tokens import is_any_token
 from pydanube_core.services import STREAM
@@ -110,6 +110,12 @@ class MirroredService:
                 )
             )
             return answer.SerializeToString()
+        if len(request.patterns) > MOST_PATTERNS:
+            raise InvalidArgument(
+                f"{len(request.patterns)} patterns: a link has at most {MOST_PATTERNS}",
+                field="patterns",
+                value=len(request.patterns),
+            )
         patterns = [TopicPattern.parse(each, field="patterns") for each in request.patterns]
         for each in patterns:
             self._access.check_somewhere(COLD_CALL, Action.MIRROR, each.namespace)

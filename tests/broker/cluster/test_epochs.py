@@ -183,7 +183,7 @@ async def test_a_sweep_that_dies_anywhere_forgets_no_epoch(tmp_path: Path, dies_
         else:
             await office.sweep_metadata()
         store.left = None
-    async with EmbeddedStore(path) as store, alone(store) as office:
+    async with EmbeddedStore(path) as again, alone(again) as office:
         for name, epoch in epochs.items():
             assert await made_and_deleted(office, name) > epoch
 

@@ -12,15 +12,16 @@ from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceTopic
 from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.services.copy_stream import NoWire
-from pydanube_broker.services.mirror import _decode_mirrored
+from pydanube_broker.services.mirror import MirroredService, _decode_mirrored
 from pydanube_broker.topics.reading import read_once
 from pydanube_core.batch.layout import BROKER_PART_BYTES
-from pydanube_core.errors import CorruptObject, Unavailable
+from pydanube_core.errors import CorruptObject, InvalidArgument, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.links import LinkRecord
 from pydanube_core.names import TopicName
 
 from tests.admin.real_broker import administered
+from tests.support.processor import at_most
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +64,16 @@ async def test_only_topics_that_the_link_names_are_mirrored() -> None:
         assert made == {"/shop/eu-orders", "/shop/eu-other-2"}
         assert {each.topic for each in run.facts().left_out} == {"/shop/other-1", "/system/orders"}
         assert registry.catalog.index.find_namespace("payroll") is None
+
+
+async def test_the_patterns_of_a_mirror_have_a_number() -> None:
+    """1 000 of 256 characters were compiled before any right was looked at, and compared with each topic."""
+    request = pb.MirroredRequest(patterns=[f"/shop/{'*a' * 120}b{number}" for number in range(1_000)])
+    async with administered() as cluster:
+        broker = cluster.broker
+        service = MirroredService(broker.access, broker.registry, lambda: "here")
+        with at_most(0.1), pytest.raises(InvalidArgument, match="at most 10"):
+            await service.call(request.SerializeToString())
 
 
 async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
