@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -250,13 +251,7 @@ class SchemaRegistry:
         descriptors: bytes | None = None
         if kind is SchemaType.PROTOBUF:
             descriptors = self._compiled_before(subject, definition) or await self._compile(definition)
-
-        def work() -> ParsedSchema:
-            parsed = parse_schema(kind, definition, descriptors=descriptors)
-            admit_schema(parsed)
-            return parsed
-
-        return await self._in_thread(work), descriptors
+        return await self._in_thread(partial(_admitted, kind, definition, descriptors)), descriptors
 
     async def _compile(self, definition: bytes) -> bytes:
         with self._pending():
@@ -404,10 +399,22 @@ class SchemaRegistry:
         """Take a subject of another cluster, with its id and its versions as they are. Idempotent.
 
         Raises:
-            SchemaMismatch: the name or the id has another content here. Nothing has changed.
+            SchemaMismatch: the name or the id has another content here, or a version is not as its record describes it.
+                Nothing has changed.
+            InvalidArgument, SchemaInvalid: the name or a definition is invalid here.
         """
+        check_subject(spec.subject)
         await self.know(spec.subject)
         key = keys.subject_key(spec.subject)
+        for version, definition, descriptors in versions:
+            if self.index.find_version(schema_id, version.version) is None:
+                parsed = await self._in_thread(
+                    partial(_admitted, version.schema_type, definition, descriptors)
+                )
+                if parsed.fingerprint != version.fingerprint:
+                    raise _collides(
+                        spec.subject, f"its version {version.version} has another fingerprint there"
+                    )
 
         async def decide(change: Change) -> None:
             change.unchanged(self.index.subject_table, key)
@@ -494,6 +501,12 @@ class SchemaRegistry:
                 return await anyio.to_thread.run_sync(timed, limiter=self._threads)
             finally:
                 self._charge(sum(spent_s))
+
+
+def _admitted(kind: SchemaType, definition: bytes, descriptors: bytes | None) -> ParsedSchema:
+    parsed = parse_schema(kind, definition, descriptors=descriptors)
+    admit_schema(parsed)
+    return parsed
 
 
 def _collides(subject: str, why: str) -> SchemaMismatch:

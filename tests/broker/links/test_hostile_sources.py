@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceTopic
 from pydanube_broker.links.run import LinkRun, Mirrored
+from pydanube_broker.schema.records import SubjectSpec, VersionSpec
+from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.services.copy_stream import NoWire
 from pydanube_broker.services.mirror import MirroredService, _decode_mirrored
 from pydanube_broker.topics.reading import read_once
 from pydanube_core.batch.layout import BROKER_PART_BYTES
-from pydanube_core.errors import CorruptObject, InvalidArgument, Unavailable
+from pydanube_core.errors import CorruptObject, InvalidArgument, SchemaInvalid, SchemaMismatch, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.links import LinkRecord
 from pydanube_core.names import TopicName
@@ -103,6 +106,29 @@ async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
             assert mirror.state.next_offset == 0
         await pull._take(piece(mirror.topic_id, batch))
         assert mirror.state.next_offset == 2
+
+
+async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() -> None:
+    """A link wrote what its source sent: any text as a definition, and under any name."""
+    async with administered() as cluster:
+        registry = cluster.broker.registry.schemas.registry
+        text = b'{"type": "integer"}'
+        await registry.register("own", SchemaType.JSON_SCHEMA, text)
+        own = registry.index.find_subject("own")
+        assert own is not None
+        (version,) = registry.index.versions(own.schema_id)
+
+        def of(name: str, **changes: Any) -> tuple[SubjectSpec, VersionSpec]:
+            return replace(own.spec, subject=name), replace(version.spec, subject=name, **changes)
+
+        for name, definition in (("a\nb", text), ("no-json", b"{"), ("other", b'{"type": "string"}')):
+            spec, one = of(name)
+            with pytest.raises((InvalidArgument, SchemaInvalid, SchemaMismatch)):
+                await registry.mirror(spec, 4242, [(one, definition, None)])
+            assert registry.index.find_subject_by_id(4242) is None
+        spec, one = of("whole")
+        await registry.mirror(spec, 4242, [(one, text, None)])
+        assert registry.index.find_subject("whole") is not None
 
 
 def piece(topic_id: int, batch: bytes) -> Piece:
