@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydanube_admin.operations.connectors import MOST_TEXT_CHARS
 from pydanube_core.connectors import LOGS, REPORT_COUNTS_MS, REPORTS
 
 from tests.admin.real_broker import Administered, administered
@@ -70,6 +71,8 @@ async def test_only_what_changes_something_starts_it_again(cluster: Administered
 NO_REPORTS = (
     b"no report", b"[]", b'{"worker": "x", "connectors": {"connector": "c"}}', b'{"worker": "x", "connectors": [1, {}]}',
     b'{"worker": "x", "connectors": [{"connector": "c", "state": "running", "rate": "fast", "since_ms": 1e300}]}',
+    b"[" * 200_000, b'{"worker": "x", "connectors": [{"connector": "c", "state": "running", "rate": NaN}]}',
+    b'{"worker": "x", "connectors": [{"connector": "c", "state": "running", "lag_messages": 1%s}]}' % (b"0" * 4000),
 )  # fmt: skip
 
 
@@ -77,6 +80,18 @@ def report(worker: str, **facts: Any) -> bytes:
     return json.dumps(
         {"worker": worker, "connectors": [{"connector": "c", "state": "running", **facts}]}
     ).encode()
+
+
+async def test_a_forged_report_is_neither_shown_whole_nor_in_the_way(cluster: Administered) -> None:
+    """`[` 200 000 times was INTERNAL for everybody: in lists, in diagnosis, in the log of each connector."""
+    await cluster("connectors.create", connector="c", definition=SINK)
+    for topic in (REPORTS, LOGS):
+        await cluster("topics.create", topic=topic)
+        await cluster.publish(topic, report("a", rate=1.5, last_error="e" * 1_000_000), *NO_REPORTS)
+    (item,) = (await cluster("connectors.list"))["items"]
+    assert (item["worker"], len(item["last_error"])) == ("a", MOST_TEXT_CHARS)
+    assert (await cluster("connectors.logs", connector="c"))["items"] == []
+    await cluster("diagnose.cluster")
 
 
 async def test_the_newest_report_counts_and_none_that_is_old(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydanube_core.connectors import (
     CONNECTORS,
     EPOCHS,
@@ -44,6 +44,8 @@ from pydanube_admin.engine.paging import glob, page_of
 from pydanube_admin.operations.messages import CHUNK_BYTES
 from pydanube_admin.operations.topics import find_topic
 
+MOST_TEXT_CHARS: Final = 2_000  # of a text in a report
+MOST_SHARDS: Final = 10_000  # with a position each
 MOST_REPORTS: Final = 500  # messages: 60 workers in the time that reports count
 _BLOCK: Final = 50  # messages that are read together
 MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
@@ -143,31 +145,36 @@ class DeletedConnector(Change):
     connector: str
 
 
+#: texts and numbers of a report, which any producer may have written
+Text = Annotated[str, AfterValidator(lambda text: text[:MOST_TEXT_CHARS])]
+Count = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+
+
 class Report(BaseModel):
     """A worker's report on one connector. Any producer may write to the topic, so values are checked."""
 
-    model_config = ConfigDict(frozen=True, strict=True)
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
-    connector: str
-    worker: str
+    connector: Annotated[str, Field(max_length=200)]
+    worker: Annotated[str, Field(max_length=200)]
     part: Annotated[int, Field(ge=0, lt=MOST_PARTS)] = 0
     state: Literal["starting", "running", "failing", "stopped"]
     kind: Literal["source", "sink"] | None = None
-    guarantee: str | None = None
+    guarantee: Text | None = None
     rate: float | None = None
-    lag_messages: int | None = None
-    records: int | None = None
-    refused: int | None = None
-    repeated: int | None = None
-    retries: int | None = None
-    last_error: str | None = None
+    lag_messages: Count | None = None
+    records: Count | None = None
+    refused: Count | None = None
+    repeated: Count | None = None
+    retries: Count | None = None
+    last_error: Text | None = None
     since_ms: Annotated[int, Field(ge=0, le=MOST_MS)] | None = None
-    position: dict[str, str] = {}
-    error_code: str | None = None
-    refused_per_min: int | None = None
+    position: Annotated[dict[Text, Text], Field(max_length=MOST_SHARDS)] = {}
+    error_code: Text | None = None
+    refused_per_min: Count | None = None
     busy: float | None = None
-    last_record_ms: int | None = None
-    held_bytes: int | None = None
+    last_record_ms: Count | None = None
+    held_bytes: Count | None = None
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -362,7 +369,7 @@ def json_object(payload: bytes) -> dict[str, Any]:
     """Return the object of a payload, or an empty one if it holds none: any producer may write to these topics."""
     try:
         found = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
