@@ -64,7 +64,7 @@ class Positions:
                 state["positions"],
                 state["counts"],
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise CorruptObject(
                 f"{self.topic} holds a message that is no state of a source. Only its connector may write there: delete "
                 "the topic to read the source from its beginning.",

@@ -107,6 +107,8 @@ async def test_deletions_of_a_compound_key(postgres: Postgres) -> None:
     )
     await deliver(file(postgres, mode="upsert"), [Record(None, '[1,"x"]'), {"a": 1, "b": "y", "n": 5}])
     assert postgres.sql("SELECT a, b, n FROM orders") == [(1, "y", 5)]
+    refused = await deliver(file(postgres, mode="upsert"), [Record(None, "[" * 100_000)], first=2)
+    assert len(refused.refused) == 1, "it stopped the connector"
 
 
 async def test_two_writers_of_one_position_write_it_once(postgres: Postgres) -> None:

@@ -198,7 +198,7 @@ class PostgresSink(Sink[PostgresSinkSettings]):
         try:
             parts = json.loads(record.key)
             found = [parts[name] for name in self._key] if isinstance(parts, dict) else list(parts)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             found = []
         if len(found) != len(self._key):
             raise Refused(
