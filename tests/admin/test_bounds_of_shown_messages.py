@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from pydanube import Client, connect
-from pydanube_admin.operations.dead_letters import MAX_REASON_CHARS, Letter, _replays
+from pydanube_admin.operations.dead_letters import MAX_REASON_CHARS, Letter, replays_of
 from pydanube_admin.operations.messages import MAX_KEY_BYTES, fenced
 from pydanube_admin.operations.offset_ranges import ranges_of_text, within
 from pydanube_core.facts import MessageFacts
@@ -142,7 +142,7 @@ async def test_offsets_and_earlier_replays_are_looked_up_and_not_compared_with_e
         for n in range(800)
     ]
     with at_most(0.5):
-        found = await _replays(remembered, {"dlq": 1}, letters)
+        found = await replays_of(remembered, {"dlq": 1}, letters)
     assert {n: [each["call_id"] for each in found["dlq", n]] for n in (0, 5, 800)} == {
         0: ["c0"], 5: ["c4", "c5"], 800: ["c799"],
     }  # fmt: skip

@@ -13,7 +13,7 @@ from pydanube_admin.engine.models import MAX_FILTER_CHARS
 from pydanube_admin.engine.stored_grants import StoredGrants, check_owner
 from pydanube_admin.operations.messages import SearchRequest, matcher
 from pydanube_admin.operations.past_events import MOST_EVENTS
-from pydanube_admin.operations.what_changed import ChangedItem, _with_findings, of_events
+from pydanube_admin.operations.what_changed import ChangedItem, of_events, with_findings
 from pydanube_broker.serving.administration import Administration
 from pydanube_core.cluster_port import MessageFacts
 from pydanube_core.diagnosis.alerts import Alert
@@ -182,7 +182,7 @@ def test_findings_after_changes_are_looked_up_by_their_topic() -> None:
         for n in range(3000)
     ]  # fmt: skip
     with at_most(0.3):
-        found = _with_findings(items, cast(list[Alert], alerts), 300_000)
+        found = with_findings(items, cast(list[Alert], alerts), 300_000)
     assert [[each.rule for each in item.findings_after] for item in found[:3]] == [
         ["r2", "r5", "r8", "r11", "r14"], ["r1"], ["r2"],
     ]  # fmt: skip

@@ -152,7 +152,7 @@ async def _letters(context: Context, topic: Topic, subscription: str, *, first: 
         unread += log.next_offset - at
     key = f"{PREFIX}{facts[0].subscription_id}"
     ids = {log.topic: log.topic_id for log in dead}
-    replays = await _replays(await _remembered(context, key), ids, found)
+    replays = await replays_of(await _remembered(context, key), ids, found)
     states = await _states(context, subscription, found, replays)
     return Letters(
         target=target, ids=ids, found=found, unread=unread, states=states, replays=replays, key=key
@@ -173,7 +173,7 @@ async def _remembered(context: Context, key: str) -> list[dict[str, Any]]:
     return [] if item is None else list(json.loads(item.value)["replays"])
 
 
-async def _replays(
+async def replays_of(
     remembered: Sequence[Mapping[str, Any]], ids: Mapping[str, int], found: Sequence[Letter]
 ) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Return the replays of each letter that was replayed."""

@@ -117,7 +117,7 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
     shown = items[: request.limit]
     opened, closed = await context.port.alerts()
     return WhatChanged(
-        items=_with_findings(shown, with_past([*opened, *closed], past), until_ms),
+        items=with_findings(shown, with_past([*opened, *closed], past), until_ms),
         more=more or len(items) > len(shown),
         as_of=format_time(now_ms),
         unknown=list(past.unknown),
@@ -282,7 +282,7 @@ class _Times:
         return first < len(times) and times[first] <= _ms(item.at) + SAME_MS
 
 
-def _with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
+def with_findings(items: Sequence[ChangedItem], alerts: Sequence[Alert], until_ms: int) -> list[ChangedItem]:
     """Add to each change the alerts of its topic, or any if it names no topic."""
     by_topic: defaultdict[str | None, list[Alert]] = defaultdict(list)
     for each in sorted(alerts, key=lambda each: (-each.severity, each.opened_at_ms)):

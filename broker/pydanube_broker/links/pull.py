@@ -143,7 +143,7 @@ class Pull:
             topic_id,
             0,
             first,
-            self._take,
+            self.take,
             marked=self._marked,
             topic=self._source,
             previous_time_ms=0 if is_new else state.append_time_ms,
@@ -180,7 +180,7 @@ class Pull:
             if not reaches(cursor, end):
                 del self._cursors[name]
 
-    async def _take(self, piece: Piece) -> None:
+    async def take(self, piece: Piece) -> None:
         """Append a piece. Raises `CorruptObject`, `Diverged`, and the errors of the journal."""
         await self._allowance.take(sum(map(len, piece.batches)))
         topic, state = self.topic, self.topic.state
@@ -199,7 +199,7 @@ class Pull:
         slices = Slices()
         for batch in piece.batches:
             await slices()
-            try:  # another cluster's bytes: what a reader cannot decode would stay in the log
+            try:  # another cluster's bytes: a batch that no reader can decode would stay in the log
                 validate_batch(
                     batch[BROKER_PART_BYTES:], max_message_bytes=MAX_BATCH_BYTES, allow_offset_delta=True
                 )

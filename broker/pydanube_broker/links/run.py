@@ -93,7 +93,7 @@ class LinkRun:
         self._done: tuple[object, ...] = ()  # what the mirrors were made from
         self._looks = 0
         self._error: ClusterError | None = None
-        self._pulls: dict[int, tuple[Pull, asyncio.Task[None]]] = {}
+        self.pulls: dict[int, tuple[Pull, asyncio.Task[None]]] = {}
         self._sealed: dict[int, float] = {}  # logs of a fail-over, and its monotonic time
 
     @property
@@ -104,15 +104,16 @@ class LinkRun:
         """Mirror until cancelled."""
         try:
             while True:
-                await self._look()
+                await self.look()
                 await asyncio.sleep(LOOK_S if self._error is None else _AWAY_S)
         finally:
             self._copies.close()
-            for _, task in self._pulls.values():
+            for _, task in self.pulls.values():
                 task.cancel()
-            await asyncio.gather(*(task for _, task in self._pulls.values()), return_exceptions=True)
+            await asyncio.gather(*(task for _, task in self.pulls.values()), return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Read the source's list, make the mirrors if this broker leads, and copy the logs that it owns."""
         try:
             if self._copies_now:
                 self._learn(await self._source.mirrored(self._known))
@@ -134,7 +135,7 @@ class LinkRun:
         if found.state == self._known:
             return
         self._known = found.state
-        # The source chooses what it sends. The link's maker has rights on what the link names.
+        # The source could name any topic. The link's maker has rights on the mirrors of these patterns.
         patterns = [TopicPattern.parse(each) for each in self.link.topics]
         topics = [each for each in found.topics if any(one.matches(each.name) for one in patterns)]
         self._topics = {str(each.name): each for each in topics}
@@ -278,7 +279,7 @@ class LinkRun:
         """
         catalog, done = self._registry.catalog, True
         for record in self._records(mirror_name(self.link, topic.name)):
-            pull, _ = self._pulls.get(record.topic_id, (None, None))
+            pull, _ = self.pulls.get(record.topic_id, (None, None))
             if pull is None:
                 continue
             for found in catalog.index.subscriptions(record.topic_id):
@@ -307,18 +308,18 @@ class LinkRun:
             mark = MirrorOf.of(topic.options.settings.options)
             if mark is not None and (self._cluster is None or mark.cluster == self._cluster):
                 wanted[topic.topic_id] = topic, mark
-        for topic_id, (pull, task) in list(self._pulls.items()):
+        for topic_id, (pull, task) in list(self.pulls.items()):
             if topic_id not in wanted or pull.topic is not wanted[topic_id][0] or task.done():
                 task.cancel()
-                del self._pulls[topic_id]
+                del self.pulls[topic_id]
             else:
                 pull.place_cursors()
                 if self._error is None:
                     pull.source_is_there()
         for topic_id, (topic, mark) in wanted.items():
-            if topic_id not in self._pulls:
+            if topic_id not in self.pulls:
                 pull = self._pull(topic, mark)
-                self._pulls[topic_id] = pull, asyncio.get_running_loop().create_task(pull.run())
+                self.pulls[topic_id] = pull, asyncio.get_running_loop().create_task(pull.run())
 
     def _pull(self, topic: Topic, mark: MirrorOf) -> Pull:
         partition = topic.options.partition
@@ -342,7 +343,7 @@ class LinkRun:
     async def seal(self, topic: Topic) -> None:
         """End the copy of a log, and begin none for `SEAL_S`. All copied messages and cursors are durable on return."""
         self._sealed[topic.topic_id] = time.monotonic()
-        pull, task = self._pulls.get(topic.topic_id, (None, None))
+        pull, task = self.pulls.get(topic.topic_id, (None, None))
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -391,7 +392,7 @@ class LinkRun:
             state="paused" if self.link.paused else state,
             why=None if self._error is None or self.link.paused else self._error.message,
             cluster=self._cluster,
-            mirrors=[pull.facts() for pull, _ in self._pulls.values()],
+            mirrors=[pull.facts() for pull, _ in self.pulls.values()],
             left_out=[
                 LeftOutFacts(topic=each.topic, mirror=each.mirror, state=each.state, why=each.why)
                 for each in self._standings

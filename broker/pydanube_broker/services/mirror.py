@@ -231,14 +231,7 @@ class SourceCluster:
                 failed = error
                 self._urls.append(self._urls.pop(0))
             else:
-                try:
-                    return _decode_mirrored(pb.MirroredResponse.FromString(answer))
-                except (ClusterError, DecodeError, ValueError, TypeError, RecursionError) as error:
-                    raise Unavailable(
-                        f"the list of the broker at {self._urls[0]} cannot be read: {error!s:.200}. A source is a pydanube "
-                        "cluster of this version",
-                        broker=self._urls[0],
-                    ) from error
+                return decode_mirrored(answer, self._urls[0])
         assert failed is not None, "a link has an address"
         raise failed
 
@@ -338,7 +331,18 @@ class _Leg(BrokerCall):
             self._answered.set_exception(error)
 
 
-def _decode_mirrored(answer: pb.MirroredResponse) -> Mirrored:
+def decode_mirrored(data: bytes, url: str) -> Mirrored:
+    """Return the list that a source has sent. Raises `Unavailable` if it cannot be read."""
+    try:
+        return _decode(pb.MirroredResponse.FromString(data))
+    except (ClusterError, DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise Unavailable(
+            f"the list of the broker at {url} cannot be read: {error!s:.200}. A source is a pydanube cluster of this version",
+            broker=url,
+        ) from error
+
+
+def _decode(answer: pb.MirroredResponse) -> Mirrored:
     topics = []
     for each in answer.topics:
         settings = TopicSettings.from_json(each.settings, key=_KEY)
