@@ -273,7 +273,13 @@ class ClusterWidePort:
         """Return the facts of each topic from its owners, in order. Omit topics whose owner does not answer."""
         found: dict[str, list[Sequence[TopicFacts]]] = {}
         await self._until_there(topics, lambda some: self._facts_of(some, found), log=str)
-        return [_joined(found[topic]) for topic in topics if topic in found]
+        joined = []
+        for topic in (each for each in topics if each in found):
+            whole, *parts = _joined(found[topic])
+            if whole.partitions:  # also of owners that do not answer
+                whole = replace(whole, partitions=len(await self._port.owners(topic)))
+            joined.append([whole, *parts])
+        return joined
 
     async def _until_there(
         self,
@@ -549,9 +555,13 @@ class ClusterWidePort:
         method: str,
         arguments: Callable[[BrokerAddress], Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Query brokers in parallel. Silent ones are noted and skipped for the rest of this call."""
+        """Query brokers in parallel. Silent ones are noted and skipped for the rest of this call. Gone ones are only noted."""
         answers: dict[str, Any] = {}
         failed: list[ClusterError] = []
+        skipped = set()
+        for gone in await self._gone(brokers):
+            skipped.add(gone.broker_id)
+            note_unseen(gone.broker_id, gone.why, gone=gone)
 
         async def one(broker: BrokerAddress) -> None:
             try:
@@ -568,7 +578,7 @@ class ClusterWidePort:
 
         async with anyio.create_task_group() as group:
             for broker in brokers:
-                if not is_silent(broker.broker_id):
+                if broker.broker_id not in skipped and not is_silent(broker.broker_id):
                     group.start_soon(one, broker)
         if failed:
             raise failed[0]

@@ -28,6 +28,7 @@ class FailurePolicy(TypedDict, total=False):
     backoff_strategy: Backoff
     poison_policy: Poison
     dead_letter_topic: str
+    max_unacked_messages: int
 
 
 assert tuple(FailurePolicy.__annotations__) == POLICY_NAMES, "type checkers see every field"
@@ -51,7 +52,7 @@ def check_failure_policy(policy: Mapping[str, Any]) -> None:
             if not value:
                 raise InvalidArgument(f"{field} is the name of a topic, got ''", field=field, value="")
         else:
-            check_whole(field, value, 0)
+            check_whole(field, value, fields[name].least)
 
 
 class PolicyKeeper:

@@ -126,6 +126,9 @@ class MetadataPort(Protocol):
     ) -> CreatedTopicFacts:
         """Create a topic, with its namespace's durability if None. Its owners serve it a moment later. Raises `AlreadyExists`, `LimitReached`."""
 
+    async def created_topic(self, topic: str) -> CreatedTopicFacts:
+        """Return the metadata of a topic, whether or not its owners serve it. Raises `TopicNotFound`."""
+
     async def add_partitions(self, topic: str, partitions: int) -> None:
         """Add partitions up to a number. Clients see the new ones when all exist.
 
@@ -177,7 +180,7 @@ class MetadataPort(Protocol):
         """
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """Return the seven fields in effect, or as kept for a subscription that does not exist yet."""
+        """Return the fields in effect, or as kept for a subscription that does not exist yet."""
 
     async def read_state(self, key: str) -> StateItem | None: ...
 
@@ -389,10 +392,10 @@ class TopicPort(Protocol):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields. Takes effect immediately. An empty `dead_letter_topic` is the default one.
+        """Set some of the fields. Takes effect immediately. An empty `dead_letter_topic` is the default one.
 
-        With `keep` they are kept for a subscription that does not exist yet, instead of those kept before. Without
-        fields, those are dropped.
+        With `keep` they are kept for a subscription that does not exist yet, beside those kept before. Without fields,
+        those are dropped.
         """
 
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:

@@ -278,6 +278,12 @@ class CreatedTopicFacts:
     dispatch_strategy: str
     durability: str
     created_at_ms: int
+    owners: Mapping[str, str | None] = field(default_factory=dict)  # of each log, by its name
+    kept_failure_policies: Mapping[str, Any] = field(default_factory=dict)
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    mirror_of: str | None = None
+    failed_over_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

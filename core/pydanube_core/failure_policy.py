@@ -21,6 +21,7 @@ class PolicyField:
     choices: tuple[str, ...] = ()
     is_text: bool = False
     max_chars: int | None = None
+    least: int = 0  # of a count
     # The broker's default in [delivery], in seconds if the field is in milliseconds
     setting: str | None = None
     asked: bool = True  # by the console's form
@@ -44,6 +45,7 @@ class PolicyField:
 
 
 DEAD_LETTER_TOPIC: Final = "dead_letter_topic"
+MAX_UNACKED_MESSAGES: Final = "max_unacked_messages"
 POLICY_FIELDS: Final = (
     PolicyField(
         name="max_redelivery_count",
@@ -76,7 +78,15 @@ POLICY_FIELDS: Final = (
         is_text=True,
         max_chars=512,
     ),
+    # From a consumer's next connection on
+    PolicyField(
+        name=MAX_UNACKED_MESSAGES,
+        description="In flight to an official consumer",
+        least=1,
+        setting="max_unacked_messages",
+        asked=False,
+    ),
 )
 POLICY_NAMES: Final = tuple(field.name for field in POLICY_FIELDS)
-#: fields that are whole numbers from 0
-COUNTS: Final = tuple(field.name for field in POLICY_FIELDS if field.is_count)
+#: fields that are whole numbers, with the least of each
+COUNTS: Final = {field.name: field.least for field in POLICY_FIELDS if field.is_count}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import grpc
 import pytest
 from pydanube import connect
 from pydanube_admin import cluster_wide_port
@@ -24,9 +25,11 @@ from pydanube_broker.settings.sections import Settings
 from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.errors import ClusterError, Unavailable
 from pydanube_core.facts import BrokerAddress, TopicFacts
+from pydanube_core.generated import danube_admin_pb2 as pb
 from pydanube_core.names import TopicName
 from pydanube_core.units import counted
 
+from tests.admin.test_danube_admin_grpc import Tool
 from tests.support.etcd import EtcdMembers
 from tests.support.several_brokers import SeveralBrokers, id_of, several_brokers
 from tests.support.waiting import until
@@ -198,7 +201,7 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     assert gone_id in diagnosis["unobservable"][0]
     assert diagnosis["verdict"] != "healthy"
     for operation, arguments in (
-        ("topics.describe", {"topic": lost[0]}),
+        ("subscriptions.describe", {"topic": lost[0], "subscription": "s"}),
         ("messages.peek", {"topic": lost[0]}),
         ("brokers.describe", {"broker_id": gone_id}),
     ):
@@ -213,8 +216,53 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
         assert told.get("topic") == arguments.get("topic")
         assert "on its data directory" in caught.value.message
         assert [each["operation"] for each in caught.value.next] == ["brokers.list", "brokers.remove"]
-        if operation == "topics.describe":
-            assert (told["subscriptions"], told["subscription_count"]) == (["s"], 1), "what waits with it"
+
+
+async def test_a_topic_whose_owner_is_gone_is_described_from_the_metadata(
+    cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = cluster.brokers[3]
+    gone_id = str(gone.data_dir.broker_id)
+    lost = next(topic for topic in TOPICS if cluster.owner(topic) is gone)
+    await ask(cluster.brokers[1], "topics.set_policies", topic=lost, policies={"max_publish_rate": 1000})
+    await ask(cluster.brokers[1], "topics.create", topic="wide", partitions=6)
+    before = {name: await ask(cluster.brokers[1], "topics.describe", topic=name) for name in (lost, "wide")}
+    at_it = [each["partition"] for each in before["wide"]["parts"] if each["owner"] == gone_id]
+    assert 0 < len(at_it) < 6
+    await cluster.stop(3)
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    for broker in (cluster.brokers[1], cluster.brokers[2]):
+        found = await ask(broker, "topics.describe", topic=lost)
+        for name in ("topic", "topic_id", "owner", "subscriptions", "policies", "durability", "created_at"):
+            assert found[name] == before[lost][name]
+        assert (found["state"], found["subscriptions"], found["policies"]) == (
+            "gone",
+            ["s"],
+            {"max_publish_rate": 1000},
+        )
+        assert (found["messages"], found["messages_reason"]) == (None, "owner_gone"), "unknown, not none"
+        assert (found["in_use"], found["in_use_reason"]) == (None, "owner_gone")
+        assert found["gone_since"] is not None
+        assert "on its data directory" in found["because"]
+        assert [each["operation"] for each in found["next"]] == ["brokers.list", "brokers.remove"]
+        wide = await ask(broker, "topics.describe", topic="wide")
+        assert (wide["partitions"], wide["messages_reason"]) == (6, "owner_gone")
+        assert [each["owner"] for each in wide["parts"]] == [
+            each["owner"] for each in before["wide"]["parts"]
+        ]
+        assert [each["partition"] for each in wide["parts"] if each["messages"] is None] == at_it
+        [item] = (await ask(broker, "topics.list", filter="wide"))["items"]
+        assert item["partitions"] == 6, "those at the broker that is gone are counted"
+    monkeypatch.setattr("pydanube_admin.peers.TOPICS_NAMED", 1)
+    monkeypatch.setattr("pydanube_admin.compat.asking.TOPICS_NAMED", 1)
+    async with grpc.aio.insecure_channel(broker.admin_url.removeprefix("http://")) as channel:
+        tool = Tool(channel)
+        shown = await tool("TopicAdmin/DescribeTopic", pb.DescribeTopicRequest(name=lost))
+        assert (shown.broker_id, list(shown.subscriptions)) == (gone_id, ["s"])
+        listed = await tool("TopicAdmin/ListNamespaceTopics", pb.NamespaceRequest(name="default"))
+        parts = [f"/default/wide-part-{n}" for n in range(6)]
+        assert sorted(each.name for each in listed.topics) == sorted([*TOPICS, *parts])
+        assert next(each.broker_id for each in listed.topics if each.name == lost) == gone_id
 
 
 async def test_a_topic_whose_owner_is_gone_is_diagnosed_at_any_broker(cluster: SeveralBrokers) -> None:

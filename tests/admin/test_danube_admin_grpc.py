@@ -262,7 +262,23 @@ async def test_subscriptions_and_their_failure_policy(tool: Tool) -> None:
     assert found.failure_policy.backoff_strategy == pb.SubscriptionBackoffStrategy.Exponential
     assert found.failure_policy.poison_policy == pb.SubscriptionPoisonPolicy.Drop
     window = pb.GetSubscriptionDispatchConfigRequest(topic="/default/logs", subscription="billing")
-    assert not (await tool("TopicAdmin/GetSubscriptionDispatchConfig", window)).HasField("dispatch_config")
+    shown = await tool("TopicAdmin/GetSubscriptionDispatchConfig", window)
+    assert shown.dispatch_config.max_unacked_messages == 1000, "the broker's default"
+    for count in (25, 10_000):
+        config = pb.SubscriptionDispatchConfig(max_unacked_messages=count)
+        given = pb.SetSubscriptionDispatchConfigRequest(
+            topic="/default/logs", subscription="billing", dispatch_config=config
+        )
+        assert (await tool("TopicAdmin/SetSubscriptionDispatchConfig", given)).success
+        shown = await tool("TopicAdmin/GetSubscriptionDispatchConfig", window)
+        assert shown.dispatch_config.max_unacked_messages == count
+    found = await tool("TopicAdmin/GetSubscriptionFailurePolicy", named)
+    assert found.failure_policy.max_redelivery_count == 3, "the others stay"
+    for count in (0, 10_001):
+        given.dispatch_config.max_unacked_messages = count
+        status, text = await tool.refused("TopicAdmin/SetSubscriptionDispatchConfig", given)
+        assert status == "INVALID_ARGUMENT"
+        assert "1 to 10000" in text
     unsubscribe = pb.SubscriptionRequest(topic="/default/logs", subscription="billing")
     async with (
         connect(tool.cluster.broker.broker_url) as client,

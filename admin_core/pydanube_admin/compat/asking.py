@@ -22,6 +22,7 @@ from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.context import COMPAT
 from pydanube_admin.engine.models import MAX_LIMIT, Place
 from pydanube_admin.engine.operation import DECLARED
+from pydanube_admin.peers import TOPICS_NAMED
 
 ANONYMOUS: Final = "anonymous"
 HEADER: Final = "danube-principal"
@@ -101,14 +102,28 @@ class Asking:
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return all items of a list. Raises `Overloaded`: too many for an answer without pages."""
+        return (await self.every_and_away(operation, arguments))[0]
+
+    async def every_and_away(
+        self, operation: str, arguments: Mapping[str, Any] | None = None
+    ) -> tuple[list[dict[str, Any]], set[str]]:
+        """Return as `every`, and the topics that the list lacks, wholly or in part: their broker does not answer."""
         items: list[dict[str, Any]] = []
-        page: dict[str, Any] = {}
+        away: set[str] = set()
+        page: dict[str, Any] = {"limit": MAX_LIMIT}
         for _ in range(MAX_PAGES):
-            found = await self(operation, {**(arguments or {}), "limit": MAX_LIMIT, **page})
+            found = await self(operation, {**(arguments or {}), **page})
+            lacking = found.get("not_seen") or []
+            if page["limit"] > TOPICS_NAMED and any(
+                each.get("topic_count", 0) > TOPICS_NAMED for each in lacking
+            ):
+                page["limit"] = TOPICS_NAMED  # a page names no more of them
+                continue
             items += found["items"]
+            away.update(*(each.get("topics", ()) for each in lacking))
             if found["next_page"] is None:
-                return items
-            page = {"page": found["next_page"]}
+                return items, away
+            page["page"] = found["next_page"]
         raise Overloaded(
             f"{operation} has more than {MAX_PAGES * MAX_LIMIT} items, and danube_admin has no pages: ask with "
             f"`danube {operation.replace('.', ' ')} --limit {MAX_LIMIT}` instead",

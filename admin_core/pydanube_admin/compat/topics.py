@@ -9,7 +9,6 @@ from pydanube_core.errors import (
     ClusterError,
     InvalidArgument,
     NamespaceNotFound,
-    NotImplementedYet,
 )
 from pydanube_core.generated import danube_admin_pb2 as pb
 
@@ -110,9 +109,8 @@ class Topics(AskingService):
             broker_id=_owner(found),
             delivery=DELIVERY[found["dispatch_strategy"]],
         )
-        subject = (await self._ask("topics.get_schema_config", {"topic": request.name}))["schema_subject"]
-        if subject is not None:
-            answer.schema_subject = subject
+        if found["schema"] is not None:
+            answer.schema_subject = subject = found["schema"]["subject"]
             try:
                 schema = await self._ask("schemas.get", {"subject": subject})
             except ClusterError:  # every version was deleted: only the name is left
@@ -139,9 +137,12 @@ def dispatch_strategy(number: int) -> str:
 async def _topics(ask: Asking, arguments: dict[str, Any]) -> list[pb.TopicInfo]:
     """Return topics in the original's form: each partition is one. An unknown topic has none."""
     try:
-        items = await ask.every("topics.list", arguments)
+        items, away = await ask.every_and_away("topics.list", arguments)
     except NamespaceNotFound:
         return []
+    # The tool cannot show which topics a list lacks
+    away -= {item["topic"] for item in items}
+    items += [await ask("topics.describe", {"topic": name}) for name in sorted(away)]
     found = []
     for item in items:
         parts = [item]
@@ -246,24 +247,31 @@ class Subscriptions(AskingService):
     async def set_subscription_dispatch_config(
         self, request: pb.SetSubscriptionDispatchConfigRequest
     ) -> pb.SubscriptionResponse:
-        """Refuse: here a consumer's credit sets its limit. The original stores the setting and ignores it."""
+        """Set the subscription's window, which the original stores and ignores. In force from a consumer's next connection."""
         count = request.dispatch_config.max_unacked_messages
         if not 1 <= count <= MAX_UNACKED:
             raise InvalidArgument(
                 f"max_unacked_messages: must be 1 to {MAX_UNACKED}", field="max_unacked_messages", value=count
             )
-        raise NotImplementedYet(
-            "a subscription has no dispatch window of its own: delivery.max_unacked_messages of the broker's "
-            "settings holds for all, and a consumer's credit for itself"
+        await self._ask(
+            "subscriptions.set_failure_policy",
+            {
+                "topic": request.topic,
+                "subscription": request.subscription,
+                "max_unacked_messages": count,
+                "keep": True,  # as in the original, whose tools set it before the first consumer comes
+            },
         )
+        return pb.SubscriptionResponse(success=True)
 
     async def get_subscription_dispatch_config(
         self, request: pb.GetSubscriptionDispatchConfigRequest
     ) -> pb.GetSubscriptionDispatchConfigResponse:
-        """Return that an existing subscription has no override."""
+        """Return the window in force, also if it is the broker's default."""
         arguments = {"topic": request.topic, "subscription": request.subscription}
-        await self._ask("subscriptions.get_failure_policy", arguments)
-        return pb.GetSubscriptionDispatchConfigResponse()
+        found = await self._ask("subscriptions.get_failure_policy", arguments)
+        config = pb.SubscriptionDispatchConfig(max_unacked_messages=found["max_unacked_messages"])
+        return pb.GetSubscriptionDispatchConfigResponse(dispatch_config=config)
 
 
 def _word(words: dict[int, str], number: int, field: str) -> str:

@@ -74,7 +74,7 @@ class Result(BaseModel):
         keys = {field.alias or name: field for name, field in cls.model_fields.items()}
         for key, field in keys.items():
             if key.endswith("_reason") and key.removesuffix("_reason") in keys:
-                field.exclude_if = _is_none
+                field.exclude_if = is_none
 
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -98,7 +98,7 @@ def including(fields: Iterable[tuple[str, Any]]) -> Callable[[type[ModelT]], typ
     return included
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
     return value is None
 
 
@@ -147,14 +147,14 @@ class NotSeen(Result):
     broker_id: str
     why: str
     # gone: it is not registered, and its topics wait for it
-    state: Literal["gone"] | None = Field(default=None, exclude_if=_is_none)
+    state: Literal["gone"] | None = Field(default=None, exclude_if=is_none)
     # Since when it is gone, if the answering broker saw that
-    gone_since: str | None = Field(default=None, exclude_if=_is_none)
+    gone_since: str | None = Field(default=None, exclude_if=is_none)
     # When it last reported how far its topics go
-    reported_at: str | None = Field(default=None, exclude_if=_is_none)
+    reported_at: str | None = Field(default=None, exclude_if=is_none)
     # Of this page: topics of that broker that are not listed, or only in part. The first 100
-    topics: list[str] | None = Field(default=None, exclude_if=_is_none)
-    topic_count: int | None = Field(default=None, exclude_if=_is_none)
+    topics: list[str] | None = Field(default=None, exclude_if=is_none)
+    topic_count: int | None = Field(default=None, exclude_if=is_none)
 
 
 class Page(Result, Generic[ItemT]):
@@ -166,13 +166,13 @@ class Page(Result, Generic[ItemT]):
     total: int | None
     as_of: str
     # For changed_since of the next call. With several pages, use the first page's
-    mark: str | None = Field(default=None, exclude_if=_is_none)
+    mark: str | None = Field(default=None, exclude_if=is_none)
     # If set, items are only the changes
-    gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=_is_none)
+    gone: list[dict[str, Any]] | None = Field(default=None, exclude_if=is_none)
     # Why the list is whole, although changed_since was given
-    whole_because: str | None = Field(default=None, exclude_if=_is_none)
+    whole_because: str | None = Field(default=None, exclude_if=is_none)
     # Brokers that did not answer: their items are not listed
-    not_seen: list[NotSeen] | None = Field(default=None, exclude_if=_is_none)
+    not_seen: list[NotSeen] | None = Field(default=None, exclude_if=is_none)
 
 
 TOPIC_DESCRIPTION: Final = "/namespace/topic; a bare name is in /default"

@@ -250,7 +250,7 @@ async def _restore(context: Context, request: SubscriptionRequest, image: Mappin
             field.type | None,
             Field(
                 default=None,
-                ge=0 if field.is_count else None,
+                ge=field.least if field.is_count else None,
                 max_length=field.max_chars,
                 description=field.description,
             ),
@@ -288,7 +288,7 @@ class ChangedFailurePolicy(FailurePolicyResult, Change):
     tool="get_subscription_failure_policy",
     title="Failure policy",
     summary="Show when failed messages come again, and what becomes of those that fail too often.",
-    examples=(Example({"topic": "orders", "subscription": "billing"}, "the seven fields"),),
+    examples=(Example({"topic": "orders", "subscription": "billing"}, "every field"),),
 )
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
     topic = await find_topic(context, request.topic)

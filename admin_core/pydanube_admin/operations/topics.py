@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 from pydanube_core.errors import TopicNotFound, Unavailable
@@ -22,7 +22,15 @@ from pydanube_core.units import format_time, known_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.models import Effect, Page, Place, Result, SortedListRequest, TopicRequest
+from pydanube_admin.engine.models import (
+    Effect,
+    Page,
+    Place,
+    Result,
+    SortedListRequest,
+    TopicRequest,
+    is_none,
+)
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
@@ -31,10 +39,16 @@ from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
+OWNER_GONE: Final = "owner_gone"
 LATELY_MS: Final = 86_400_000  # a topic that was written or read within a day is in use
 PARTS_A_TURN: Final = 200  # partitions whose subscriptions are read in one turn of the loop
 MOST_REASONS: Final = 20
-MOST_WAITING: Final = 20  # subscriptions that an error names
+#: unknown while the owner of a topic is gone
+_OF_THE_LOG: Final = ("epoch", "start_offset", "next_offset", "messages", "bytes")
+_OF_THE_OWNER: Final = (
+    *_OF_THE_LOG, "producers", "consumers", "journal_bytes", "object_bytes", "in_use", "last_published_at", "newest_offset",
+    "tiered_offset", "stored_until", "requests_per_hour", "bytes_per_hour",
+)  # fmt: skip
 
 
 class ListTopicsRequest(SortedListRequest):
@@ -70,30 +84,49 @@ class TopicPart(Result):
     partition: int
     owner: str | None
     owner_reason: str | None = None
-    epoch: str
-    start_offset: int
-    next_offset: int
-    messages: int
-    bytes: int
+    # None with the reason owner_gone: only the owner knows, which is gone
+    epoch: str | None
+    epoch_reason: str | None = None
+    start_offset: int | None
+    start_offset_reason: str | None = None
+    next_offset: int | None
+    next_offset_reason: str | None = None
+    messages: int | None
+    messages_reason: str | None = None
+    bytes: int | None
+    bytes_reason: str | None = None
 
 
 class TopicDescription(Result):
-    """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`."""
+    """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`.
+
+    If the owner is gone, the fields that only the owner knows are null with the reason owner_gone.
+    """
 
     topic: str
     topic_id: str
     partitions: int
     dispatch_strategy: str
     durability: str
-    messages: int
-    bytes: int
-    producers: int
-    consumers: int
+    state: Literal["gone"] | None = Field(default=None, exclude_if=is_none)  # of an owner
+    gone_since: str | None = Field(default=None, exclude_if=is_none)
+    because: str | None = Field(default=None, exclude_if=is_none)  # which owner, and what to do
+    next: list[dict[str, Any]] | None = Field(default=None, exclude_if=is_none)
+    messages: int | None
+    messages_reason: str | None = None
+    bytes: int | None
+    bytes_reason: str | None = None
+    producers: int | None
+    producers_reason: str | None = None
+    consumers: int | None
+    consumers_reason: str | None = None
     subscriptions: list[str]
     last_published_at: str | None  # None: nothing was published
+    last_published_at_reason: str | None = None
     newest_offset: int | None  # of the message published last, though it may be given up by now
     newest_offset_reason: str | None = None  # partitioned | nothing_published
-    in_use: bool  # False: no client is connected, and none wrote, read or left messages unread lately
+    in_use: bool | None  # False: no client is connected, and none wrote, read or left messages unread lately
+    in_use_reason: str | None = None
     in_use_because: list[str]
     owner: str | None
     owner_reason: str | None = None
@@ -113,8 +146,10 @@ class TopicDescription(Result):
     requests_per_hour_reason: str | None = None
     bytes_per_hour: int | None
     bytes_per_hour_reason: str | None = None
-    journal_bytes: int
-    object_bytes: int
+    journal_bytes: int | None
+    journal_bytes_reason: str | None = None
+    object_bytes: int | None
+    object_bytes_reason: str | None = None
     policies: dict[str, Any]
     kept_failure_policies: dict[str, dict[str, Any]]  # of subscriptions that are not there yet, by name
     topic_schema: Annotated[dict[str, Any] | None, Field(alias="schema")]  # None: no schema is bound
@@ -290,9 +325,9 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
     try:
         topic = await find_topic(context, request.topic)
     except Unavailable as error:
-        if error.details.get("state") == GONE:
-            await _add_what_waits(context, request.topic, error)
-        raise
+        if error.details.get("state") != GONE:
+            raise
+        return await _of_the_metadata(context, str(TopicName.parse(request.topic)), error)
     await asyncio.sleep(0)  # each step over all partitions is a turn of its own
     own = topic.own
     split = PARTITIONED if own.partitions else None
@@ -338,10 +373,43 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
     )
 
 
-async def _add_what_waits(context: Context, topic: str, error: Unavailable) -> None:
-    """Add the subscriptions of a topic whose owner is gone, from the metadata. They wait for it, too."""
-    names = sorted({key.subscription for key in await context.port.lag_index(topic, None)})
-    error.details |= {"subscriptions": names[:MOST_WAITING], "subscription_count": len(names)}
+async def _of_the_metadata(context: Context, topic: str, error: Unavailable) -> TopicDescription:
+    """Describe a topic with an owner that is gone: from the metadata, and its other partitions as their owners do."""
+    known = await context.port.created_topic(topic)
+    served = {part.topic: part for _, *parts in await context.port.topic_facts([topic]) for part in parts}
+    parts = []
+    for name, owner in known.owners.items() if known.partitions else ():
+        part = served.get(name)
+        more = _unknown(_OF_THE_LOG) if part is None else {"epoch": str(part.epoch)}
+        reason = UNASSIGNED if owner is None else None
+        of = {
+            "topic": name,
+            "partition": TopicName.parse(name).partition,
+            "owner": owner,
+            "owner_reason": reason,
+        }
+        parts.append(TopicPart.of(part, **of, **more))
+    return TopicDescription.of(
+        known,
+        topic_id=str(known.topic_id),
+        state=GONE,
+        gone_since=error.details["gone_since"],
+        because=error.message,
+        next=error.next,
+        subscriptions=sorted({key.subscription for key in await context.port.lag_index(topic, None)}),
+        in_use_because=[],
+        owner=None if known.partitions else next(iter(known.owners.values())),
+        owner_reason=PARTITIONED if known.partitions else None,
+        topic_schema=known.schema,
+        created_at=format_time(known.created_at_ms),
+        parts=parts,
+        **_unknown(_OF_THE_OWNER),
+    )
+
+
+def _unknown(fields: Iterable[str]) -> dict[str, str | None]:
+    """Return fields without a value, each with its reason."""
+    return dict.fromkeys(fields) | {f"{name}_reason": OWNER_GONE for name in fields}
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:

@@ -271,6 +271,8 @@ class Office:
 
     def absent_owners(self) -> Mapping[BrokerId, int]:
         """Return the number of waiting topics of each owner that is not registered now."""
+        if self._load.keys() <= self._members.keys():
+            return {}
         restorable = Counter(
             place.broker_id
             for topic_id in self.catalog.restorable.topics

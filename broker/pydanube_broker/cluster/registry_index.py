@@ -254,6 +254,11 @@ class RegistryIndex:
         parts = self._parts.get(base, {})
         return [self._topics[parts[index]] for index in sorted(parts)]
 
+    def logs(self, name: TopicName) -> list[TopicRecord]:
+        """Return the topic itself if it has a log, else its partitions by index. Empty for an unknown topic."""
+        record = self._topics.get(name)
+        return self.partitions(name) if record is None else [record]
+
     def subscriptions_of_parts(self, base: TopicName) -> dict[str, SubscriptionRecord]:
         """Return the subscriptions that any partition of a topic has, by name. O(partitions)."""
         found: dict[str, SubscriptionRecord] = {}

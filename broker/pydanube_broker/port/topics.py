@@ -59,10 +59,9 @@ class TopicsPart(Administration):
         return self._broker.registry.catalog.index.count_of_users()
 
     async def owners(self, topic: str) -> Sequence[BrokerAddress | None]:
-        name, registry = TopicName.parse(topic), self._broker.registry
-        record = registry.catalog.index.find_topic(name)
-        records = [record] if record is not None else registry.catalog.index.partitions(name)
-        return [registry.ownership.last_known(each.topic_id) for each in records]
+        registry = self._broker.registry
+        logs = registry.catalog.index.logs(TopicName.parse(topic))
+        return [registry.ownership.last_known(each.topic_id) for each in logs]
 
     def _owner(self, topic_id: int) -> str | None:
         owner = self._broker.registry.ownership.owner(topic_id)
@@ -115,16 +114,32 @@ class TopicsPart(Administration):
             options=given,
             must_be_new=True,
         )
-        created = self._broker.registry.catalog.index.whole(name)
-        if created is None:
+        if self._broker.registry.catalog.index.whole(name) is None:
             raise deleted_meanwhile(f"topic {name}", topic=str(name))
+        return await self.created_topic(topic)
+
+    async def created_topic(self, topic: str) -> CreatedTopicFacts:
+        name, index = TopicName.parse(topic), self._broker.registry.catalog.index
+        created = index.whole(name)
+        if created is None:
+            raise self._broker.registry.not_found(name)
+        settings, logs, is_log = created.spec.settings, index.logs(name), isinstance(created, TopicRecord)
         return CreatedTopicFacts(
             topic=str(name),
             topic_id=created.topic_id if isinstance(created, TopicRecord) else created.parent_id,
-            partitions=partitions,
-            dispatch_strategy=created.spec.settings.dispatch_strategy.value,
-            durability=self._durability(created.spec.settings),
+            partitions=0 if is_log else len(logs),
+            dispatch_strategy=settings.dispatch_strategy.value,
+            durability=self._durability(settings),
             created_at_ms=created.spec.created_at_ms,
+            owners={
+                each.name: None if owner is None else owner.broker_id
+                for each, owner in zip(logs, await self.owners(topic), strict=True)
+            },
+            kept_failure_policies=self.kept_failure_policies(topic),
+            policies=dict(settings.policies),
+            schema=settings.schema,
+            mirror_of=mirror_of(settings.options),
+            failed_over_to=writer_elsewhere(settings.options),
         )
 
     def _durability(self, settings: TopicSettings) -> str:

@@ -41,7 +41,7 @@ from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.unused_holds import check_never_written
 from pydanube_broker.subscription.cursor import decode_snapshot, encode_snapshot
 from pydanube_broker.subscription.ranges import subtract, total
-from pydanube_broker.subscription.subscription_policy import OPTION, SubscriptionPolicy
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy, policy_options, stored_policy
 from pydanube_broker.topics.limits import (
     DURABILITY_KEY,
     check_namespace_policies,
@@ -349,7 +349,7 @@ class Administration(ABC):
                         self._registry.ownership.subscription_deleted(part, pump)
 
     async def failure_policy(self, topic: str, subscription: str) -> Mapping[str, Any]:
-        """Return the seven fields in effect, or those kept for a subscription that does not exist yet."""
+        """Return the fields in effect, or those kept for a subscription that does not exist yet."""
         kept = self.kept_failure_policies(topic).get(subscription)
         if kept is not None and not self._has(topic, subscription):
             return self._registry.policies.of_failures(kept).as_fields(TopicName.parse(topic), subscription)
@@ -359,7 +359,7 @@ class Administration(ABC):
     async def set_failure_policy(
         self, topic: str, subscription: str, changes: Mapping[str, Any], *, keep: bool = False
     ) -> None:
-        """Set some of the seven fields, and keep the others. Takes effect immediately.
+        """Set some of the fields, and keep the others. Takes effect immediately.
 
         Raises:
             InvalidArgument: a field or its value is wrong. Nothing has changed.
@@ -372,7 +372,7 @@ class Administration(ABC):
         for part, pump, stored, policy in self._with_policy(topic, subscription, changes):
             record = catalog.index.subscription(part.options, subscription)
             await catalog.subscriptions.update(
-                part.options.topic_id, subscription, options={**record.spec.options, OPTION: stored}
+                part.options.topic_id, subscription, options={**record.spec.options, **policy_options(stored)}
             )
             pump.set_policy(policy)
 
@@ -390,7 +390,7 @@ class Administration(ABC):
         found = []
         for part, pump in self._pumps(topic, subscription):
             record = catalog.index.subscription(part.options, subscription)
-            stored = {**record.spec.options.get(OPTION, {}), **changes}
+            stored = {**stored_policy(record.spec.options), **changes}
             if not stored.get("dead_letter_topic", "unset"):
                 del stored["dead_letter_topic"]  # empty: the default one again
             policy = self._registry.policies.of_failures(stored)
@@ -414,18 +414,17 @@ class Administration(ABC):
         """Return the failure policies kept for subscriptions that do not exist yet, by name."""
         index = self._registry.catalog.index
         return {
-            name: dict(options[OPTION])
-            for part in self._parts(topic)[1]
-            for name, options in index.topic(part.options.topic)
-            .settings.options.get(KEPT_OPTIONS, {})
-            .items()
+            name: stored_policy(options)
+            for log in index.logs(TopicName.parse(topic))
+            for name, options in log.settings.options.get(KEPT_OPTIONS, {}).items()
         }
 
     async def _keep_failure_policy(self, topic: str, subscription: str, fields: Mapping[str, Any]) -> None:
         name, parts = self._parts(topic)
         kept = self.kept_failure_policies(topic)
-        kept.pop(subscription, None)
-        given = {key: value for key, value in fields.items() if value != ""}  # the default dead-letter topic
+        before = kept.pop(subscription, {})
+        changed = {**before, **fields} if fields else {}
+        given = {key: value for key, value in changed.items() if value != ""}  # the default dead-letter topic
         if given:
             self._check_dead_letters(given)
             self._registry.policies.of_failures(given).check(name, check_subscription(subscription))
@@ -441,7 +440,7 @@ class Administration(ABC):
         catalog = self._registry.catalog
         options = {
             **catalog.index.topic(parts[0].options.topic).settings.options,
-            KEPT_OPTIONS: {other: {OPTION: policy} for other, policy in kept.items()},
+            KEPT_OPTIONS: {other: policy_options(policy) for other, policy in kept.items()},
         }
         await catalog.update_topic(name, options=options)
         for part in parts:

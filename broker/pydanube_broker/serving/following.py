@@ -18,7 +18,7 @@ from pydanube_core.names import TopicName
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.ids import TopicId
 from pydanube_broker.serving.registry import Registry
-from pydanube_broker.subscription.subscription_policy import OPTION
+from pydanube_broker.subscription.subscription_policy import stored_policy
 from pydanube_broker.topics.topic import Topic
 
 log = logging.getLogger("pydanube.topics")
@@ -134,6 +134,6 @@ class Following:
                 registry.ownership.subscription_deleted(topic, pump)
             registry.ownership.adopt_subscription(topic, record)
         else:
-            policy = registry.policies.of_failures(record.spec.options.get(OPTION, {}))
+            policy = registry.policies.of_failures(stored_policy(record.spec.options))
             if policy != pump.policy:
                 pump.set_policy(policy)

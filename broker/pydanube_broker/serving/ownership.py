@@ -33,7 +33,7 @@ from pydanube_broker.delivery.pump import SubscriptionPump
 from pydanube_broker.schema.topic_schemas import TopicSchemas
 from pydanube_broker.serving.policies import Policies
 from pydanube_broker.subscription.members import SubscriptionType
-from pydanube_broker.subscription.subscription_policy import OPTION
+from pydanube_broker.subscription.subscription_policy import stored_policy
 from pydanube_broker.topics.hub import Hub
 from pydanube_broker.topics.memory_topic import MemoryTopic
 from pydanube_broker.topics.topic import Topic
@@ -388,7 +388,7 @@ class Ownership:
         if (served := topic.subscriptions.get(record.name)) is not None:
             found: AnyPump = served
             return found
-        policy = self._policies.of_failures(record.spec.options.get(OPTION, {}))
+        policy = self._policies.of_failures(stored_policy(record.spec.options))
         if isinstance(topic, MemoryTopic):
             live = LivePump(
                 record.name,

@@ -32,7 +32,7 @@ class PoisonPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
-    """The failure policy of one subscription, with the field names of the original Danube.
+    """The failure policy of one subscription, with the field names of the original Danube, and its dispatch window.
 
     With an `ack_timeout_ms` of 0 deliveries do not expire. `jitter` is the largest share of the delay that is
     added to it. The shell keeps the topic for dead letters.
@@ -44,13 +44,14 @@ class FailurePolicy:
     max_redelivery_delay_ms: int = 60_000
     backoff_strategy: Backoff = Backoff.EXPONENTIAL
     poison_policy: PoisonPolicy = PoisonPolicy.BLOCK
+    max_unacked_messages: int = 1_000  # in flight to a consumer that grants no credit
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
-            if getattr(self, name) < 0:
+        for name, least in COUNTS.items():
+            if getattr(self, name) < least:
                 raise InvalidArgument(
-                    f"{name}: {getattr(self, name)} is negative; give 0 or more",
+                    f"{name}: {getattr(self, name)} is below {least}; give {least} or more",
                     field=name,
                     value=getattr(self, name),
                 )

@@ -1,8 +1,9 @@
-"""One subscription's failure policy as it is stored and shown: seven fields, as in the original Danube. Pure.
+"""One subscription's failure policy as it is stored and shown: the original Danube's seven fields, and its window. Pure.
 
 It is in the subscription's record in the metadata store, under `failure_policy`, with only the fields that
 were set. The others have the broker's default, so that a changed default reaches every subscription that did
-not choose.
+not choose. The window stands beside it: brokers of older builds refuse a policy with an unknown field, and keep an option
+that they do not know.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final, get_type_hints
 from zlib import crc32
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.failure_policy import COUNTS, DEAD_LETTER_TOPIC, POLICY_FIELDS, POLICY_NAMES
+from pydanube_core.failure_policy import COUNTS, DEAD_LETTER_TOPIC, MAX_UNACKED_MESSAGES, POLICY_FIELDS, POLICY_NAMES
 from pydanube_core.names import MAX_PART_CHARS, TopicName
 from pydanube_core.refusals import system_is_closed
 
@@ -29,6 +30,18 @@ assert {field.name: field.choices for field in POLICY_FIELDS if field.choices} =
     name: tuple(kind) for name, kind in _WORDS.items()
 }, "the table has the policy's words"
 MAX_COUNT: Final = (1 << 31) - 1  # three weeks in milliseconds
+
+
+def stored_policy(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a subscription's options store."""
+    beside = {name: options[name] for name in (MAX_UNACKED_MESSAGES,) if name in options}
+    return {**options.get(OPTION, {}), **beside}
+
+
+def policy_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that store these fields: the opposite of `stored_policy`."""
+    beside = {name: stored[name] for name in (MAX_UNACKED_MESSAGES,) if name in stored}
+    return {OPTION: {name: value for name, value in stored.items() if name not in beside}, **beside}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +68,11 @@ class SubscriptionPolicy:
                     value=stored[name],
                 )
         fields: dict[str, Any] = {**defaults, **stored}
-        for name in COUNTS:
-            value = fields.get(name, 0)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        for name, least in COUNTS.items():
+            value = fields.get(name, least)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
                 raise InvalidArgument(
-                    f"{name}: {value!r} is not a count; give 0 to {MAX_COUNT}", field=name, value=value
+                    f"{name}: {value!r} is not a count; give {least} to {MAX_COUNT}", field=name, value=value
                 )
         topic = fields.pop(DEAD_LETTER_TOPIC, None)
         for name, kind in _WORDS.items():
@@ -104,7 +117,7 @@ class SubscriptionPolicy:
         return self.dead_letter_topic is not None or self.failure.poison_policy is PoisonPolicy.DEAD_LETTER
 
     def as_fields(self, topic: TopicName, subscription: str) -> dict[str, Any]:
-        """Return seven fields. `dead_letter_topic` is None unless the policy is dead_letter or sets it."""
+        """Return all fields. `dead_letter_topic` is None unless the policy is dead_letter or sets it."""
         target = str(self.target(topic, subscription)) if self._names_target else None
         return {name: _plain(getattr(self.failure, name, target)) for name in POLICY_NAMES}
 

@@ -410,10 +410,18 @@ async def test_messages_of_a_slow_consumer_do_not_expire_while_it_works_on_those
         assert await stream.take(1) == [b"last"]
 
 
-async def test_window_bounds_what_is_in_flight_and_acks_open_it(brokers: Brokers) -> None:
-    broker = await brokers.restart(delivery__max_unacked_messages=3)
+@pytest.mark.parametrize("by_policy", [False, True])
+async def test_window_bounds_what_is_in_flight_and_acks_open_it(brokers: Brokers, by_policy: bool) -> None:
+    broker = await brokers.restart(delivery__max_unacked_messages=50 if by_policy else 3)
     async with RawClient(broker.broker_url) as client:
         producer = await client.create_producer(T)
+        if by_policy:
+            await broker.port.set_failure_policy(T, "s", {"max_unacked_messages": 3}, keep=True)
+            await broker.port.set_failure_policy(T, "s", {"max_redelivery_count": 9}, keep=True)
+            await client.subscribe(T, "s")  # what is kept goes over to the subscription
+            broker = await brokers.restart(delivery__max_unacked_messages=50)
+            found = await broker.port.failure_policy(T, "s")
+            assert (found["max_unacked_messages"], found["max_redelivery_count"]) == (3, 9)
         stream = await client.consume(T)
         await send(client, producer, *map(str, range(5)))
         messages = [await stream.next() for _ in range(3)]

@@ -109,18 +109,21 @@ def _rows_of_one(situation: Situation) -> Iterator[Row]:
     parts, names = topic.get("parts", ()), broker_names(situation.items("brokers"))
     if parts:
         yield headings("partitions")
-    most = max((part["messages"] for part in parts), default=0) or 1
+    most = max((part["messages"] or 0 for part in parts), default=0) or 1
     for part in parts:
         owner, messages = part["owner"], part["messages"]
-        state = f"✓ on {names.get(owner, owner[-6:])}" if owner else f"✗ {part.get('owner_reason')}"
+        is_served = owner and "messages_reason" not in part
+        state = (
+            f"✓ on {names.get(owner, owner[-6:])}" if is_served else f"✗ {part.get('owner_reason', 'gone')}"
+        )
         cells = (
             Cell(part["topic"], Tone.PLAIN, part["topic"]),
-            Cell(state, Tone.GOOD if owner else Tone.BAD),
+            Cell(state, Tone.GOOD if is_served else Tone.BAD),
             Cell(count(messages), Tone.PLAIN, messages),
             Cell("█" * max(1, round(messages / most * 10)) if messages else "", Tone.ACCENT),
             Cell(size(part["bytes"]), Tone.DIM, part["bytes"]),
-            Cell(str(part["start_offset"]), Tone.DIM, part["start_offset"]),
-            Cell(str(part["next_offset"]), Tone.DIM, part["next_offset"]),
+            Cell(shown(part["start_offset"]), Tone.DIM, part["start_offset"]),
+            Cell(shown(part["next_offset"]), Tone.DIM, part["next_offset"]),
         )
         yield Row(
             key=part["topic"], cells=cells, item={**part, "topic": topic["topic"], "part": part["topic"]}
@@ -134,12 +137,13 @@ def _head_of_one(situation: Situation) -> list[Line]:
     names = ", ".join(str(each["producer"]) for each in situation.items("producers")[:4])
     kept = f"journal {size(topic['journal_bytes'])}B, tier {size(topic['object_bytes'])}B"
     how = f"   {topic['dispatch_strategy']}, {topic['durability']}, made {clock(topic['created_at'])}"
-    clients = f"{counted(topic['producers'], 'producer')}, {counted(topic['consumers'], 'consumer')}"
-    there = f"   {size(topic['bytes'])}B   {clients}"
-    lines = [
-        line((f" {topic['messages']:,} messages", Tone.STRONG), there, dim(f"   {names}" if names else "")),
-        fact("kept", kept, dim(how)),
-    ]
+    if topic["messages"] is None:
+        lines = [line((f" {topic['state']}", Tone.BAD), f"   {topic['because']}"), fact("made", dim(how))]
+    else:
+        clients = f"{counted(topic['producers'], 'producer')}, {counted(topic['consumers'], 'consumer')}"
+        there = f"   {size(topic['bytes'])}B   {clients}"
+        total = (f" {topic['messages']:,} messages", Tone.STRONG)
+        lines = [line(total, there, dim(f"   {names}" if names else "")), fact("kept", kept, dim(how))]
     if topic["next_offset"] is not None:
         tiered = topic["tiered_offset"]
         below = f"   in the tier below {tiered}" if tiered is not None else ""

@@ -149,7 +149,7 @@ class ReceiveStream:
                 known.name,
                 ConsumerTerms(
                     key_filters=known.filters_for(pump),
-                    window_messages=self._plane.settings.delivery.max_unacked_messages,
+                    window_messages=pump.policy.failure.max_unacked_messages,
                     single=True,
                     resumes=ANY_SESSION if self._reply.goes_on else 0,
                 ),

@@ -1720,6 +1720,7 @@ class SubscriptionsOperations(KeywordsNamed):
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        max_unacked_messages: int | None = None,
         keep: bool | None = None,
         plan_token: str | None = None,
     ) -> ChangedFailurePolicy:
@@ -1738,6 +1739,7 @@ class SubscriptionsOperations(KeywordsNamed):
         backoff_strategy: Literal["fixed", "exponential"] | None = None,
         poison_policy: Literal["block", "drop", "dead_letter"] | None = None,
         dead_letter_topic: str | None = None,
+        max_unacked_messages: int | None = None,
         keep: bool | None = None,
     ) -> Plan[ChangedFailurePolicy]:
         """What `set_failure_policy` would change; nothing changes until it is applied."""

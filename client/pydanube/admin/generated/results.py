@@ -1369,6 +1369,7 @@ class FailurePolicyResult(Result):
     backoff_strategy: str
     poison_policy: str
     dead_letter_topic: str | None
+    max_unacked_messages: int
 
 
 class LagItem(Result):
@@ -1456,6 +1457,7 @@ class ChangedFailurePolicy(Result):
     backoff_strategy: str
     poison_policy: str
     dead_letter_topic: str | None
+    max_unacked_messages: int
 
 
 class CancelledTask(Result):
@@ -1611,11 +1613,16 @@ class TopicPart(Result):
     partition: int
     owner: str | None
     owner_reason: str | None = None
-    epoch: str
-    start_offset: int
-    next_offset: int
-    messages: int
-    bytes: int
+    epoch: str | None
+    epoch_reason: str | None = None
+    start_offset: int | None
+    start_offset_reason: str | None = None
+    next_offset: int | None
+    next_offset_reason: str | None = None
+    messages: int | None
+    messages_reason: str | None = None
+    bytes: int | None
+    bytes_reason: str | None = None
 
 
 class TopicDescription(Result):
@@ -1626,15 +1633,25 @@ class TopicDescription(Result):
     partitions: int
     dispatch_strategy: str
     durability: str
-    messages: int
-    bytes: int
-    producers: int
-    consumers: int
+    state: Literal["gone"] | None = None
+    gone_since: str | None = None
+    because: str | None = None
+    next: list[dict[str, Any]] | None = None
+    messages: int | None
+    messages_reason: str | None = None
+    bytes: int | None
+    bytes_reason: str | None = None
+    producers: int | None
+    producers_reason: str | None = None
+    consumers: int | None
+    consumers_reason: str | None = None
     subscriptions: list[str]
     last_published_at: str | None
+    last_published_at_reason: str | None = None
     newest_offset: int | None
     newest_offset_reason: str | None = None
-    in_use: bool
+    in_use: bool | None
+    in_use_reason: str | None = None
     in_use_because: list[str]
     owner: str | None
     owner_reason: str | None = None
@@ -1652,8 +1669,10 @@ class TopicDescription(Result):
     requests_per_hour_reason: str | None = None
     bytes_per_hour: int | None
     bytes_per_hour_reason: str | None = None
-    journal_bytes: int
-    object_bytes: int
+    journal_bytes: int | None
+    journal_bytes_reason: str | None = None
+    object_bytes: int | None
+    object_bytes_reason: str | None = None
     policies: dict[str, Any]
     kept_failure_policies: dict[str, dict[str, Any]]
     topic_schema: dict[str, Any] | None = Field(alias="schema")
