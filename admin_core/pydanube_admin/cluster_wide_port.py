@@ -183,13 +183,15 @@ class ClusterWidePort:
         if owners and None in placed:
             raise _not_all(topic)
         given = named(method, (topic, *arguments), more)
-        if gone := await self._gone(owners):
-            if method not in _DIAGNOSES:
-                raise gone[0].error(topic)
+        away = {each.broker_id: each for each in await self._gone(owners)}
+        if owners and method in _DIAGNOSES:
             subject = {name: given[name] for name in ("topic", "subscription", "producer") if given.get(name)}
-            there = [owner for owner in owners if owner.broker_id not in {each.broker_id for each in gone}]
-            found = await self._each(there, method, given) if there else []
-            return of_owners([*found, *(each.diagnosis(topic, subject) for each in gone)])
+            there = [owner for owner in owners if owner.broker_id not in away]
+            found = await self._each(there, method, given, away)
+            found += [each.diagnosis(topic, subject) for each in away.values()]
+            return found[0] if len(found) == 1 else of_owners(found)
+        if away:
+            raise next(iter(away.values())).error(topic)
         if len(owners) < 2:
             return await self._ask(owners[0] if owners else None, method, given)
         if method in _OF_THE_WHOLE:
@@ -243,9 +245,16 @@ class ClusterWidePort:
         return await self._ask(owners[-1], method, given)
 
     async def _each(
-        self, owners: Sequence[BrokerAddress], method: str, given: Mapping[str, Any]
+        self,
+        owners: Sequence[BrokerAddress],
+        method: str,
+        given: Mapping[str, Any],
+        away: dict[str, GoneOwner] | None = None,
     ) -> list[Any]:
-        """Return all answers without those of brokers that lack the subscription. Raise if all do."""
+        """Return all answers without those of brokers that lack the subscription. Raise if all do.
+
+        `away`: takes those that do not answer. Without it, their error is raised.
+        """
         answers: list[Any] = []
         failed: dict[str, ClusterError] = {}
         missing: list[SubscriptionNotFound] = []
@@ -256,7 +265,11 @@ class ClusterWidePort:
             except SubscriptionNotFound as error:
                 missing.append(error)
             except ClusterError as error:
-                failed[owner.broker_id] = error
+                silent = isinstance(error, Unavailable | DeadlineExceeded) and owner.broker_id != self._own
+                if silent and away is not None:
+                    away[owner.broker_id] = GoneOwner(broker_id=owner.broker_id, silent=error.message)
+                else:
+                    failed[owner.broker_id] = error
 
         async with anyio.create_task_group() as group:
             for owner in owners:
@@ -331,7 +344,7 @@ class ClusterWidePort:
     async def topic(self, topic: str) -> Sequence[TopicFacts]:
         """Return the whole topic, retrying if an owner has not opened it yet.
 
-        Raises `NotOwner`: an owner does not answer. `NoOwner`: a part of it is still moving when the time of
+        Raises `Unavailable`: an owner is gone, or does not answer. `NoOwner`: a part of it is still moving when the time of
         a call ends.
         """
         placed = await self._port.owners(topic)
@@ -342,9 +355,8 @@ class ClusterWidePort:
             while count:
                 found: dict[str, list[Sequence[TopicFacts]]] = {}
                 await self._facts_of([topic], found)
-                if away := unseen_whys():
-                    whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
-                    raise NotOwner(f"{topic} is at a broker that does not answer: {whys}", topic=topic)
+                for broker_id, why in unseen_whys().items():
+                    raise GoneOwner(broker_id=broker_id, silent=why).error(topic)
                 facts = _joined(found[topic]) if topic in found else ()
                 if facts and len(facts[1:] or facts) >= count:
                     return facts

@@ -1,4 +1,5 @@
-"""Facts from the metadata about a topic whose owner is gone: not registered, and therefore not answering.
+"""Facts from the metadata about a topic whose owner is gone: not registered, and therefore not answering. Or it is silent:
+registered, and not answering, as in the seconds after it was killed.
 
 The broker that received a call about such a topic answers it. A diagnosis is a finding. Every other call is
 refused with the same facts: the owner, the time of its last report, the number of waiting topics, and a
@@ -23,6 +24,7 @@ from pydanube_admin.engine.context import system_now_ms
 from pydanube_admin.engine.operation import next_call
 
 GONE: Final = "gone"
+SILENT: Final = "silent"
 METADATA_S: Final = 1.0  # how long the metadata store is waited for. Without it, the rest is answered
 _REMOVE: Final = "its plan shows what would be lost; carry it out only if the data directory is gone for good"
 
@@ -32,16 +34,21 @@ class GoneOwner:
     """A broker that owns topics and is not registered."""
 
     broker_id: str
-    topics: int  # that wait for it
-    reported_at_ms: int | None  # when it last reported the offsets of its topics, or None
+    topics: int = 0  # that wait for it
+    reported_at_ms: int | None = None  # when it last reported the offsets of its topics, or None
     gone_since_ms: int | None = None  # when the answering broker saw its registration end, or None
     taken_over: bool = False  # whether others take over its topics without a plan (`cluster.on_loss`)
     copies: bool = False  # whether its journal is copied into the object store
+    silent: str | None = None  # it is registered, and why it does not answer
 
     @property
     def why(self) -> str:
         """Return why it does not answer, as lists say it."""
         return f"it is not registered, and {counted(self.topics, 'topic waits', 'topics wait')} for it"
+
+    @property
+    def state(self) -> str:
+        return GONE if self.silent is None else SILENT
 
     @property
     def _state(self) -> str:
@@ -65,6 +72,11 @@ class GoneOwner:
 
     def sentence(self, topic: str) -> str:
         """Return the state of the topic, and the remedy."""
+        if self.silent is not None:
+            return (
+                f"{topic} is at broker {self.broker_id}, which is {SILENT}: it is registered, and does not answer ({self.silent}). "
+                "If it does not come back, it counts as gone when its lease ends (10 s). Ask again then"
+            )
         waiting = counted(self.topics, "topic waits", "topics wait")
         return (
             f"{topic} is at broker {self.broker_id}, which is {self._state}. {waiting} for it. {self._remedy}"
@@ -80,37 +92,39 @@ class GoneOwner:
         return self._refusal(f"broker {self.broker_id} is {self._state}. {waiting} for it. {self._remedy}")
 
     def _refusal(self, message: str, **details: Any) -> Unavailable:
+        if self.silent is None:
+            details["topics"] = self.topics
         error = Unavailable(
             message,
             broker_id=self.broker_id,
-            state=GONE,
-            topics=self.topics,
+            state=self.state,
             **self.times,
             retry_after_ms=5000,
             **details,
         )
         return error.followed_by(
-            next_call("brokers.list", {}, "shows the brokers that are registered"),
-            next_call("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE),
+            *(next_call(call.operation, call.arguments, call.why) for call in self._next)
         )
+
+    @property
+    def _next(self) -> tuple[NextCall, ...]:
+        listed = NextCall("brokers.list", {}, "see who is there, and in which state")
+        if self.silent is not None:
+            return (listed,)
+        return listed, NextCall("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE)
 
     def diagnosis(self, topic: str, subject: Mapping[str, Any]) -> Diagnosis:
         """Return the diagnosis of a topic, or of something in it."""
         finding = Finding(
-            rule="owner_down",
+            rule="owner_down" if self.silent is None else "broker_unreachable",
             severity=Severity.CRITICAL,
             subject=subject,
             summary=self.sentence(topic),
-            evidence={
-                "brokers": {self.broker_id: self.topics},
-                "topics": self.topics,
-                **self.times,
-            },
+            evidence={"brokers": {self.broker_id: self.topics}, "topics": self.topics, **self.times}
+            if self.silent is None
+            else {"brokers": {self.broker_id: self.silent}},
             unobservable=("whether it runs and does not reach the metadata store, or is gone for good",),
-            next=(
-                NextCall("brokers.list", {}, "see who is there, and in which state"),
-                NextCall("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE),
-            ),
+            next=self._next,
         )
         return Diagnosis(
             subject=subject,

@@ -230,6 +230,24 @@ async def test_a_topic_whose_owner_is_gone_is_described_from_the_metadata(
     at_it = [each["partition"] for each in before["wide"]["parts"] if each["owner"] == gone_id]
     assert 0 < len(at_it) < 6
     await cluster.stop(3)
+
+    async def none_missed(_: object) -> dict[str, int]:
+        return {}
+
+    with monkeypatch.context() as before_its_lease_ends:
+        before_its_lease_ends.setattr(type(cluster.brokers[1].port), "missed", none_missed)
+        for broker in (cluster.brokers[1], cluster.brokers[2]):
+            found = await ask(broker, "topics.describe", topic=lost)
+            assert (found["state"], found["messages_reason"]) == ("silent", "owner_silent")
+            assert "when its lease ends" in found["because"]
+            for operation in ("diagnose.topic", "diagnose.subscription", "diagnose.producer"):
+                subject = {"topic": lost} | ({"subscription": "s"} if "subscription" in operation else {})
+                [finding] = (await ask(broker, operation, **subject))["findings"]
+                assert (finding["rule"], [*finding["evidence"]["brokers"]]) == (
+                    "broker_unreachable",
+                    [gone_id],
+                )
+            assert "broker_unreachable" in (await ask(broker, "diagnose.topic", topic="wide"))["counts"]
     await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
     for broker in (cluster.brokers[1], cluster.brokers[2]):
         found = await ask(broker, "topics.describe", topic=lost)

@@ -34,12 +34,11 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import Followed, Listing, chosen, glob
 from pydanube_admin.engine.permission import Sight
-from pydanube_admin.gone_owners import GONE
+from pydanube_admin.gone_owners import GONE, SILENT
 from pydanube_admin.operations.namespaces import no_namespace
 
 PARTITIONED = "partitioned"
 UNASSIGNED = "unassigned"
-OWNER_GONE: Final = "owner_gone"
 LATELY_MS: Final = 86_400_000  # a topic that was written or read within a day is in use
 PARTS_A_TURN: Final = 200  # partitions whose subscriptions are read in one turn of the loop
 MOST_REASONS: Final = 20
@@ -84,7 +83,7 @@ class TopicPart(Result):
     partition: int
     owner: str | None
     owner_reason: str | None = None
-    # None with the reason owner_gone: only the owner knows, which is gone
+    # None with the reason owner_gone or owner_silent: only the owner knows
     epoch: str | None
     epoch_reason: str | None = None
     start_offset: int | None
@@ -100,7 +99,8 @@ class TopicPart(Result):
 class TopicDescription(Result):
     """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`.
 
-    If the owner is gone, the fields that only the owner knows are null with the reason owner_gone.
+    If the owner is gone, the fields that only the owner knows are null with the reason owner_gone, or owner_silent if it is
+    registered and does not answer.
     """
 
     topic: str
@@ -108,7 +108,7 @@ class TopicDescription(Result):
     partitions: int
     dispatch_strategy: str
     durability: str
-    state: Literal["gone"] | None = Field(default=None, exclude_if=is_none)  # of an owner
+    state: Literal["gone", "silent"] | None = Field(default=None, exclude_if=is_none)  # of an owner
     gone_since: str | None = Field(default=None, exclude_if=is_none)
     because: str | None = Field(default=None, exclude_if=is_none)  # which owner, and what to do
     next: list[dict[str, Any]] | None = Field(default=None, exclude_if=is_none)
@@ -325,7 +325,7 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
     try:
         topic = await find_topic(context, request.topic)
     except Unavailable as error:
-        if error.details.get("state") != GONE:
+        if error.details.get("state") not in (GONE, SILENT):
             raise
         return await _of_the_metadata(context, str(TopicName.parse(request.topic)), error)
     await asyncio.sleep(0)  # each step over all partitions is a turn of its own
@@ -374,13 +374,14 @@ async def describe_topic(context: Context, request: TopicRequest) -> TopicDescri
 
 
 async def _of_the_metadata(context: Context, topic: str, error: Unavailable) -> TopicDescription:
-    """Describe a topic with an owner that is gone: from the metadata, and its other partitions as their owners do."""
+    """Describe a topic with an owner that does not answer: from the metadata, and its other partitions as their owners do."""
+    state = error.details["state"]
     known = await context.port.created_topic(topic)
     served = {part.topic: part for _, *parts in await context.port.topic_facts([topic]) for part in parts}
     parts = []
     for name, owner in known.owners.items() if known.partitions else ():
         part = served.get(name)
-        more = _unknown(_OF_THE_LOG) if part is None else {"epoch": str(part.epoch)}
+        more = _unknown(_OF_THE_LOG, state) if part is None else {"epoch": str(part.epoch)}
         reason = UNASSIGNED if owner is None else None
         of = {
             "topic": name,
@@ -392,7 +393,7 @@ async def _of_the_metadata(context: Context, topic: str, error: Unavailable) -> 
     return TopicDescription.of(
         known,
         topic_id=str(known.topic_id),
-        state=GONE,
+        state=state,
         gone_since=error.details["gone_since"],
         because=error.message,
         next=error.next,
@@ -403,13 +404,13 @@ async def _of_the_metadata(context: Context, topic: str, error: Unavailable) -> 
         topic_schema=known.schema,
         created_at=format_time(known.created_at_ms),
         parts=parts,
-        **_unknown(_OF_THE_OWNER),
+        **_unknown(_OF_THE_OWNER, state),
     )
 
 
-def _unknown(fields: Iterable[str]) -> dict[str, str | None]:
+def _unknown(fields: Iterable[str], state: str) -> dict[str, str | None]:
     """Return fields without a value, each with its reason."""
-    return dict.fromkeys(fields) | {f"{name}_reason": OWNER_GONE for name in fields}
+    return dict.fromkeys(fields) | {f"{name}_reason": f"owner_{state}" for name in fields}
 
 
 async def _in_use_because(context: Context, topic: Topic) -> list[str]:

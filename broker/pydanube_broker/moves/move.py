@@ -95,7 +95,7 @@ def begin(
     if target == now.broker_id:
         raise _conflict(now, f"{now.topic} is with broker {target} already")
     move = MoveRecord(source=str(now.broker_id), target=str(target), begun_at_ms=at_ms, ready=ready)
-    after = replace(now, stage=Stage.MOVING, move=move, failed=None)
+    after = replace(now, stage=Stage.MOVING, move=move)
     return Change(step=MoveStep.BEGIN, revision=revision, after=after)
 
 
@@ -131,6 +131,7 @@ def arrive(now: Assignment, revision: Revision, incarnation: Incarnation) -> Cha
         sealed_epoch=now.epoch,
         moved=revision,
         move=None,
+        failed=None,
     )
     return Change(step=MoveStep.ARRIVE, revision=revision, after=after)
 
@@ -175,7 +176,9 @@ def open_topic(now: Assignment, revision: Revision, incarnation: Incarnation) ->
     return Change(
         step=MoveStep.OPEN,
         revision=revision,
-        after=replace(now, stage=Stage.SERVING, incarnation=incarnation, sealed_at_ms=None, move=None),
+        after=replace(
+            now, stage=Stage.SERVING, incarnation=incarnation, sealed_at_ms=None, move=None, failed=None
+        ),
     )
 
 

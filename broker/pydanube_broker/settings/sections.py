@@ -203,7 +203,10 @@ class Policies(Section):
 class Delivery(Section):
     """Failure policy of subscriptions that have none of their own."""
 
-    max_unacked_messages: Count = Field(default=1000, description="in flight to one official consumer, unless its subscription has a window of its own")
+    max_unacked_messages: Count = Field(
+        default=1000,
+        description="in flight to one official consumer, unless its subscription has a window of its own",
+    )
     ack_timeout: ShortDuration = Field(
         default=30.0, description="an unacknowledged message returns after this"
     )

@@ -16,7 +16,13 @@ from typing import Any, Final, get_type_hints
 from zlib import crc32
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.failure_policy import COUNTS, DEAD_LETTER_TOPIC, MAX_UNACKED_MESSAGES, POLICY_FIELDS, POLICY_NAMES
+from pydanube_core.failure_policy import (
+    COUNTS,
+    DEAD_LETTER_TOPIC,
+    MAX_UNACKED_MESSAGES,
+    POLICY_FIELDS,
+    POLICY_NAMES,
+)
 from pydanube_core.names import MAX_PART_CHARS, TopicName
 from pydanube_core.refusals import system_is_closed
 

@@ -65,9 +65,10 @@ def test_a_move_ends_where_it_was_to_go_and_remembers_the_seal() -> None:
     assert (OPENED.stage, OPENED.broker_id, OPENED.epoch) == (Stage.SERVING, TWO, 4)
     assert (OPENED.sealed_epoch, OPENED.sealed_at_ms, OPENED.move) == (3, None, None)
     assert cancel(READY, NOW, ERROR).after == replace(SERVING, failed=FAILED)
-    assert begin(cancel(READY, NOW, ERROR).after, NOW, TWO, at_ms=1).after == MOVING, (
-        "a new move forgets the failure"
-    )
+    again = begin(cancel(READY, NOW, ERROR).after, NOW, TWO, at_ms=1).after
+    assert again == replace(MOVING, failed=FAILED), "the failure stays until the topic has moved"
+    assert arrive(ready(again, NOW, LIFE).after, NOW, LIFE).after.failed is None
+    assert open_topic(replace(ASSIGNED, failed=FAILED), NOW, LIFE).after == OPENED
     assert begin(SERVING, NOW, TWO, at_ms=1, ready=LIFE).after == READY, "of little the owner stops at once"
 
 

@@ -1633,7 +1633,7 @@ class TopicDescription(Result):
     partitions: int
     dispatch_strategy: str
     durability: str
-    state: Literal["gone"] | None = None
+    state: Literal["gone", "silent"] | None = None
     gone_since: str | None = None
     because: str | None = None
     next: list[dict[str, Any]] | None = None
