@@ -49,15 +49,15 @@ MAX_UNACKED_MESSAGES: Final = "max_unacked_messages"
 POLICY_FIELDS: Final = (
     PolicyField(
         name="max_redelivery_count",
-        description="Redeliveries before the poison policy applies",
+        description="Before the poison policy applies",
         setting="max_redelivery_count",
     ),
     PolicyField(
         name="ack_timeout_ms",
-        description="An unacknowledged message returns after this; 0: never",
+        description="Unacknowledged messages return; 0: never",
         setting="ack_timeout",
     ),
-    PolicyField(name="base_redelivery_delay_ms", description="Delay after the first failure", asked=False),
+    PolicyField(name="base_redelivery_delay_ms", description="After the first failure", asked=False),
     PolicyField(name="max_redelivery_delay_ms", description="Longest delay", asked=False),
     PolicyField(
         name="backoff_strategy",
@@ -67,21 +67,21 @@ POLICY_FIELDS: Final = (
     ),
     PolicyField(
         name="poison_policy",
-        description="What becomes of a message that fails too often",
+        description="For messages that fail too often",
         choices=("block", "drop", "dead_letter"),
         setting="poison_policy",
     ),
     # Not set: no message is dead-lettered
     PolicyField(
         name=DEAD_LETTER_TOPIC,
-        description="Where dead letters go; empty: <topic>-dlq-<subscription>",
+        description="Empty: <topic>-dlq-<subscription>",
         is_text=True,
         max_chars=512,
     ),
     # From a consumer's next connection on
     PolicyField(
         name=MAX_UNACKED_MESSAGES,
-        description="In flight to an official consumer",
+        description="Of an official consumer",
         least=1,
         setting="max_unacked_messages",
         asked=False,

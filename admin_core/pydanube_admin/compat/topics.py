@@ -248,7 +248,8 @@ class Subscriptions(AskingService):
         self, request: pb.SetSubscriptionDispatchConfigRequest
     ) -> pb.SubscriptionResponse:
         """Set the subscription's window, which the original stores and ignores. In force from a consumer's next connection."""
-        count = request.dispatch_config.max_unacked_messages
+        config = request.dispatch_config
+        count = config.max_unacked_messages
         if not 1 <= count <= MAX_UNACKED:
             raise InvalidArgument(
                 f"max_unacked_messages: must be 1 to {MAX_UNACKED}", field="max_unacked_messages", value=count

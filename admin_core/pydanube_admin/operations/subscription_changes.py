@@ -416,7 +416,7 @@ async def undo_set_failure_policy(context: Context, request: SetFailurePolicyReq
     tool="set_subscription_failure_policy",
     title="Set the failure policy",
     permission="subscriptions:change",
-    summary="Set when failed messages come again and what becomes of those that fail too often; live at once. "
+    summary="Set when failed messages come again and what becomes of those that fail too often. "
     "What is not given stays.",
     forecast=forecast_set_failure_policy,
     undo=undo_set_failure_policy,

@@ -188,6 +188,14 @@ READERS: Final[Mapping[str, Mapping[str, tuple[Place, ...]]]] = {
             "topics", "Subscriptions.get_subscription_failure_policy"
         )
     },
+    "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig": {
+        "SetSubscriptionDispatchConfigRequest": compat(
+            "topics", "Subscriptions.set_subscription_dispatch_config"
+        ),
+        "SubscriptionDispatchConfig": at(
+            f"{COMPAT}topics.py:Subscriptions.set_subscription_dispatch_config", by="config"
+        ),
+    },
     "danube_admin.TopicAdmin/GetSubscriptionDispatchConfig": {
         "GetSubscriptionDispatchConfigRequest": compat(
             "topics", "Subscriptions.get_subscription_dispatch_config"
@@ -261,7 +269,6 @@ REFUSED: Final = frozenset(
         "danube_admin.ClusterAdmin/AddNode",
         "danube_admin.ClusterAdmin/PromoteNode",
         "danube_admin.ClusterAdmin/RemoveNode",
-        "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig",
     }
 )
 

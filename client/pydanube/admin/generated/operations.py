@@ -1724,7 +1724,7 @@ class SubscriptionsOperations(KeywordsNamed):
         keep: bool | None = None,
         plan_token: str | None = None,
     ) -> ChangedFailurePolicy:
-        """Set when failed messages come again and what becomes of those that fail too often; live at once. What is not given stays."""
+        """Set when failed messages come again and what becomes of those that fail too often. What is not given stays."""
         return await self._caller.call("subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def plan_set_failure_policy(
