@@ -101,7 +101,9 @@ async def check(declared: Declared, client: Client) -> list[str]:
             for topic in declared.topics:
                 try:
                     described = await client.admin.topics.describe(topic)
-                    found.append(f"topic {topic} exists, {counted(described.messages, 'message')}")
+                    messages = described.messages
+                    held = described.because if messages is None else counted(messages, "message")
+                    found.append(f"topic {topic} exists, {held}")
                 except TopicNotFound:
                     if declared.is_sink:
                         raise TopicNotFound(

@@ -144,8 +144,11 @@ METHODS: Final = {
     ),
     "danube_admin.TopicAdmin/GetSubscriptionFailurePolicy": _of("subscriptions:read", TOPIC, **_SUBSCRIPTION),
     "danube_admin.TopicAdmin/SetSubscriptionDispatchConfig": _of(
-        KNOWN, **_SUBSCRIPTION
-    ),  # refused to all: no dispatch config is named
+        "subscriptions:change",
+        TOPIC,
+        **_SUBSCRIPTION,
+        dispatch_config=admin_pb.SubscriptionDispatchConfig(max_unacked_messages=9),
+    ),
     "danube_admin.TopicAdmin/GetSubscriptionDispatchConfig": _of(
         "subscriptions:read", TOPIC, **_SUBSCRIPTION
     ),

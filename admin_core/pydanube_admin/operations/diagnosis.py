@@ -180,7 +180,7 @@ async def _cluster(context: Context) -> Diagnosis:
 
 @operation(
     "diagnose.topic",
-    at=Place.ANYWHERE,  # it knows also of owners that do not answer
+    at=Place.ANYWHERE,  # also about owners that do not answer
     effect=Effect.READ,
     title="Diagnose a topic",
     permission="topics:read",
@@ -196,7 +196,7 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
 
 @operation(
     "diagnose.subscription",
-    at=Place.ANYWHERE,  # it knows also of owners that do not answer
+    at=Place.ANYWHERE,  # also about owners that do not answer
     effect=Effect.READ,
     tool="analyze_consumer_lag",
     permission="topics:read",
@@ -221,7 +221,7 @@ async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionR
 
 @operation(
     "diagnose.producer",
-    at=Place.ANYWHERE,  # it knows also of owners that do not answer
+    at=Place.ANYWHERE,  # also about owners that do not answer
     effect=Effect.READ,
     title="Diagnose a producer",
     permission="topics:read",

@@ -83,7 +83,7 @@ class TopicPart(Result):
     partition: int
     owner: str | None
     owner_reason: str | None = None
-    # None with the reason owner_gone or owner_silent: only the owner knows
+    # None with the reason owner_gone or owner_silent: the owner does not answer
     epoch: str | None
     epoch_reason: str | None = None
     start_offset: int | None
@@ -99,7 +99,7 @@ class TopicPart(Result):
 class TopicDescription(Result):
     """All facts of one topic. Offsets and epoch of a partitioned topic are those of its `parts`.
 
-    If the owner is gone, the fields that only the owner knows are null with the reason owner_gone, or owner_silent if it is
+    If the owner is gone, the fields of the owner alone are null with the reason owner_gone, or owner_silent if it is
     registered and does not answer.
     """
 
