@@ -71,7 +71,9 @@ _WELL_LOOKS: Final = 5  # consecutive checks in which a broker can store, before
 _PROGRESS_S: Final = 10.0  # between two reports of this broker's copying progress
 _MOST_TOLD: Final = 100  # maximum topics in such a report
 _AGAIN_MS: Final = 500
-_COPIED_S: Final = 3.0  # for the chain to have a topic that was taken over, before it is served without
+_COPIED_S: Final = (
+    3.0  # for the chain to have a topic that arrives, before it is served without: the store is away
+)
 # For callers while a topic is handed over: their lookup of the topic waits until it has arrived
 _RETRY_MS: Final = 10
 
@@ -575,11 +577,6 @@ class Moves:
             state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
         await self.make_safe(assignment)
-        if not assignment.stored and self._chain.is_wanted:
-            # Until the topic is in this broker's chain, only the lost broker's has it, and that may be given up once the
-            # topic is opened here. A store that is away delays nothing more than that.
-            with anyio.move_on_after(_COPIED_S):
-                await self._chain.until_all_stored()
 
     async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
@@ -629,6 +626,11 @@ class Moves:
         if assignment.stored and (storing := self._registry.storing) is not None:
             # The heirs of this broker find the topic in its chain from now on.
             await storing.until_stored()
+        elif (chain := self._chain.statistics()) is not None and chain.behind_s < _COPIED_S:
+            # The former owner forgets the topic, or its chain is given up, once the topic is here. Until this broker's
+            # chain has the topic, too, the loss of this disk would cost all of it that is not tiered.
+            with anyio.move_on_after(_COPIED_S):
+                await self._chain.until_all_stored()
 
     async def hold(self, assignment: Assignment) -> None:
         ownership, topic_id = self._registry.ownership, assignment.topic_id

@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 from pydanube import connect
 from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
@@ -21,7 +22,9 @@ from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.copying.arrival import Arrival
 from pydanube_broker.moves import moves
+from pydanube_broker.moves.move import Change, MoveStep
 from pydanube_broker.settings.sections import Cluster, Settings
+from pydanube_broker.tier.chain_record import ChainRecord
 from pydanube_core.errors import ClusterError, Conflict, StoreUnavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.metadata import Put
@@ -298,36 +301,65 @@ async def test_topics_of_a_lost_broker_are_taken_over_without_a_plan_where_its_r
         assert (again.copies, again.on_loss, again.is_whole) == (True, "take_over", False)
 
 
+def behind_at_its_end(heir: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Delay a broker's chain; return the bytes that it lacks at the last step by which the broker becomes an owner."""
+    create, moves, missing = heir.chain.store.create, heir.moves, list[int]()
+    assert moves.mover is not None
+    send = moves.mover.ends.send
+
+    async def late(key: str, data: bytes) -> bool:
+        await anyio.sleep(0.3)  # longer than a local sync
+        return await create(key, data)
+
+    async def opening(change: Change, group: TaskGroup) -> Any:
+        if change.step in (MoveStep.ARRIVE, MoveStep.OPEN):
+            statistics = heir.chain.statistics()
+            assert statistics is not None
+            missing.append(max(0, heir.journal.durable_lsn - statistics.stored_lsn))
+        return await send(change, group)
+
+    monkeypatch.setattr(heir.chain.store, "create", late)
+    monkeypatch.setattr(moves.mover.ends, "send", opening)
+    return missing
+
+
 async def test_topic_is_opened_once_the_chain_of_its_heir_has_it(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the loss of the heir would cost all that the chain of the first owner had."""
     async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
         await filled("t", cluster.brokers[3])
-        missing: list[int] = []
-        for n in (1, 2):
-            heir = cluster.brokers[n]
-            create = heir.chain.store.create
-
-            async def late(key: str, data: bytes, create: Any = create) -> bool:
-                await anyio.sleep(0.3)  # longer than a local sync
-                return bool(await create(key, data))
-
-            monkeypatch.setattr(heir.chain.store, "create", late)
-            moves = heir.moves
-            assert moves.mover is not None
-            send = moves.mover.ends.send
-
-            async def opening(change: Any, group: Any, heir: Broker = heir, send: Any = send) -> Any:
-                statistics = heir.chain.statistics()
-                assert statistics is not None
-                missing.append(max(0, heir.journal.durable_lsn - statistics.stored_lsn))
-                return await send(change, group)
-
-            monkeypatch.setattr(moves.mover.ends, "send", opening)
+        missing = [behind_at_its_end(cluster.brokers[n], monkeypatch) for n in (1, 2)]
         await lost(cluster, 3)
         await until(lambda: cluster.serves_name("t"))
+        assert sorted(missing) == [[], [0]]
+
+
+async def test_topic_arrives_once_the_chain_of_its_next_owner_has_it(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loss of the next owner's disk would cost all that the former owner forgets."""
+    async with several_brokers(etcd, tmp_path, lost_at_once) as cluster:
+        await filled("t", cluster.brokers[3])
+        target = cluster.brokers[1]
+        missing = behind_at_its_end(target, monkeypatch)
+        assert await cluster.brokers[3].port.move_topic("t", str(broker_id(target)))
+        await until(lambda: cluster.serves_name("t") and cluster.owner("t") is target)
         assert missing == [0]
+
+        # and it is lost, with all that it has not sent
+        async def never(key: str, data: bytes) -> bool:
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(target.chain.store, "create", never)
+        monkeypatch.setattr(broker_module, "_LEAVE_S", 0.1)
+        monkeypatch.setattr(
+            ChainRecord, "waits", ChainRecord.leaves
+        )  # it says nothing about its chain when it dies
+        await lost(cluster, 1)
+        shutil.rmtree(tmp_path / "broker-1")
+        await until(lambda: cluster.serves_name("t"))
+        assert await read_all(cluster, "t", 15) == TIERED + COPIED
 
 
 async def test_stopped_broker_whose_chain_is_incomplete_keeps_its_topics(
