@@ -11,10 +11,10 @@ import asyncio
 import itertools
 import logging
 import math
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from secrets import token_hex
 from typing import Final
 
 from pydanube_core.batch.timing import TTL_MS
@@ -59,7 +59,7 @@ class Requests:
         self._inbox: str | None = None  # while it is open
         self._opening_inbox: asyncio.Task[str] | None = None
         # Ids of requests are random: others may see the name of this client's inbox and let a service reply to it.
-        self._numbers = map(f"{token_hex(8)}-{{}}".format, itertools.count(1))
+        self._numbers = map(f"{os.urandom(8).hex()}-{{}}".format, itertools.count(1))
         self._waiting: dict[str, tuple[asyncio.Future[Message], float]] = {}  # by number, with the time-out
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskOwner()
@@ -216,7 +216,7 @@ class Requests:
         return await asyncio.shield(self._opening_inbox)
 
     async def _open_inbox(self) -> str:
-        inbox = f"{INBOX}{token_hex(12)}"
+        inbox = f"{INBOX}{os.urandom(12).hex()}"
         await self._open(inbox, INBOX_OPTIONS)  # creates it
         consumer = self._consumer(inbox, "inbox", ConsumerOptions())
         consumer.hear(self._replied)

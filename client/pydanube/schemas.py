@@ -18,7 +18,6 @@ from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 from pydanube_core.generated import danube_schema_pb2 as pb
 from pydanube_core.recent import RecentDict
-from pydanube_core.services import SCHEMA_REGISTRY
 
 from pydanube.arguments import MOST, check_text, check_texts, shown
 from pydanube.facts import SchemaRef, from_ms
@@ -178,6 +177,8 @@ class Schemas:
         return _made(value_of(schema, payload, into), into)
 
     async def _ask(self, method: str, request: Message) -> bytes:
+        from pydanube_core.services import SCHEMA_REGISTRY  # builds the classes of every .proto file
+
         return await self._call(SCHEMA_REGISTRY[method].path, request.SerializeToString(), TIMEOUT_S)
 
     def _remember(self, data: bytes) -> Schema:

@@ -38,6 +38,16 @@ def test_its_import_is_a_small_part_of_what_it_would_load() -> None:
     assert times["pydanube"] * 7 < times["pydanube.client"]
 
 
+def test_connect_loads_nothing_that_only_some_programs_need() -> None:
+    program = (
+        "import sys; from pydanube import connect; print(*sorted({'anyio', 'grpc', 'numpy', 'pyarrow', 'pydantic', 'secrets', "
+        "'google.protobuf.descriptor_pool', 'pydanube_core.avro.model', 'pydanube_core.links', 'pydanube_core.services'}"
+        " & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_every_name_is_there_and_the_types_see_the_same_ones() -> None:
     tree = ast.parse(SOURCE.read_text())
     checked = next(node for node in tree.body if isinstance(node, ast.If))

@@ -12,8 +12,6 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from pydanube_core.avro.model import is_recursive
-from pydanube_core.avro.parse import parse_avro
 from pydanube_core.errors import InvalidArgument, MissingExtra, PayloadInvalid
 from pydanube_core.extras import install_command
 
@@ -141,6 +139,9 @@ def _json(schema: Schema) -> Callable[[Any], bytes]:
 
 
 def _avro(schema: Schema) -> Callable[[Any], bytes]:
+    from pydanube_core.avro.model import is_recursive
+    from pydanube_core.avro.parse import parse_avro
+
     try:
         import fastavro
         from fastavro import _validation_py, _write_py

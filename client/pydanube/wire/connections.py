@@ -21,7 +21,6 @@ from pydanube_core.errors import (
     Unavailable,
 )
 from pydanube_core.generated import danube_stream_pb2 as pb
-from pydanube_core.services import STREAM
 
 from pydanube.options import ConsumerOptions
 from pydanube.outage import Waiter
@@ -148,6 +147,8 @@ class Connections:
         """Return the watch by which a consumer finds new topics and partitions."""
 
         async def match(patterns: Sequence[str], limit: int) -> tuple[dict[str, int], bool]:
+            from pydanube_core.services import STREAM  # builds the classes of every .proto file
+
             request = pb.MatchRequest(patterns=patterns, limit=limit).SerializeToString()
 
             async def ask() -> bytes:

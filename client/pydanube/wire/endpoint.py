@@ -7,7 +7,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pydanube_core.errors import InvalidArgument
-from pydanube_core.links import BROKER_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,11 @@ def each_cluster(url: str) -> list[list[str]]:
 
 
 def _with_port(place: str) -> str:
-    return place if ":" in place.rpartition("]")[2] else f"{place}:{BROKER_PORT}"
+    if ":" in place.rpartition("]")[2]:
+        return place
+    from pydanube_core.links import BROKER_PORT  # most addresses have a port, and links are for operators
+
+    return f"{place}:{BROKER_PORT}"
 
 
 MOST_CLUSTERS: Final = 8

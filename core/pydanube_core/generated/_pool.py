@@ -12,13 +12,23 @@ pure Python one files it in the default pool; hence `publish`, which makes the c
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor, FileDescriptor
-from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.internal import api_implementation
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
-from google.protobuf.reflection import GeneratedProtocolMessageType
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.reflection import GeneratedProtocolMessageType
+elif api_implementation.Type() == "upb":
+    # The public modules load the implementation in Python, too: 6 ms of every start.
+    from google._upb._message import DescriptorPool
+    from google._upb._message import MessageMeta as GeneratedProtocolMessageType
+else:
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.reflection import GeneratedProtocolMessageType
 
 __all__ = ["POOL", "publish"]
 
