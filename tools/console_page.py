@@ -22,9 +22,9 @@ PICTURES: Final = {
 HEAD: Final = """\
 ## The console
 
-`danube tui` (extra `tui`) shows a cluster in a terminal: what needs a person stands first, everything else is one key
-away. It only reads unless it is started with `--allow-writes`, and knows nothing of its own: each view shows what
-operations answer, each change is an operation with its plan, its audit and its undo.
+`danube tui` (extra `tui`) shows a cluster in a terminal: findings first, everything else one key away. It only reads, unless
+it is started with `--allow-writes`. Each view shows answers of operations, and each change is an operation with its plan, audit
+and undo.
 
 ```sh
 danube tui                                    # the cluster of --broker, --cluster or the defaults
@@ -36,35 +36,34 @@ danube tui --snapshot subscriptions --format text     # one screen, for a page o
 
 ![Overview](console-overview.svg)
 
-The line at the top says which cluster this is, where one is in it, how old the data is and how often it is asked for.
-Data that is older than it should be is dimmed; a lost connection is said in red with the count of tries, and comes
-back by itself. `?` explains what is on the screen, and every key of it; `:` goes anywhere; `/` narrows; escape returns.
+The line at the top shows the cluster, the view, the age of the data and the interval of refreshes. Data that is too old is
+dimmed. A lost connection is red, with the number of tries, and is opened again without a key. `?` explains the view and its
+keys, `:` goes to any view, `/` filters, and escape returns.
 
 ![Subscriptions](console-subscriptions.svg)
 
-Through a refresh the selected row stays selected, by its name, and at its line; until a key moved the cursor the top of
-the page stays in sight instead, where new findings come, and a row that leaves the screen is left for the first. A number that is another than at the refresh before
-is marked with ↑ or ↓. Enter opens a row; on a finding it carries out the finding's first next call.
+A refresh keeps the selected row, by its name, at its line. Until a key moves the cursor, the first row stays selected instead,
+because new findings are added at the top. ↑ and ↓ mark numbers that the last refresh changed. Enter opens a row; on a finding
+it makes the finding's first suggested call.
 
 ![One subscription](console-subscription.svg)
 
-Messages come from a reader of their own, which no subscription feels. The view keeps the last thousand (16 MiB at
-most), and counts at the bottom what went by without having been on the screen.
+The messages view reads with a reader of its own, so no subscription changes. It keeps the last thousand messages (16 MiB at
+most) and counts at the bottom the messages that it dropped before they were shown.
 
 ![Messages](console-messages.svg)
 
 ### Views
 
-After `:` come a view's name or alias and what it is of; up brings back what was typed before. The command beside a view
-tells the same without a screen; `danube tui --snapshot VIEW --json` gives a view's rows as they are shown, and ends with
-the exit codes of every command.
+After `:` come a view's name or alias and its subject; the up key brings back earlier entries. The command beside a view gives
+the same facts without a screen. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
 
 """
 
 FILTERS: Final = """\
 ### Filters
 
-Terms after `/` stand side by side, and a row must hold to all of them.
+Several terms may follow `/`. A row must match all of them.
 
 | term | rows that stay |
 |---|---|
@@ -81,10 +80,11 @@ Terms after `/` stand side by side, and a row must hold to all of them.
 KEYS_TEXT: Final = """\
 ### Keys
 
-A change is there with `--allow-writes` alone, and, where the broker has its locks on, for callers with a right to it: what the
-caller may not do is neither in the footer nor in the palette, and dimmed in the help. Its plan is shown first, with what goes and who feels it; Cancel has the
-focus, and what destroys, or moves the topics of many, wants the name typed. Marked rows are planned together, at most a hundred; topics are one plan with one token. Other keys come from
-a file, by action; two actions with one key in a view are an error that names both.
+Changes need `--allow-writes` and, with authentication on, the caller's right to them. A change that the caller may not make is
+missing from the footer and the palette, and dimmed in the help. The console shows the plan first: the data that is lost and
+the clients that are affected. Cancel has the focus. A change that destroys data, or that moves other clients' topics, asks for the
+name. Marked rows, at most a hundred, are planned together; topics share one plan and token. A file gives actions other keys; two
+actions with one key in a view are an error that names both.
 
 ```toml
 # danube tui --keys keys.toml
@@ -98,20 +98,20 @@ a file, by action; two actions with one key in a view are an error that names bo
 END: Final = """\
 ### In a browser
 
-`danube tui --serve` prints a link with a token that works once. The browser gets a cookie for it that scripts do not see
-and other sites cannot send, and the next link is printed for the next browser. Page and websocket check cookie, `Host`
-and `Origin`; the page asks no foreign host for anything. Four consoles run at most, and one that is not used for
-`--idle` (30 minutes) ends. It listens on this machine alone: from elsewhere, `ssh -L 8766:127.0.0.1:8766 HOST`. In a container, whose port is published on
-127.0.0.1, `--host 0.0.0.0 --insecure-bind`: [the compose file](operating.md#compose) has it so.
+`danube tui --serve` prints a link with a token that works once. In exchange the browser gets a cookie that scripts cannot read
+and other sites cannot send, and the command prints a new link for the next browser. Page and websocket check cookie, `Host`
+and `Origin`; the page loads nothing from other hosts. At most four consoles run, and a console ends after `--idle` (30 minutes)
+without use. It listens on this machine alone; from another machine, use `ssh -L 8766:127.0.0.1:8766 HOST`. In a container whose
+port is published on 127.0.0.1, use `--host 0.0.0.0 --insecure-bind`, as [the compose file](operating.md#compose) does.
 
 ### Looks
 
-`--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours, and is what `NO_COLOR` gets; `--ascii` draws
-with ASCII alone; `--no-mouse` leaves the mouse to the terminal. Nothing is told by colour alone. What others wrote is
-never read as markup and never reaches the terminal as a control character.
+`--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours; `NO_COLOR` selects it. `--ascii` draws
+with ASCII alone, and `--no-mouse` leaves the mouse to the terminal. No fact is shown by colour alone. Names and payloads are
+never read as markup, and their control characters never reach the terminal.
 
-Columns and their order are remembered for each view in `$XDG_STATE_HOME/danube/console.json`. What is copied goes to the
-terminal's clipboard (OSC 52) and, for those that do not take it, into a file whose name is said.
+The console remembers columns and their order for each view in `$XDG_STATE_HOME/danube/console.json`. Copied text goes to the
+terminal's clipboard (OSC 52), and for terminals without one into a file, which the console names.
 """
 
 

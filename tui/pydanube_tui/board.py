@@ -390,7 +390,7 @@ class Board(App[None]):
         """Once a second: update the age of the data, and end an idle session."""
         now = self.options.now()
         if self.options.idle_s is not None and now - self.last_used > self.options.idle_s:
-            self.exit(message="ended: nobody used it")
+            self.exit(message="ended: it was not used")
         if self._gone:
             return
         stale = self.standing.stale(self.now_ms, self.refresh_s)

@@ -31,7 +31,7 @@ from pydanube_tui.views.messages import FORMS, message_lines
 from pydanube_tui.views.subscriptions import place_of_subscription
 
 _PLACEHOLDERS: Final = {
-    ":": "view, and what of; up: what was typed before",
+    ":": "view and its subject; up: earlier entries",
     "/": "text /regex/ ~fuzzy !not column:>1k $.json.path:x",
 }
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
@@ -373,7 +373,7 @@ class Console(Board):
 
     def _help(self) -> None:
         lines = help_lines(self.view, self.options.actions, self.offers)
-        self.read(f"{self.view.title}: what is here, and every key", lines)
+        self.read(f"{self.view.title}: its contents, and every key", lines)
 
     async def _palette(self) -> None:
         choices = self.operating.choices_of([*self.options.actions.values()])

@@ -253,7 +253,7 @@ VIEW: Final = View(
         *_changes(situation),
     ],
     head=_head,
-    empty="all is well: no finding, nobody behind, no change",
+    empty="all is well: no finding, no subscription behind, no change",
     dated=("diagnosis",),
     aliases=("home", "o"),
 )

@@ -186,7 +186,7 @@ ONE: Final = View(
     ),
     rows=_rows_of_one,
     head=_head_of_one,
-    empty="nobody subscribes to it",
+    empty="no subscription",
     dated=("diagnosis",),
     takes=("topic",),
 )
