@@ -21,6 +21,7 @@ from pydanube_core.errors import Conflict
 
 from tests.cluster.real_cluster import RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
+from tests.conformance.official.conftest import Scenario
 from tests.support.load import PATIENCE
 from tests.support.waiting import until
 
@@ -142,6 +143,22 @@ async def test_disks_of_killed_owners_are_gone_and_nothing_is_lost(tmp_path: Pat
                 lost.kill()
                 shutil.rmtree(lost.data_dir)
                 await told.more()
+
+
+async def test_official_python_client_goes_on_when_the_owner_and_its_disk_are_gone(tmp_path: Path) -> None:
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT, creates_only=True) as cluster:
+        await cluster.start()
+        await until(lambda: created(cluster), FAR)
+        owner = await owner_of(cluster)
+        url = next(broker.url for n, broker in cluster.brokers.items() if n != owner)
+        with Scenario("lost", url, TOPIC, deadline_s=FAR) as scenario:
+            await to_thread.run_sync(scenario.wait_for, "kill")
+            cluster.brokers[owner].kill()
+            shutil.rmtree(cluster.brokers[owner].data_dir)
+            scenario.go_on()
+            await to_thread.run_sync(scenario.wait_for, "again")
+            assert await owner_of(cluster) != owner
+            await to_thread.run_sync(scenario.wait_for, "ok")
 
 
 async def test_owner_that_stood_still_for_longer_than_its_lease_acknowledges_nothing(tmp_path: Path) -> None:
