@@ -6,6 +6,7 @@ pydantic checks, but its messages are not used. Errors describe a field by the s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -39,8 +40,16 @@ def find_operation(name: str) -> Operation:
         field="operation",
         value=shown(name),
         did_you_mean=close,
-        next=[OPERATIONS[known].next_call({}, "the operation of that name") for known in close],
+        next=[
+            *(OPERATIONS[known].next_call({}, "the operation of that name") for known in close),
+            OPERATIONS["operations.find"].next_call({"query": _words(name)}, "finds it by what it does"),
+        ],
     )
+
+
+def _words(name: str) -> str:
+    """Return a name that no operation has as words to search for."""
+    return " ".join(re.findall(r"[A-Za-z0-9]+", name))[:100] or "help"
 
 
 def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_token: str = "") -> Call:

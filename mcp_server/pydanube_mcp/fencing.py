@@ -51,12 +51,17 @@ _HEX: Final = re.compile(r"[a-z]?[0-9a-f]+(?:-[0-9a-f]+)*")
 _OURS: Final = frozenset(
     {
         "summary", "message", "why", "because", "command", "description", "title", "note", "hint", "source",
-        "unobservable", "unknown", "assumptions", "mark", "remedy", "example", "rule", "later", "next_page", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
+        "unobservable", "unknown", "assumptions", "mark", "remedy", "example", "rule", "later", "next_page", "revision", "plan_token", "hash", "prev_hash", "mac", "fingerprint",
     }
 )  # fmt: skip
 # Names that programs give themselves when they connect, unchecked and needed by no call: sessions have ids.
 _CLIENTS: Final = frozenset({"consumer", "producer", "last_consumer", "moved_by"})
 _PROGRAM: Final = {"name", "version"}  # of a record's `client`
+_PAGE: Final = {"page", "title", "section", "text"}  # of a page of the documentation, which we wrote
+# Up to three parts with spaces between, the first a topic or a word of ours: `/default/orders billing`, `broker 17`
+_SPACED: Final = {"subject", "quota"}
+_PARTS: Final = re.compile(r"(?:/\S+|broker|namespace|principal)(?: \S+){1,2}")
+_STATE: Final = {"path", "before", "after"}  # of a difference of a plan
 # Arguments of callers, and the state before: every text in them is theirs, whatever its key.
 _THEIRS: Final = frozenset({"arguments", "before", "after"})
 _TOKENS: Final = frozenset(
@@ -78,6 +83,19 @@ def is_plain(text: str) -> bool:
 def _is_brief(text: str) -> bool:
     """Return whether a text, of any signs on one line, has too few words for a sentence: `10 minutes`, `{"a": 1}`."""
     return len(text) <= MAX_PLAIN_CHARS and text.isprintable() and len(_WORD.findall(text)) < MOST_WORDS
+
+
+def _stays(key: str, text: str, beside: Mapping[str, Any], *, ours: bool) -> bool:
+    """Return whether a text is plain, or under a key of ours a page of the documentation, a path, or names with spaces."""
+    if not ours:
+        return is_plain(text)
+    if key == "path" and beside.keys() >= _STATE:
+        return all(is_plain(part) for part in text.split("/"))
+    if key == "text" and beside.keys() == _PAGE:
+        return True
+    if key in _SPACED and _PARTS.fullmatch(text) is not None:
+        return is_plain(text.replace(" ", "/"))
+    return is_plain(text)
 
 
 def all_plain(value: Any) -> bool:
@@ -188,7 +206,8 @@ def _foreign(value: Any) -> Iterator[str]:
                     yield from _texts(step.get("arguments", {}) if isinstance(step, Mapping) else ())
             elif not _is_ours(key):
                 yield str(key)
-                yield from _foreign(inner)
+                if not (isinstance(inner, str) and _stays(key, inner, value, ours=True)):
+                    yield from _foreign(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from _foreign(inner)
@@ -242,7 +261,9 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
             out[key] = _cleaned(inner, sentences)
         elif isinstance(inner, str):
             out[key] = inner
-            if not (is_plain(inner) or inner in sentences.quoted) or (ours and _is_a_clients(key, value)):
+            if not (_stays(key, inner, value, ours=ours) or inner in sentences.quoted) or (
+                ours and _is_a_clients(key, value)
+            ):
                 out[key], moved[key] = SEE, _kept(inner)
         elif isinstance(inner, list) and any(isinstance(one, str) and not is_plain(one) for one in inner):
             out[key] = [one for one in inner if not isinstance(one, str) or is_plain(one)]

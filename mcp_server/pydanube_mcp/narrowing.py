@@ -75,8 +75,21 @@ current_narrowing: ContextVar[Narrowing] = ContextVar("current_narrowing", defau
 
 
 def parse_address(path: str, query: str) -> Narrowing:
-    """Return the narrowing of an address. Raises `InvalidArgument` for an unknown set, or an empty list of sets."""
-    given = parse_qs(query, keep_blank_values=True).get(TOOLSETS_IN_ADDRESS)
+    """Return the narrowing of an address.
+
+    Raises:
+        InvalidArgument: an unknown set, an empty list of sets, or a parameter of another name, which is most often
+            `toolsets` misspelt and would give the caller everything.
+    """
+    parameters = parse_qs(query, keep_blank_values=True)
+    for name in parameters.keys() - {TOOLSETS_IN_ADDRESS}:
+        raise InvalidArgument(
+            f"the address has the parameter {shown(name)!r}; it takes only {TOOLSETS_IN_ADDRESS}, as in "
+            f"{path}?{TOOLSETS_IN_ADDRESS}=topics,subscriptions",
+            field=TOOLSETS_IN_ADDRESS,
+            value=shown(name),
+        )
+    given = parameters.get(TOOLSETS_IN_ADDRESS)
     if given is None:
         return Narrowing(read_only=path == MCP_READ)
     groups = parse_toolsets(",".join(given), field=TOOLSETS_IN_ADDRESS)

@@ -9,6 +9,7 @@ serves the neighbouring question, the limits, and how a change is taken back. Bo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -41,13 +42,19 @@ _WHY: Final = "why"
 _MANY: Final = 1_000  # an error names a bound of this size in time
 _SHORTER: Final = (
     ("time:2026-01-31T12:00:00Z, time:-15m", "time:-15m"),
+    ("Field of the items, optional", "A field, optional"),
+    ("Without it, the", "Without: the"),
+    ("without it, ", "without: "),
+    ("Only of this ", "Only this "),
+    ("a length before now", "24h ago"),
     (" (exit 6)", ""),  # of the command line
     (" The command line writes a path of its own machine itself", ""),
     ("; a bare name is in /default", ""),  # in the instructions
     (" (24h), or a time (2026-01-31T12:00:00Z)", ", or a time"),  # the same
-    ("of the answer before, all else unchanged", "of the answer before"),
+    ("next_page of the answer before", "next_page as it came"),
     ("Id of the ", "Id of a "),
 )
+_SHORT: Final = 58  # characters of a summary; more of them would cost more than 110 tokens a tool
 # Valid in every list, and in the instructions. Only tools of the default profile list them
 _OF_LISTS: Final = frozenset({"limit", "sort", "top", "filter"})
 # Of other tools, and their default is nearly always right: `find_operations` has them
@@ -184,10 +191,15 @@ def _small(schema: Mapping[str, Any]) -> dict[str, Any]:
 def description_of(operation: Operation) -> str:
     """Return the text that a model reads about a tool: its effect, and the tool for the neighbouring question.
 
-    A read outside the default profile is its summary only: `find_operations` has the rest.
+    A read outside the default profile is its summary: `find_operations` has the rest. If the summary is short, the first
+    neighbour stands behind it, since a few words do not tell such tools apart.
     """
-    alone = operation.effect is Effect.READ and not operation.default_profile
-    return operation.summary if alone else operation.description
+    if operation.effect is not Effect.READ or operation.default_profile:
+        return operation.description
+    guide = operation.description.removeprefix(operation.summary)
+    if len(operation.summary) > _SHORT or not guide:
+        return operation.summary
+    return f"{operation.summary}{re.split(r'; |[.] ', guide)[0].rstrip('.')}."
 
 
 def explain(name: str, profile: Profile, *, read_only: bool) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.context import system_now_ms as now_ms
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
@@ -62,6 +63,23 @@ async def test_a_silenced_alert_stays_listed_with_who_knows_of_it(cluster: Admin
     )
     assert ended["silenced_until"] is None
     assert await silenced(cluster) == {"a": None, "b": None}
+
+
+async def test_a_silence_of_a_length_can_be_planned_and_applied_later(cluster: Administered) -> None:
+    """Its end moves with the clock, which is no reason to call the plan stale."""
+    ahead_ms = 0
+    core = AdminCore(cluster.broker.port, now_ms=lambda: now_ms() + ahead_ms)
+    later = Administered(cluster.broker, core)
+    try:
+        asked = {"rule": "no_consumers", "subject": {"topic": "orders"}, "until": "2h", "reason": WHY}
+        plan = await later("plans.create", operation="alerts.silence", arguments=asked)
+        other = await later("plans.create", operation="alerts.silence", arguments=asked)
+        ahead_ms = 60_000
+        done = (await later("plans.apply", plan_token=plan["plan_token"]))["result"]
+        assert done["silenced_until"] > plan["diff"][0]["after"]["silenced_until"]
+        assert (await later.refused("plans.apply", plan_token=other["plan_token"])).code == "PLAN_STALE"
+    finally:
+        await core.aclose()
 
 
 @pytest.mark.parametrize(

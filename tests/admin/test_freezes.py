@@ -95,6 +95,20 @@ async def test_a_freeze_ends_at_its_time(anyio_backend: str) -> None:
             await core.aclose()
 
 
+async def test_a_freeze_of_a_length_can_be_planned_and_applied_later(cluster: Administered) -> None:
+    ahead_ms = 0
+    core = AdminCore(cluster.broker.port, now_ms=lambda: 1_800_000_000_000 + ahead_ms)
+    later = Administered(cluster.broker, core)
+    try:
+        asked = {"face": "mcp", "until": "2h", "reason": WHY}
+        plan = await later("plans.create", operation="faces.freeze", arguments=asked)
+        ahead_ms = 60_000
+        done = (await later("plans.apply", plan_token=plan["plan_token"]))["result"]
+        assert done["frozen_until"] > plan["diff"][0]["after"]["frozen_until"]
+    finally:
+        await core.aclose()
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [

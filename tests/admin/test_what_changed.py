@@ -31,6 +31,7 @@ async def test_changes_are_listed_with_their_undo(cluster: Administered) -> None
     await cluster("topics.create", topic="orders")
     await cluster("topics.create", topic="clicks")
     await cluster("topics.list")  # a read is no change
+    await cluster("plans.create", operation="topics.delete", arguments={"topic": "orders"})  # nor is a plan
     await cluster.refused("topics.create", topic="orders")  # what was refused changed nothing
     await cluster("topics.set_policies", topic="orders", policies={"max_publish_rate": 10})
     found = await cluster("changes.list", since="5m")
@@ -49,6 +50,17 @@ async def test_changes_are_listed_with_their_undo(cluster: Administered) -> None
     assert [each["operation"] for each in again["items"]] == ["topics.set_policies"]
     assert again["items"][0]["undo"] is None  # it was taken back
     assert again["more"] is True
+
+
+async def test_a_topic_that_was_deleted_leads_to_who_did_it_and_to_its_undo(cluster: Administered) -> None:
+    await cluster("topics.create", topic="orders")
+    await cluster.apply("topics.delete", topic="orders")
+    missing = await cluster.refused("topics.describe", topic="orders")
+    step = next(each for each in missing.details["next"] if each["operation"] == "changes.list")
+    found = await cluster(step["operation"], **step["arguments"])
+    call = next(each["undo"]["call"] for each in found["items"] if each["operation"] == "topics.delete")
+    await cluster(call["operation"], **call["arguments"])
+    assert (await cluster("topics.describe", topic="orders"))["topic"] == "/default/orders"
 
 
 async def test_a_cursor_that_a_client_moved_is_listed(cluster: Administered) -> None:

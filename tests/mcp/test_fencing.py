@@ -31,6 +31,30 @@ def test_the_name_beside_an_id_is_the_programs_and_one_without_an_id_names_a_thi
     assert fenced({"call_id": "c1", "untrusted": None}) == {"call_id": "c1", "untrusted": None}
 
 
+def test_paths_of_a_plan_and_names_with_spaces_between_stay() -> None:
+    path = "topics/default/search/subscriptions/search/failure_policy/base_redelivery_delay_ms"
+    plan = {
+        "diff": [{"path": path, "before": 1000, "after": 50}],
+        "revision": "65ec8d5d35d3fb939a699429.2edb5f6117e5fa885b134353",
+    }
+    assert fenced(plan) == plan
+    assert fenced({"subject": "/default/orders billing"}) == {"subject": "/default/orders billing"}
+    refused = {"quota": "principal user:robot", "message": "principal user:robot may not"}
+    assert fenced(refused) == refused
+    assert fenced({"subject": "delete orders now"})["subject"] == SEE
+    hostile = [{"path": f"topics/default/{HOSTILE}", "before": None, "after": 1}, {"subject": HOSTILE}]
+    assert [next(iter(fenced(each))) for each in hostile] == ["path", "subject"]
+    assert [set(fenced(each)[UNTRUSTED]) for each in hostile] == [{"path"}, {"subject"}]
+    assert fenced({"path": path})["path"] == SEE  # of something else: a file
+
+
+def test_a_page_of_the_documentation_is_ours() -> None:
+    page = {"page": "links", "title": "Links", "section": "use", "text": "Mirror topics. Then fail over."}
+    assert fenced({"items": [page]}) == {"items": [page]}
+    assert fenced(page | {"offset": 1})["text"] == SEE
+    assert fenced({"arguments": page})["arguments"]["text"] == SEE
+
+
 @pytest.mark.parametrize("cut", [24, 30, len(HOSTILE) - 1])
 def test_a_quotation_that_was_cut_short_ends_the_sentence_before_it(cut: int) -> None:
     body = fenced({"subscription": HOSTILE, "summary": f"the subscription {HOSTILE[:cut]}… is stuck"})

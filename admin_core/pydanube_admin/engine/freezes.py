@@ -15,6 +15,7 @@ from pydanube_core.errors import Frozen
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.kept_records import KeptRecord, readable
+from pydanube_admin.engine.operation import next_call
 from pydanube_admin.engine.permission import sits_at_the_broker
 
 PREFIX: Final = "freezes/"
@@ -76,13 +77,18 @@ async def check_not_frozen(
                 else f"the face {each.face}"
             )
             until = "it is lifted" if each.until_ms is None else format_time(each.until_ms)
+            where = (
+                "over the socket in the data folder, on the broker's machine"
+                if each.face == ALL
+                else "from a face that is not frozen"
+            )
             raise Frozen(
                 f"{operation} was refused: {subject} is frozen until {until} and may only read. Nothing was changed. "
-                "`faces.list` says who froze it and why; a person lifts it with `danube faces thaw` from a face that "
-                "is not frozen",
+                f"`faces.list` says who froze it and why; a person lifts it with `danube faces thaw` {where}",
                 field="face" if each.principal is None else "principal",
                 value=each.face if each.principal is None else each.principal,
                 until=None if each.until_ms is None else format_time(each.until_ms),
                 by=each.by,
                 untrusted={"reason": each.reason},
+                next=[next_call("faces.list", {}, "shows who froze it and why")],
             )

@@ -235,7 +235,8 @@ def refusal_of(record: PlanRecord, now_ms: int) -> ClusterError | None:
     match record.state_at(now_ms):
         case "used":
             return PlanUsed(
-                f"the plan {plan_id} was applied already; a token works once. Make another plan", plan=plan
+                f"the plan {plan_id} was applied already, once, as its token allows. To do it again, make another plan",
+                plan=plan,
             )
         case "discarded":
             return PlanNotFound(f"the plan {plan_id} was discarded; make another", plan=plan)

@@ -34,6 +34,7 @@ from pydanube_core.security.scopes import scopes_of
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Forecast, Undo, entry
+from pydanube_admin.engine.operation import next_call
 from pydanube_admin.engine.permission import Sight
 
 MOST_RECORDS: Final = 10_000  # of roles, bindings and tokens, each
@@ -230,6 +231,7 @@ def found_grant(records: Mapping[str, T], kind: str, name: str, *, field: str | 
             f"there is no {kind} {name[:64]!r}; see `danube {kind}s list`",
             field=field or kind,
             value=name[:64],
+            next=[next_call(f"{kind}s.list", {}, f"shows each {kind}")],
         )
     return records[name]
 
@@ -245,5 +247,6 @@ def found_role(stored: StoredGrants, name: str) -> Role:
             f"there is no role {name!r}; there are {', '.join(sorted(stored.roles)[:20])}",
             field="role",
             value=name,
+            next=[next_call("roles.list", {}, "shows each role with its permissions")],
         )
     return stored.roles[name]

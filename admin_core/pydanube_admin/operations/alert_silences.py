@@ -45,7 +45,8 @@ async def forecast_silence(context: Context, request: SilenceRequest) -> Forecas
     wanted, before = await _wanted(context, request)
     ends = wanted.until_ms <= wanted.at_ms
     return Forecast(
-        diff=[entry(f"alerts/{wanted.rule}/silence", _shown(before), None if ends else _shown(wanted))]
+        diff=[entry(f"alerts/{wanted.rule}/silence", _shown(before), None if ends else _shown(wanted))],
+        basis=[_shown(before), request.until],  # a length counts from when the plan is applied
     )
 
 

@@ -104,7 +104,10 @@ async def forecast_freeze(context: Context, request: FreezeRequest) -> Forecast:
     wanted = _freeze_of(context, request)
     await _check_liftable(context, wanted)
     before = await _held(context, wanted.key)
-    return Forecast(diff=[entry(_path(wanted), _shown(before), _shown(wanted))])
+    return Forecast(
+        diff=[entry(_path(wanted), _shown(before), _shown(wanted))],
+        basis=[_shown(before), request.until],  # a length counts from when the plan is applied
+    )
 
 
 @operation(

@@ -242,6 +242,11 @@ async def _not_found(context: Context, name: str) -> TopicNotFound:
         next=[
             *(next_call("topics.describe", {"topic": other}, "a topic spelled alike") for other in close),
             next_call("topics.list", {}, "shows the topics there are"),
+            next_call(
+                "changes.list",
+                {"topic": name, "since": "24h"},
+                "shows who deleted it, and the call that undoes that",
+            ),
             next_call("topics.create", {"topic": name}, "creates it, if the name is meant so"),
         ],
     )

@@ -38,6 +38,7 @@ STATES: Final = {
     "leader_elected": "leads",
 }
 MOST_STATE_CHARS: Final = 400  # of a state before or after. A larger one is in the audit
+ONLY_PLANNED: Final = frozenset({"plans.create", "plans.discard"})  # recorded as changes, and change nothing
 #: Arguments that say what a call was about, in the order in which they are read.
 SUBJECTS: Final = ("topic", "namespace", "subscription", "broker_id", "subject", "role", "name", "principal")
 
@@ -145,6 +146,7 @@ async def _records(
             each
             for each in page.items
             if each.phase == "outcome"
+            and each.operation not in ONLY_PLANNED
             and each.decision == "allowed"
             and _ms(each.time) < until_ms
             and request.broker_id in (None, each.broker_id)
@@ -188,7 +190,7 @@ def _subject(arguments: Mapping[str, Any]) -> str:
     if isinstance(arguments.get("topic"), str):
         with suppress(InvalidName):  # of a refused call that named none; the audit has it as it came
             words[0] = str(TopicName.parse(words[0]))
-    return " ".join(words) or "the cluster"
+    return " ".join(words) or "cluster"
 
 
 def _ms(time: str) -> int:

@@ -79,7 +79,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     rf"{N} consumers? (?:is|are) attached": lambda v, m: len(v.consumers) == _number(m),
     rf": {N} (?:is|are) attached": lambda v, m: len(v.consumers) == _number(m),
     rf"{N} consumers? reads?, too slowly": lambda v, m: len(v.consumers) == _number(m) and v.acknowledged.in_window > 0,
-    r"no consumer has come since the broker started": lambda v, m: v.departure is None and not v.consumers,
+    r"no consumer has come since the broker took the topic on": lambda v, m: v.departure is None and not v.consumers,
     r"no consumer is attached; '(\w+)' left": lambda v, m: v.departure is not None and v.departure.name == m[1],
     r"no connection of a consumer broke": lambda v, m: v.departure is None or not v.departure.abrupt,
     r"the last consumer did not leave: its connection broke": lambda v, m: v.departure is not None and v.departure.abrupt,

@@ -87,7 +87,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     "younger than `stuck_after`",
     evidence={
         "lag_messages": "unread messages",
-        "last_consumer_left_s_ago": "null: none was seen since the broker started",
+        "last_consumer_left_s_ago": "null: none was seen since the broker took the topic on",
         "unread_when_it_left": "what the last one left behind",
     },
     unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
@@ -121,7 +121,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         severity=Severity.INFO if soon else Severity.WARNING,
         summary=counted(view.unread, f"message of {view.log} waits", f"messages of {view.log} wait")
         + f" for subscription {view.subscription!r} and no "
-        + ("consumer has come since the broker started" if left is None else f"consumer is attached; {left.name!r} left"),
+        + ("consumer has come since the broker took the topic on" if left is None else f"consumer is attached; {left.name!r} left"),
         evidence={
             **lag_evidence(view),
             "consumers": 0,
