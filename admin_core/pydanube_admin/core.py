@@ -246,8 +246,8 @@ class AdminCore:
             known = OPERATIONS.get(name)
             if read_only and known is not None and known.effect is not Effect.READ:
                 raise ReadOnly(
-                    f"{name} is no read, and the face it was called on was started with --read-only: start it without, "
-                    "or use the command line",
+                    f"{name} is no read, and only reads are taken here: the address is /mcp/read, or the server was started "
+                    "with --read-only. Connect to /mcp, start it without, or use the command line",
                     field="operation",
                     value=name,
                 )

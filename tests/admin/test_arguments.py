@@ -31,6 +31,13 @@ def test_an_unknown_argument_is_named_with_the_one_that_was_meant() -> None:
     assert step["command"] == "danube topics create x --partitions 3"
 
 
+def test_an_operation_of_another_name_is_looked_for_by_its_words() -> None:
+    """`brokers.drain` is spelled like nothing here: `brokers.unload` is found by what it does."""
+    step = fault("brokers.drain", {"broker_id": "2"}).next[-1]
+    assert (step["operation"], step["arguments"]) == ("operations.find", {"query": "brokers drain"})
+    assert fault("", {}).next[-1]["arguments"] == {"query": "help"}
+
+
 def test_the_call_that_was_meant_keeps_its_plan_and_is_only_told_when_it_is_good() -> None:
     error = fault("topics.delete", {"topics": "/default/x", "plan_only": True})
     assert [step["arguments"] for step in error.next] == [{"topic": "/default/x", "plan_only": True}]

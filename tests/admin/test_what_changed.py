@@ -56,7 +56,7 @@ async def test_a_topic_that_was_deleted_leads_to_who_did_it_and_to_its_undo(clus
     await cluster("topics.create", topic="orders")
     await cluster.apply("topics.delete", topic="orders")
     missing = await cluster.refused("topics.describe", topic="orders")
-    step = next(each for each in missing.details["next"] if each["operation"] == "changes.list")
+    step = next(each for each in missing.next if each["operation"] == "changes.list")
     found = await cluster(step["operation"], **step["arguments"])
     call = next(each["undo"]["call"] for each in found["items"] if each["operation"] == "topics.delete")
     await cluster(call["operation"], **call["arguments"])

@@ -49,7 +49,9 @@ async def test_the_reading_address_reads_by_every_road(url: str, mode: str, clus
             ("purge_subscription", {"topic": "orders", "subscription": "billing"}),
             ("freeze_face", {"face": "cli", "reason": "a test"}),
         ):
-            assert (await refusal(client, tool, arguments))["code"] == "READ_ONLY"
+            refused = await refusal(client, tool, arguments)
+            assert refused["code"] == "READ_ONLY"
+            assert "/mcp/read" in refused["message"]
         error = await refusal(
             client, "read_operation", {"operation": "topics.create", "arguments": {"topic": "new"}}
         )
