@@ -660,6 +660,9 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
     assert not check_view(replace(BROKER, credentials=healthy), OPTIONS)
     [found] = check_view(replace(BROKER, credentials=(*healthy, lasting(0.2, life_days=1))), OPTIONS)
     assert [each["left_days"] for each in found.evidence["credentials"]] == [0.2]
+    assert "expires in 4.8 hours" in found.summary
+    [found] = check_view(replace(BROKER, credentials=(lasting(0.01, life_days=1),)), OPTIONS)
+    assert "expires in 14 minutes" in found.summary
 
 
 AILING: list[tuple[str, Severity, dict[str, Any]]] = [

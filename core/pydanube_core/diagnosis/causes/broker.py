@@ -291,6 +291,13 @@ def clocks_apart(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     return Finding(summary=view.clocks_apart, evidence={"ahead_s": view.clock_ahead_s}, next=(_STATUS,))
 
 
+def _days(days: float) -> str:
+    """Return a number of days in words, in hours or minutes if it is less than one."""
+    if days >= 1:
+        return f"{days:.1f} days"
+    return f"{days * 24:.1f} hours" if days * 24 >= 1 else f"{days * 1440:.0f} minutes"
+
+
 @partial(
     BrokerRule,
     severity="info from 30 days on, a warning from 7, critical within a day or expired",
@@ -327,7 +334,7 @@ def credential_expires(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     return Finding(
         severity=Severity.CRITICAL if days <= 1 else soon,
         summary=f"{what} {first.name} "
-        + (f"expires in {days:.1f} days" if days > 0 else f"expired {-days:.1f} days ago")
+        + (f"expires in {_days(days)}" if days > 0 else f"expired {_days(-days)} ago")
         + (f", and {counted(len(near) - 1, 'other credential')} soon" if len(near) > 1 else ""),
         evidence={
             "credentials": [
