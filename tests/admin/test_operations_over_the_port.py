@@ -171,6 +171,7 @@ async def test_a_missing_topic_is_answered_with_names_spelled_alike_and_the_call
     assert [step["command"] for step in error.next] == [
         "danube topics describe /default/orders",
         "danube topics list",
+        "danube changes list --since 24h --topic /default/ordres",
         "danube topics create /default/ordres",
     ]
 
