@@ -21,17 +21,15 @@ from pydanube_core.errors import (
     InvalidArgument,
     NoOwner,
     NotOwner,
-    StoreUnavailable,
 )
-from pydanube_core.grpc_wire import decode_metadata, frame
+from pydanube_core.grpc_wire import frame
 from pydanube_core.names import TopicName
 
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord
 from pydanube_broker.delivery.dead_letter_publisher import Done, LocalTarget, Originals, Target
 from pydanube_broker.outcome import outcome_of
-from pydanube_broker.relay.link import NO_STATUS, BrokerCall
 from pydanube_broker.relay.membership import not_a_member
-from pydanube_broker.relay.relayed_call import error_in
+from pydanube_broker.relay.unary_call import UnaryCall, ask
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.rpc.routing import RELAYED
 from pydanube_broker.serving.registry import Registry
@@ -39,8 +37,6 @@ from pydanube_broker.subscription.ranges import check_ranges, normalise, total
 from pydanube_broker.topics.replay import append_copies
 
 if TYPE_CHECKING:
-    from pydanube_core.http2.head import AnswerHead
-
     from pydanube_broker.relay.relay import Relay
 
 log = logging.getLogger("pydanube.cluster")
@@ -178,14 +174,9 @@ class RelayedDeadLetters:
         owner = None if record is None else registry.ownership.owner(record.topic_id)
         if owner is None or not owner.broker_url or self._relay is None:
             raise registry.not_found(name)
-        relay, url, legs = self._relay, owner.broker_url, list[_Leg]()
-
-        def start(told: Done) -> None:
-            legs.append(_Leg(url, told))
-            _send(relay, legs[0], {"topic": str(name)}, batch)
-
-        await outcome_of(start)
-        return int.from_bytes(legs[0].answer[-_OFFSET:])
+        url, request = owner.broker_url, _request({"topic": str(name)}, batch)
+        answer = await ask(self._relay.links, self._relay.make_head(url, APPEND), url, request)
+        return int.from_bytes(answer)
 
 
 class _RemoteTarget:
@@ -207,39 +198,14 @@ class _RemoteTarget:
         owner = self._registry.ownership.owner(self._record.topic_id)
         if owner is None or not owner.broker_url:
             raise self._registry.ownership.elsewhere(self._record)
-        said = {"topic": self.name, **originals._asdict()}
-        _send(self._relay, _Leg(owner.broker_url, done), said, data)
+        url, request = owner.broker_url, _request({"topic": self.name, **originals._asdict()}, data)
+
+        def answered(outcome: bytes | ClusterError) -> None:
+            done(outcome if isinstance(outcome, ClusterError) else None)
+
+        self._relay.links.ask(self._relay.make_head(url, APPEND), frame(request), UnaryCall(url, answered))
 
 
-def _send(relay: Relay, leg: _Leg, said: Mapping[str, Any], batch: bytes) -> None:
+def _request(said: Mapping[str, Any], batch: bytes) -> bytes:
     head = json.dumps(said).encode()
-    request = frame(len(head).to_bytes(_LENGTH, "big") + head + batch)
-    relay.links.ask(relay.make_head(leg.url, APPEND), request, leg)
-
-
-class _Leg(BrokerCall):
-    """One batch in flight."""
-
-    def __init__(self, url: str, done: Done) -> None:
-        super().__init__(url)
-        self.answer = b""
-        self._done: Done | None = done
-
-    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
-        if not ended:
-            return
-        if dict(head.fields).get(b"grpc-status") == b"0":
-            self._end(None)
-        else:
-            error = error_in(decode_metadata(head.fields))
-            self._end(error or StoreUnavailable(f"the broker at {self.url} did not take it"))
-
-    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
-        self.answer += data[start:end]
-        if ended:
-            self.on_lost(NO_STATUS, untouched=False)
-
-    def _end(self, error: ClusterError | None) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done(error)
+    return len(head).to_bytes(_LENGTH, "big") + head + batch
