@@ -25,8 +25,8 @@ from pydanube_broker.cluster.keys import incarnation_key
 from pydanube_broker.cluster.membership import IncarnationRecord
 from pydanube_broker.records import Table
 
-_PREFIX: Final = "/admin/"
-SECURITY_VERSION: Final = _PREFIX + VERSION
+ADMIN_PREFIX: Final = "/admin/"
+SECURITY_VERSION: Final = ADMIN_PREFIX + VERSION
 T = TypeVar("T")
 
 
@@ -36,7 +36,7 @@ def admin_table(
     changed: Callable[[str, T | None, T | None], None] = lambda key, before, after: None,
 ) -> Table[T]:
     """Return the table of the records below a prefix of the tree. A record that cannot be read is left out."""
-    range_ = KeyRange.prefix(_PREFIX + prefix)
+    range_ = KeyRange.prefix(ADMIN_PREFIX + prefix)
     return Table(range_, lambda item: decode(item.value), changed=changed, drops_unreadable=True)
 
 
@@ -52,16 +52,16 @@ class AdminState:
         self.store = store
 
     async def read(self, key: str) -> StateItem | None:
-        found = await self.store.get(_PREFIX + key)
+        found = await self.store.get(ADMIN_PREFIX + key)
         return None if found is None else _item(found)
 
     async def list(
         self, prefix: str, *, after: str | None, limit: int, descending: bool
     ) -> Sequence[StateItem]:
         page = await self.store.range(
-            KeyRange.prefix(_PREFIX + prefix),
+            KeyRange.prefix(ADMIN_PREFIX + prefix),
             limit=limit,
-            after=None if after is None else _PREFIX + after,
+            after=None if after is None else ADMIN_PREFIX + after,
             descending=descending,
         )
         return [_item(found) for found in page.items]
@@ -80,15 +80,17 @@ class AdminState:
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int | None]) -> int:
         """Write under guards. Raises `Conflict`: a key has another revision than expected."""
         writes: list[Write] = [
-            Delete(_PREFIX + key) if value is None else Put(_PREFIX + key, value)
+            Delete(ADMIN_PREFIX + key) if value is None else Put(ADMIN_PREFIX + key, value)
             for key, value in changes.items()
         ]
         guards: list[Guard] = [
-            Absent(_PREFIX + key) if revision is None else ModRevision(_PREFIX + key, Revision(revision))
+            Absent(ADMIN_PREFIX + key)
+            if revision is None
+            else ModRevision(ADMIN_PREFIX + key, Revision(revision))
             for key, revision in expected.items()
         ]
         return await self.store.transact(writes, guards=guards)
 
 
 def _item(found: KeyValue) -> StateItem:
-    return StateItem(key=found.key.removeprefix(_PREFIX), value=found.value, revision=found.mod_revision)
+    return StateItem(key=found.key.removeprefix(ADMIN_PREFIX), value=found.value, revision=found.mod_revision)

@@ -486,7 +486,7 @@ class Broker(BrokerParts):
                             STREAM["Resolve"].path: partial(resolve, self.access, self.registry),
                             STREAM["Match"].path: partial(match, self.access),
                             MIRRORED: MirroredService(
-                                self.access, self.registry, lambda: self.tier.cluster
+                                self.access, self.registry, lambda: self.tier.cluster, self.links.grants
                             ).call,
                             **registry,
                             **self.official.cold,

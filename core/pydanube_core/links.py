@@ -48,6 +48,7 @@ class LinkRecord:
         failed_over: all its mirrors were made topics of this cluster. It copies nothing any more.
         max_bytes_per_s: most that each broker copies for the link. 0: no limit.
         token_file: path, at each broker, of the file with the token for the source.
+        roles: also the source's roles and bindings are mirrored, as far as they hold on the topics.
         generation: grows with each change. Brokers begin the link anew with it.
     """
 
@@ -58,6 +59,7 @@ class LinkRecord:
     rename: str = ""
     token_file: str | None = None
     max_bytes_per_s: int = 0
+    roles: bool = False
     paused: bool = False
     failed_over: bool = False
     created_at_ms: int = 0
@@ -169,6 +171,7 @@ class MirrorFacts:
         lag_ms: append time of the source's newest message minus that of the newest copied one.
         complete_until_ms: time until which everything of the source is here; None before the source said its end.
         gap: offsets that the source had deleted before they were copied.
+        fenced: whether the source reported that it was fenced, and so its last cursors and sessions are here.
     """
 
     topic: str
@@ -181,25 +184,33 @@ class MirrorFacts:
     lag_ms: int | None
     complete_until_ms: int | None
     gap: tuple[int, int] | None
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutFacts:
-    """A topic of the source that is not copied now."""
+class StandingFacts:
+    """A topic of the source at a link: the name of its mirror, its state, and the reason if it is not copied."""
 
     topic: str
     mirror: str | None
     state: str
-    why: str | None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFacts:
-    """A link at one broker. `state` is copying, paused or source_unreachable."""
+    """A link at one broker.
+
+    Attributes:
+        state: copying, paused or source_unreachable.
+        mirrors: the logs that this broker owns.
+        logs: names of the logs of all brokers, by the metadata.
+    """
 
     link: str
     state: str
     why: str | None
     cluster: str | None
     mirrors: Sequence[MirrorFacts]
-    left_out: Sequence[LeftOutFacts]
+    left_out: Sequence[StandingFacts]
+    logs: Sequence[str] = ()

@@ -5,16 +5,17 @@ A change writes a later generation, by which those who carry the record out see 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import AlreadyExists, ClusterError, InvalidArgument
 from pydanube_core.refusals import changed_since
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry, nothing_left
+from pydanube_admin.engine.operation import Forecaster, Undoer
 from pydanube_admin.engine.stored_grants import state_values
 
 
@@ -39,6 +40,8 @@ class Declared(Protocol):
 
 
 R = TypeVar("R", bound=Declared)
+#: returns a record before a request and after it. Raises the errors of the request
+Changing = Callable[[Context, Any], Awaitable[tuple[R | None, R | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +80,40 @@ class DeclaredRecords(Generic[R]):
             )
         return found
 
+    async def check_new(self, context: Context, name: str, *, most: int, instead: str) -> None:
+        """Check that a record of that name may be created. `instead`: what to do if there is one."""
+        records = await self.all(context)
+        if any(each.name == name for each in records):
+            raise AlreadyExists(f"the {self.kind} {name} exists. {instead}", field=self.kind, value=name)
+        if len(records) >= most:
+            raise InvalidArgument(
+                f"there are {most} {self.kind}s already. Delete one.", field=self.kind, value=name
+            )
+
     async def write(self, context: Context, name: str, record: R | None) -> None:
         await context.port.write_state({self.key(name): None if record is None else record.to_bytes()})
+
+    def forecast_of(self, change: Changing[R]) -> Forecaster:
+        """Return the forecast of an operation that makes this change."""
+
+        async def forecast(context: Context, request: Any) -> Forecast:
+            return self.forecast(getattr(request, self.kind), *await change(context, request))
+
+        return forecast
+
+    def undo_of(self, made: Callable[[Any, R | None], R | None]) -> Undoer:
+        """Return the undo of an operation. `made`: returns the record after it, by the request and the record before."""
+
+        async def undo(context: Context, request: Any, done: Done) -> Undo:
+            return await self.undo(
+                context, getattr(request, self.kind), made(request, self.before(done)), done
+            )
+
+        return undo
+
+    async def deleted(self, context: Context, request: Any) -> tuple[R, None]:
+        """Return the change of a deletion."""
+        return await self.found(context, getattr(request, self.kind)), None
 
     def forecast(self, name: str, before: R | None, after: R | None) -> Forecast:
         return Forecast(
@@ -103,12 +138,6 @@ class DeclaredRecords(Generic[R]):
         back = None if before is None else replace(before, generation=generation)
         return Undo(act=partial(self.write, context, name, back), forecast=self.forecast(name, now, back))
 
-    async def undo_paused(self, context: Context, name: str, done: Done, *, paused: bool) -> Undo:
-        """Undo a pause, or its end."""
-        before = self.before(done)
-        assert before is not None
-        return await self.undo(context, name, replace(before, paused=paused), done)
-
     def _shown(self, record: R | None) -> dict[str, Any] | None:
         return None if record is None else self.shown(record)
 
@@ -118,3 +147,13 @@ def paused_or_not(record: R, *, paused: bool) -> R:
     if record.paused == paused:
         return record
     return replace(record, paused=paused, generation=record.generation + 1)
+
+
+def undone_pause(*, paused: bool) -> Callable[[Any, R | None], R | None]:
+    """Return what `undo_of` takes for a pause, or for its end."""
+
+    def made(request: Any, before: R | None) -> R:
+        assert before is not None
+        return replace(before, paused=paused)
+
+    return made

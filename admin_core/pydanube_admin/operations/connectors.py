@@ -25,19 +25,13 @@ from pydanube_core.connectors import (
 )
 from pydanube_core.diagnosis.connectors import ConnectorView, connector_findings
 from pydanube_core.diagnosis.findings import Finding
-from pydanube_core.errors import (
-    AlreadyExists,
-    ConnectorNotFound,
-    InvalidArgument,
-    TopicNotFound,
-)
+from pydanube_core.errors import ConnectorNotFound, TopicNotFound
 from pydanube_core.facts import MessageFacts
 from pydanube_core.units import format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not
-from pydanube_admin.engine.forecast import Done, Forecast, Undo
+from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not, undone_pause
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
@@ -384,30 +378,17 @@ async def _changed(context: Context, record: ConnectorRecord) -> ChangedConnecto
     )
 
 
-async def _created(context: Context, request: CreateConnectorRequest) -> ConnectorRecord:
-    check_definition(request.definition)
-    records = await RECORDS.all(context)
-    if any(each.name == request.connector for each in records):
-        raise AlreadyExists(
-            f"the connector {request.connector} exists. Change it: danube connectors set {request.connector} --file FILE",
-            connector=request.connector,
-        )
-    if len(records) >= MOST_CONNECTORS:
-        raise InvalidArgument(
-            f"there are {MOST_CONNECTORS} connectors already. Delete one.",
-            field="connector",
-            value=request.connector,
-        )
+def _made(request: CreateConnectorRequest) -> ConnectorRecord:
     return ConnectorRecord(name=request.connector, definition=request.definition, group=request.group)
 
 
-async def forecast_create(context: Context, request: CreateConnectorRequest) -> Forecast:
-    return RECORDS.forecast(request.connector, None, await _created(context, request))
-
-
-async def undo_create(context: Context, request: CreateConnectorRequest, done: Done) -> Undo:
-    made = ConnectorRecord(name=request.connector, definition=request.definition, group=request.group)
-    return await RECORDS.undo(context, request.connector, made, done)
+async def _created(
+    context: Context, request: CreateConnectorRequest
+) -> tuple[ConnectorRecord | None, ConnectorRecord]:
+    check_definition(request.definition)
+    change = f"Change it: danube connectors set {request.connector} --file FILE"
+    await RECORDS.check_new(context, request.connector, most=MOST_CONNECTORS, instead=change)
+    return None, _made(request)
 
 
 @operation(
@@ -415,8 +396,8 @@ async def undo_create(context: Context, request: CreateConnectorRequest, done: D
     effect=Effect.CREATE,
     title="Create a connector",
     summary="Declare a connector from its file. A worker of its group runs it within seconds.",
-    forecast=forecast_create,
-    undo=undo_create,
+    forecast=RECORDS.forecast_of(_created),
+    undo=RECORDS.undo_of(lambda request, before: _made(request)),
     required_flags=("definition",),
     text_argument="definition",
     examples=(
@@ -427,7 +408,7 @@ async def undo_create(context: Context, request: CreateConnectorRequest, done: D
     ),
 )
 async def create_connector(context: Context, request: CreateConnectorRequest) -> ChangedConnector:
-    return await _changed(context, await _created(context, request))
+    return await _changed(context, (await _created(context, request))[1])
 
 
 async def _set(context: Context, request: SetConnectorRequest) -> tuple[ConnectorRecord, ConnectorRecord]:
@@ -436,16 +417,9 @@ async def _set(context: Context, request: SetConnectorRequest) -> tuple[Connecto
     return before, replace(before, definition=request.definition, generation=before.generation + 1)
 
 
-async def forecast_set(context: Context, request: SetConnectorRequest) -> Forecast:
-    return RECORDS.forecast(request.connector, *await _set(context, request))
-
-
-async def undo_set(context: Context, request: SetConnectorRequest, done: Done) -> Undo:
-    before = RECORDS.before(done)
+def _was_set(request: SetConnectorRequest, before: ConnectorRecord | None) -> ConnectorRecord:
     assert before is not None
-    return await RECORDS.undo(
-        context, request.connector, replace(before, definition=request.definition), done
-    )
+    return replace(before, definition=request.definition)
 
 
 @operation(
@@ -456,8 +430,8 @@ async def undo_set(context: Context, request: SetConnectorRequest, done: Done) -
     title="Change a connector",
     permission=CHANGE,
     summary="Give a connector another file. Its worker restarts it; subscription and positions stay.",
-    forecast=forecast_set,
-    undo=undo_set,
+    forecast=RECORDS.forecast_of(_set),
+    undo=RECORDS.undo_of(_was_set),
     required_flags=("definition",),
     text_argument="definition",
     examples=(
@@ -481,14 +455,6 @@ async def _with(
     return before, paused_or_not(before, paused=paused)
 
 
-async def _forecast_with(context: Context, request: ConnectorRequest, *, paused: bool | None) -> Forecast:
-    return RECORDS.forecast(request.connector, *await _with(context, request, paused=paused))
-
-
-async def _undo_with(context: Context, request: ConnectorRequest, done: Done, *, paused: bool) -> Undo:
-    return await RECORDS.undo_paused(context, request.connector, done, paused=paused)
-
-
 @operation(
     "connectors.pause",
     effect=Effect.CHANGE,
@@ -496,8 +462,8 @@ async def _undo_with(context: Context, request: ConnectorRequest, done: Done, *,
     title="Pause a connector",
     permission=CHANGE,
     summary="Stop a connector after the batch that it has begun, until it is resumed.",
-    forecast=partial(_forecast_with, paused=True),
-    undo=partial(_undo_with, paused=True),
+    forecast=RECORDS.forecast_of(partial(_with, paused=True)),
+    undo=RECORDS.undo_of(undone_pause(paused=True)),
     examples=(Example({"connector": "orders-delta"}, "while the target is maintained"),),
 )
 async def pause_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
@@ -511,8 +477,8 @@ async def pause_connector(context: Context, request: ConnectorRequest) -> Change
     title="Resume a connector",
     permission=CHANGE,
     summary="Let a paused connector run again, from its position.",
-    forecast=partial(_forecast_with, paused=False),
-    undo=partial(_undo_with, paused=False),
+    forecast=RECORDS.forecast_of(partial(_with, paused=False)),
+    undo=RECORDS.undo_of(undone_pause(paused=False)),
     examples=(Example({"connector": "orders-delta"}, "it goes on"),),
 )
 async def resume_connector(context: Context, request: ConnectorRequest) -> ChangedConnector:
@@ -526,7 +492,7 @@ async def resume_connector(context: Context, request: ConnectorRequest) -> Chang
     title="Restart a connector",
     permission=CHANGE,
     summary="Start a connector anew from its position, also one that has stopped with an error.",
-    forecast=partial(_forecast_with, paused=None),
+    forecast=RECORDS.forecast_of(partial(_with, paused=None)),
     idempotent=False,
     examples=(Example({"connector": "orders-delta"}, "after the target was mended"),),
 )
@@ -534,21 +500,13 @@ async def restart_connector(context: Context, request: ConnectorRequest) -> Chan
     return await _changed(context, (await _with(context, request, paused=None))[1])
 
 
-async def forecast_delete(context: Context, request: ConnectorRequest) -> Forecast:
-    return RECORDS.forecast(request.connector, await RECORDS.found(context, request.connector), None)
-
-
-async def undo_delete(context: Context, request: ConnectorRequest, done: Done) -> Undo:
-    return await RECORDS.undo(context, request.connector, None, done)
-
-
 @operation(
     "connectors.delete",
     effect=Effect.DESTROY,
     title="Delete a connector",
     summary="Delete a connector's declaration. Its worker stops it; subscription, positions and target stay.",
-    forecast=forecast_delete,
-    undo=undo_delete,
+    forecast=RECORDS.forecast_of(RECORDS.deleted),
+    undo=RECORDS.undo_of(lambda request, before: None),
     examples=(Example({"connector": "orders-delta"}, "it runs no more"),),
 )
 async def delete_connector(context: Context, request: ConnectorRequest) -> DeletedConnector:

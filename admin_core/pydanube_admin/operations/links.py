@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
-import anyio
 from pydantic import Field
-from pydanube_core.errors import AlreadyExists, ClusterError, InvalidArgument, LinkNotFound, error_for
+from pydanube_core.errors import InvalidArgument, LinkNotFound
 from pydanube_core.links import (
-    FENCE_S,
     LINKS,
     MOST_LINKS,
     MOST_PATTERNS,
-    LeftOutFacts,
     LinkFacts,
     LinkRecord,
     MirrorFacts,
+    StandingFacts,
     link_key,
     source_urls,
 )
-from pydanube_core.names import TopicName
-from pydanube_core.refusals import not_a_mirror
+from pydanube_core.security.permissions import Scope
 from pydanube_core.topic_pattern import TopicPattern
 from pydanube_core.units import counted, format_time
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
-from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not
-from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius, entry
+from pydanube_admin.engine.declared_records import DeclaredRecords, paused_or_not, undone_pause
+from pydanube_admin.engine.forecast import Done, Forecast, Undo, blast_radius
 from pydanube_admin.engine.models import Change, Effect, Page, Request, Result, SortedListRequest
 from pydanube_admin.engine.operation import operation
 from pydanube_admin.engine.paging import glob, page_of
+from pydanube_admin.engine.stored_grants import check_holds, stored_grants
 
 CHANGE: Final = "links:change"
 MOST_SHOWN: Final = 200  # mirrors of a description, those that are furthest behind first
-AT_ONCE: Final = 64  # topics that are opened concurrently: the store commits them together
-_LOOK_S: Final = 0.05
-CATCH_UP_S: Final = 10.0  # for the rest of a fenced source, which may be more than one round brings
 DIVERGED: Final = frozenset({"diverged", "source_remade"})
 
 NameArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$", description="Its name")]
@@ -81,13 +75,9 @@ class CreateLinkRequest(LinkRequest):
     max_bytes_per_s: Annotated[
         int, Field(ge=0, le=1 << 40, description="Most that each broker copies in a second; 0: no limit")
     ] = 0
-
-
-class FailOverRequest(LinkRequest):
-    topics: Annotated[
-        str | None,
-        Field(min_length=1, max_length=2000, description="Only these mirrors: patterns with commas between"),
-    ] = None
+    roles: Annotated[
+        bool, Field(description="Also the source's roles and bindings, as far as they hold on these topics")
+    ] = False
 
 
 class MirrorItem(Result):
@@ -129,6 +119,7 @@ class LinkDescription(LinkItem):
     rename: str
     token_file: str | None
     max_bytes_per_s: int  # of each broker; 0: no limit
+    roles: bool  # whether roles and bindings are mirrored
     created_at: str
     mirrors: list[MirrorItem]  # the furthest behind first
     more_mirrors: int
@@ -147,29 +138,11 @@ class DeletedLink(Change):
     read_only_topics: int  # mirrors that stay, and stay read-only
 
 
-class FailedOverTopic(Result):
-    topic: str
-    copied_until: dict[str, int]  # by log, where this cluster goes on
-    source_fenced: bool  # the source refuses its producers and consumers now
-    source: str | None  # why it is not known to
-    missing_messages: int | None  # that the source had by its last word, and that are not here
-    missing_ms: int | None
-
-
-class FailedOver(Change):
-    link: str
-    topics: list[FailedOverTopic]
-    source_fenced: bool  # of all topics
-    source: str | None  # why it is not known to
-    missing_messages: int | None
-    missing_ms: int | None
-
-
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class FoundLink:
     """A link as all brokers that answer see it."""
 
     record: LinkRecord
@@ -181,7 +154,7 @@ class _Found:
         return sorted(found, key=lambda each: (-(each.lag_messages or 0), each.topic))
 
     @property
-    def left_out(self) -> list[LeftOutFacts]:
+    def left_out(self) -> list[StandingFacts]:
         return list({each.topic: each for part in self.parts for each in part.left_out}.values())
 
     @property
@@ -197,18 +170,21 @@ class _Found:
         mirrors = self.mirrors
         if apart := [each for each in mirrors if each.state in DIVERGED]:
             return "diverged", f"{apart[0].topic}: {apart[0].why}"
+        if not mirrors and not self.left_out and any(each.cluster for each in self.parts):
+            return "copying", "no topic of the source matches, or the token has no data:mirror on one"
         late = [each for each in mirrors if each.state != "copying"]
         if late and all(each.state == "source_unreachable" for each in mirrors):
             return "source_unreachable", late[0].why
         return "copying", f"{late[0].topic}: {late[0].why}" if late and late[0].why else None
 
 
-def _item(found: _Found) -> dict[str, Any]:
+def _item(found: FoundLink) -> dict[str, Any]:
     state, why = found.state
     mirrors = found.mirrors
-    lags = [each.lag_messages for each in mirrors]
-    behind = [each.lag_ms for each in mirrors]
-    until = [each.complete_until_ms for each in mirrors]
+    until = [each.complete_until_ms for each in mirrors if each.complete_until_ms is not None]
+    messages, ms = behind((each.lag_messages, each.lag_ms) for each in mirrors)
+    if not mirrors and state not in ("copying", "failed_over"):
+        messages = ms = None
     return {
         "link": found.record.name,
         "source": found.record.source,
@@ -217,14 +193,21 @@ def _item(found: _Found) -> dict[str, Any]:
         "topics": len(mirrors),
         "not_copied": sum(each.state != "failed_over" for each in found.left_out)
         + sum(each.state != "copying" for each in mirrors),
-        "lag_messages": sum(each for each in lags if each is not None) if None not in lags else None,
-        "lag_ms": max((each for each in behind if each is not None), default=0)
-        if None not in behind
-        else None,
-        "copied_until": format_time(min(each for each in until if each is not None))
-        if until and None not in until
-        else None,
+        "lag_messages": messages,
+        "lag_ms": ms,
+        "copied_until": format_time(min(until)) if mirrors and len(until) == len(mirrors) else None,
     }
+
+
+def behind(each: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """Return the messages that all lack together, and the most milliseconds. None: those of one are not known."""
+    known = list(each)
+    messages = [lag for lag, _ in known if lag is not None]
+    ms = [lag_ms for _, lag_ms in known if lag_ms is not None]
+    return (
+        sum(messages) if len(messages) == len(known) else None,
+        max(ms, default=0) if len(ms) == len(known) else None,
+    )
 
 
 @operation(
@@ -241,7 +224,7 @@ async def list_links(context: Context, request: SortedListRequest) -> Page[LinkI
         context,
         LinkItem,
         records,
-        lambda record: LinkItem(**_item(_found_of(record, facts))),
+        lambda record: LinkItem(**_item(found_of(record, facts))),
         key=lambda record: (record.name,),
         request=request,
     )
@@ -257,7 +240,7 @@ async def list_links(context: Context, request: SortedListRequest) -> Page[LinkI
 )
 async def describe_link(context: Context, request: LinkRequest) -> LinkDescription:
     record = await RECORDS.found(context, request.link)
-    found = _found_of(record, await context.port.links())
+    found = found_of(record, await context.port.links())
     mirrors = found.mirrors
     return LinkDescription(
         **_item(found),
@@ -267,6 +250,7 @@ async def describe_link(context: Context, request: LinkRequest) -> LinkDescripti
         rename=record.rename,
         token_file=record.token_file,
         max_bytes_per_s=record.max_bytes_per_s,
+        roles=record.roles,
         created_at=format_time(record.created_at_ms),
         mirrors=[
             MirrorItem.of(
@@ -282,14 +266,14 @@ async def describe_link(context: Context, request: LinkRequest) -> LinkDescripti
     )
 
 
-def _next_steps(found: _Found) -> list[str]:
+def _next_steps(found: FoundLink) -> list[str]:
     name, (state, _) = found.record.name, found.state
     match state:
         case "source_unreachable":
-            return [
-                f"If the source is lost: danube links fail-over {name}",
-                "Otherwise check its address, its certificate and the token; copying goes on by itself",
-            ]
+            check = "check its address, its certificate and the token; copying goes on by itself"
+            if not found.mirrors:
+                return [check.capitalize()]
+            return [f"If the source is lost: danube links fail-over {name}", f"Otherwise {check}"]
         case "diverged":
             return [f"Keep what is here: danube links fail-over {name} --topics TOPIC"]
         case "paused":
@@ -297,21 +281,21 @@ def _next_steps(found: _Found) -> list[str]:
     return []
 
 
-def _found_of(record: LinkRecord, facts: Sequence[LinkFacts]) -> _Found:
-    return _Found(record, [each for each in facts if each.link == record.name])
+def found_of(record: LinkRecord, facts: Sequence[LinkFacts]) -> FoundLink:
+    return FoundLink(record, [each for each in facts if each.link == record.name])
 
 
 # -- changing ----------------------------------------------------------------------------------------------------
 
 
-def _shown(record: LinkRecord) -> dict[str, Any]:
+def shown(record: LinkRecord) -> dict[str, Any]:
     shown = asdict(record)
     del shown["created_at_ms"], shown["generation"]
     return {**shown, "topics": list(record.topics)}
 
 
 RECORDS: Final = DeclaredRecords(
-    kind="link", prefix=LINKS, key=link_key, record=LinkRecord, shown=_shown, pinned=_shown, missing=LinkNotFound
+    kind="link", prefix=LINKS, key=link_key, record=LinkRecord, shown=shown, pinned=shown, missing=LinkNotFound
 )  # fmt: skip
 
 
@@ -320,7 +304,7 @@ async def _changed(context: Context, record: LinkRecord) -> ChangedLink:
     return ChangedLink(link=record.name, paused=record.paused, generation=record.generation)
 
 
-def _patterns(text: str, field: str) -> tuple[str, ...]:
+def patterns_of(text: str, field: str) -> tuple[str, ...]:
     found = tuple(str(TopicPattern.parse(each.strip(), field=field)) for each in text.split(","))
     if len(found) > MOST_PATTERNS:
         raise InvalidArgument(
@@ -336,35 +320,30 @@ def _made(request: CreateLinkRequest, created_at_ms: int) -> LinkRecord:
     return LinkRecord(
         name=request.link,
         source=request.source,
-        topics=_patterns(request.topics, "topics"),
+        topics=patterns_of(request.topics, "topics"),
         start=request.start,
         rename=request.rename,
         token_file=request.token_file,
         max_bytes_per_s=request.max_bytes_per_s,
+        roles=request.roles,
         created_at_ms=created_at_ms,
     )
 
 
-async def _created(context: Context, request: CreateLinkRequest) -> LinkRecord:
-    records = await RECORDS.all(context)
-    if any(each.name == request.link for each in records):
-        raise AlreadyExists(
-            f"the link {request.link} exists. Delete it first: danube links delete {request.link}",
-            link=request.link,
-        )
-    if len(records) >= MOST_LINKS:
-        raise InvalidArgument(
-            f"there are {MOST_LINKS} links already. Delete one.", field="link", value=request.link
-        )
-    return _made(request, context.now_ms())
+async def _created(context: Context, request: CreateLinkRequest) -> tuple[LinkRecord | None, LinkRecord]:
+    delete = f"Delete it first: danube links delete {request.link}"
+    await RECORDS.check_new(context, request.link, most=MOST_LINKS, instead=delete)
+    made = _made(request, context.now_ms())
+    await _check_holds_all(context, made)
+    return None, made
 
 
-async def forecast_create(context: Context, request: CreateLinkRequest) -> Forecast:
-    return RECORDS.forecast(request.link, None, await _created(context, request))
-
-
-async def undo_create(context: Context, request: CreateLinkRequest, done: Done) -> Undo:
-    return await RECORDS.undo(context, request.link, _made(request, 0), done)
+async def _check_holds_all(context: Context, record: LinkRecord) -> None:
+    """Check that the caller holds every right on the topics of a link that mirrors roles: the source decides which come."""
+    if record.roles:
+        grants = (await stored_grants(context)).grants
+        for namespace in {TopicPattern.parse(each).namespace for each in record.topics}:
+            check_holds(context, grants, "admin", Scope.NAMESPACE, namespace)
 
 
 @operation(
@@ -372,8 +351,8 @@ async def undo_create(context: Context, request: CreateLinkRequest, done: Done) 
     effect=Effect.CREATE,
     title="Create a link",
     summary="Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over.",
-    forecast=forecast_create,
-    undo=undo_create,
+    forecast=RECORDS.forecast_of(_created),
+    undo=RECORDS.undo_of(lambda request, before: _made(request, 0)),
     required_flags=("source", "topics"),
     examples=(
         Example(
@@ -383,27 +362,23 @@ async def undo_create(context: Context, request: CreateLinkRequest, done: Done) 
     ),
 )
 async def create_link(context: Context, request: CreateLinkRequest) -> ChangedLink:
-    return await _changed(context, await _created(context, request))
+    return await _changed(context, (await _created(context, request))[1])
 
 
 async def _paused(context: Context, request: LinkRequest, *, paused: bool) -> tuple[LinkRecord, LinkRecord]:
-    before = await RECORDS.found(context, request.link)
-    if before.failed_over:
-        raise InvalidArgument(
-            f"the link {before.name} was failed over: its mirrors are topics of this cluster now. Delete it and create "
-            "another one",
-            field="link",
-            value=before.name,
-        )
+    before = await not_failed_over(context, request.link)
     return before, paused_or_not(before, paused=paused)
 
 
-async def _forecast_paused(context: Context, request: LinkRequest, *, paused: bool) -> Forecast:
-    return RECORDS.forecast(request.link, *await _paused(context, request, paused=paused))
-
-
-async def _undo_paused(context: Context, request: LinkRequest, done: Done, *, paused: bool) -> Undo:
-    return await RECORDS.undo_paused(context, request.link, done, paused=paused)
+async def not_failed_over(context: Context, link: str) -> LinkRecord:
+    found = await RECORDS.found(context, link)
+    if found.failed_over:
+        raise InvalidArgument(
+            f"the link {link} was failed over: its mirrors are topics of this cluster now. Delete it and create another one",
+            field="link",
+            value=link,
+        )
+    return found
 
 
 @operation(
@@ -413,8 +388,8 @@ async def _undo_paused(context: Context, request: LinkRequest, done: Done, *, pa
     title="Pause a link",
     permission=CHANGE,
     summary="Stop copying, until the link is resumed. Mirrors stay read-only, and fall behind.",
-    forecast=partial(_forecast_paused, paused=True),
-    undo=partial(_undo_paused, paused=True),
+    forecast=RECORDS.forecast_of(partial(_paused, paused=True)),
+    undo=RECORDS.undo_of(undone_pause(paused=True)),
     examples=(Example({"link": "eu"}, "while the line is needed for something else"),),
 )
 async def pause_link(context: Context, request: LinkRequest) -> ChangedLink:
@@ -428,8 +403,8 @@ async def pause_link(context: Context, request: LinkRequest) -> ChangedLink:
     title="Resume a link",
     permission=CHANGE,
     summary="Let a paused link copy again, from where it stopped.",
-    forecast=partial(_forecast_paused, paused=False),
-    undo=partial(_undo_paused, paused=False),
+    forecast=RECORDS.forecast_of(partial(_paused, paused=False)),
+    undo=RECORDS.undo_of(undone_pause(paused=False)),
     examples=(Example({"link": "eu"}, "it goes on"),),
 )
 async def resume_link(context: Context, request: LinkRequest) -> ChangedLink:
@@ -438,16 +413,18 @@ async def resume_link(context: Context, request: LinkRequest) -> ChangedLink:
 
 async def forecast_delete(context: Context, request: LinkRequest) -> Forecast:
     record = await RECORDS.found(context, request.link)
-    mirrors = _found_of(record, await context.port.links()).mirrors
+    mirrors = found_of(record, await context.port.links()).mirrors
     forecast = RECORDS.forecast(request.link, record, None)
     later = (
-        f"{counted(len(mirrors), 'mirror')} {'stays' if len(mirrors) == 1 else 'stay'} read-only, and get nothing more. To "
+        f"{counted(len(mirrors), 'mirror stays', 'mirrors stay')} read-only, and {'gets' if len(mirrors) == 1 else 'get'} nothing more. To "
         f"write to them, fail over first: danube links fail-over {request.link}"
     )
     return replace(forecast, blast_radius=blast_radius(topics=len(mirrors)), later=later if mirrors else None)
 
 
 async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Undo:
+    if (before := RECORDS.before(done)) is not None:
+        await _check_holds_all(context, before)
     return await RECORDS.undo(context, request.link, None, done)
 
 
@@ -462,219 +439,6 @@ async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Und
 )
 async def delete_link(context: Context, request: LinkRequest) -> DeletedLink:
     record = await RECORDS.found(context, request.link)
-    mirrors = _found_of(record, await context.port.links()).mirrors
+    mirrors = found_of(record, await context.port.links()).mirrors
     await RECORDS.write(context, request.link, None)
     return DeletedLink(link=request.link, read_only_topics=len(mirrors))
-
-
-# -- fail-over ---------------------------------------------------------------------------------------------------
-
-
-async def _to_fail_over(
-    context: Context, request: FailOverRequest
-) -> tuple[LinkRecord, dict[str, list[MirrorFacts]]]:
-    """Return the link, and the logs of each mirror that the call opens, by topic."""
-    record = await RECORDS.found(context, request.link)
-    patterns = None if request.topics is None else _patterns(request.topics, "topics")
-    found: dict[str, list[MirrorFacts]] = {}
-    for each in _found_of(record, await context.port.links()).mirrors:
-        name = str(TopicName.parse(each.topic).base)
-        if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns):
-            found.setdefault(name, []).append(each)
-    if patterns is not None and not found:
-        raise not_a_mirror(str(request.topics))
-    return record, dict(sorted(found.items()))
-
-
-def _missing(mirrors: Sequence[MirrorFacts]) -> tuple[int | None, int | None]:
-    """Return messages and milliseconds that may be missing in some mirrors. None: the source never reported its end."""
-    messages = [each.lag_messages for each in mirrors]
-    times = [each.lag_ms for each in mirrors]
-    return (
-        None if None in messages else sum(each or 0 for each in messages),
-        None if None in times else max((each or 0 for each in times), default=0),
-    )
-
-
-async def forecast_fail_over(context: Context, request: FailOverRequest) -> Forecast:
-    record, topics = await _to_fail_over(context, request)
-    missing, missing_ms = _missing([each for logs in topics.values() for each in logs])
-    if missing is None:
-        said = "The source has not said where its topics end, so what is missing is not known"
-    elif missing:
-        said = f"By its last word the source had {counted(missing, 'message')} more, {missing_ms} ms"
-    else:
-        said = "Everything is copied that the source had by its last word"
-    return Forecast(
-        diff=[
-            entry(
-                f"topics{name}",
-                {"mirror_of": f"{record.name}:{logs[0].source}"},
-                {"copied_until": {each.topic: each.copied_until for each in logs}},
-            )
-            for name, logs in topics.items()
-        ],
-        blast_radius=blast_radius(topics=len(topics), messages=missing or 0),
-        basis=[_shown(record), list(topics)],
-        reversible=False,
-        later=f"{said}. The source is asked to refuse its producers and consumers, and what it has by then is copied. If it "
-        f"does not answer within {FENCE_S:g} s, stop its producers yourself: their messages would not be here",
-    )
-
-
-@operation(
-    "links.fail_over",
-    effect=Effect.DESTROY,
-    tool="fail_over_link",
-    title="Fail over a link",
-    permission="links:fail_over",
-    summary="Make mirrors topics of this cluster: they take producers, and their mirrored subscriptions open.",
-    forecast=forecast_fail_over,
-    examples=(
-        Example({"link": "eu"}, "all its topics"),
-        Example({"link": "eu", "topics": "/default/orders"}, "one topic; the others are still copied"),
-    ),
-)
-async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
-    record, topics = await _to_fail_over(context, request)
-    if request.topics is None:
-        record = replace(record, failed_over=True, generation=record.generation + 1)
-    fenced = await context.port.fence_source(record.name, _sources(topics))
-    await _catch_up(context, record, {log: end for log, end in fenced.items() if isinstance(end, int)})
-    done: dict[str, FailedOverTopic] = {}
-    failures: list[ClusterError] = []
-    limiter = anyio.CapacityLimiter(AT_ONCE)
-
-    async def open_one(name: str, logs: Sequence[MirrorFacts]) -> None:
-        async with limiter:
-            try:
-                ends: Mapping[str, int] = await context.port.seal_mirror(name)
-                await context.port.open_mirror(name, ends)
-                done[name] = _opened(name, ends, logs, fenced)
-            except ClusterError as error:
-                failures.append(error)
-
-    async with anyio.create_task_group() as group:
-        for name, logs in topics.items():
-            group.start_soon(open_one, name, logs)
-    if failures:
-        raise _unfinished(failures[0], [name for name in topics if name not in done])
-    if request.topics is None:
-        await RECORDS.write(context, record.name, record)
-    opened = [done[name] for name in topics]
-    missing = [each.missing_messages for each in opened]
-    times = [each.missing_ms for each in opened]
-    return FailedOver(
-        link=record.name,
-        topics=opened,
-        source_fenced=all(each.source_fenced for each in opened),
-        source=next((each.source for each in opened if not each.source_fenced), None),
-        missing_messages=None if None in missing else sum(each or 0 for each in missing),
-        missing_ms=None if None in times else max((each or 0 for each in times), default=0),
-    )
-
-
-def _unfinished(error: ClusterError, left: Sequence[str]) -> ClusterError:
-    """Return the error of a fail-over that opened some topics. Repeated, it opens the rest."""
-    return error_for(
-        error.code,
-        f"{counted(len(left), 'topic')} could not be opened, first {left[0]}: {error.message}. Their source may be fenced "
-        "already: repeat the fail-over, or reopen the topics there (danube links reopen)",
-        {**error.details, "topics": list(left[:MOST_SHOWN])},
-        error.next,
-        error.retry_after_ms,
-    )
-
-
-def _sources(topics: Mapping[str, Sequence[MirrorFacts]]) -> list[str]:
-    """Return the source's topics of these mirrors."""
-    return sorted({str(TopicName.parse(each.source).base) for logs in topics.values() for each in logs})
-
-
-async def _catch_up(context: Context, record: LinkRecord, ends: Mapping[str, int]) -> None:
-    """Wait until all that a fenced source had is copied, or no more comes."""
-    if record.paused:
-        return
-    with anyio.move_on_after(CATCH_UP_S):
-        while ends:
-            mirrors = {each.source: each for each in _found_of(record, await context.port.links()).mirrors}
-            ends = {
-                log: end
-                for log, end in ends.items()
-                if (each := mirrors.get(log)) is not None
-                and each.state == "copying"
-                and each.copied_until < end
-            }
-            await anyio.sleep(_LOOK_S)
-
-
-def _opened(
-    name: str, ends: Mapping[str, int], logs: Sequence[MirrorFacts], fenced: Mapping[str, int | str]
-) -> FailedOverTopic:
-    lacking: list[int | None] = []
-    why: str | None = None
-    for each in logs:
-        answer = fenced.get(
-            each.source, fenced.get(str(TopicName.parse(each.source).base), "it was not asked")
-        )
-        if isinstance(answer, str):
-            end, why = each.source_end, answer
-        else:
-            end = answer
-        lacking.append(None if end is None else max(0, end - ends[each.topic]))
-    missing = None if None in lacking else sum(each or 0 for each in lacking)
-    return FailedOverTopic(
-        topic=name,
-        copied_until=dict(ends),
-        source_fenced=why is None,
-        source=why,
-        missing_messages=missing,
-        missing_ms=0 if missing == 0 else _missing(logs)[1],
-    )
-
-
-# -- the source's side -------------------------------------------------------------------------------------------
-
-
-class ReopenTopicRequest(Request):
-    topic: Annotated[str, Field(min_length=1, max_length=300, description="The topic, /namespace/name")]
-
-
-class ReopenedTopic(Change):
-    topic: str
-    was_failed_over_to: str  # the cluster
-
-
-async def _elsewhere(context: Context, topic: str) -> tuple[str, str]:
-    name = str(TopicName.parse(topic))
-    facts, *_ = await context.port.topic(name)
-    if facts.failed_over_to is None:
-        raise InvalidArgument(f"{name} was not failed over: it is written here", field="topic", value=name)
-    return name, facts.failed_over_to
-
-
-async def forecast_reopen(context: Context, request: ReopenTopicRequest) -> Forecast:
-    name, cluster = await _elsewhere(context, request.topic)
-    return Forecast(
-        diff=[entry(f"topics{name}", {"failed_over_to": cluster}, {"failed_over_to": None})],
-        blast_radius=blast_radius(topics=1),
-        basis=[name, cluster],
-        reversible=False,
-        later=f"The cluster {cluster} may write the topic, too. From then on the two have different messages at equal offsets",
-    )
-
-
-@operation(
-    "links.reopen",
-    effect=Effect.DESTROY,
-    tool="reopen_topic",
-    title="Reopen a topic",
-    permission="links:fail_over",
-    summary="Let clients come back to a topic that was failed over to another cluster.",
-    forecast=forecast_reopen,
-    examples=(Example({"topic": "/default/orders"}, "the fail-over was a mistake"),),
-)
-async def reopen_topic(context: Context, request: ReopenTopicRequest) -> ReopenedTopic:
-    name, cluster = await _elsewhere(context, request.topic)
-    await context.port.reopen_topic(name)
-    return ReopenedTopic(topic=name, was_failed_over_to=cluster)

@@ -32,6 +32,7 @@ class Follower:
         self._sessions: dict[int, SessionMark] = {}
         self._session_changes = -1
         self._is_due = True
+        self._fenced = False
 
     def grew(self) -> None:
         """Wake the round, because the commit offset rose or the topic was closed."""
@@ -69,11 +70,12 @@ class Follower:
         return False
 
     def due_marks(self, number: int, *, now: bool = False) -> Marks | None:
-        """Return the marks to send now, None while they are not due."""
-        if not (self._is_due or now):
-            return None
-        self._is_due = False
+        """Return the marks to send now, None while they are not due. They are due at once when the topic is fenced."""
         topic = self.topic
+        fenced = topic.failed_over_to is not None
+        if not (self._is_due or now or fenced != self._fenced):
+            return None
+        self._is_due, self._fenced = False, fenced
         self._marked = topic.start_offset, topic.commit
         self._session_changes = topic.state.producers.changes
         cursors = {name: pump.cursor for name, pump in topic.subscriptions.items()}
@@ -94,6 +96,7 @@ class Follower:
             time_ms=topic.state.append_time_ms,
             cursors={name: encode_snapshot(each) for name, each in changed.items()},
             sessions=opened,
+            fenced=fenced,
         )
 
 

@@ -89,6 +89,7 @@ class Marks:
         time_ms: append time of the newest message.
         cursors: by subscription, encoded snapshots of the cursors that changed since the last marks.
         sessions: the producer sessions that changed since.
+        fenced: whether the topic was failed over, so that these marks are the last ones.
     """
 
     topic_id: int
@@ -98,6 +99,7 @@ class Marks:
     time_ms: int
     cursors: Mapping[str, bytes]
     sessions: Sequence[SessionMark]
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,20 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import anyio
 from pydanube_core.diagnosis.views import LinkView
 from pydanube_core.errors import ClusterError, Retryable
-from pydanube_core.links import LINKS, LinkFacts, LinkRecord
+from pydanube_core.links import LINKS, LinkFacts, LinkRecord, link_of
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import not_a_mirror
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.admin_state import admin_table
 from pydanube_broker.cluster.epochs import epoch_counter
+from pydanube_broker.links.grants import GrantTables
 from pydanube_broker.links.mirror import COPYING, FAILED_OVER, LEFT_OUT
 from pydanube_broker.links.run import LinkRun, Source
 from pydanube_broker.records import Aside, Records
@@ -57,6 +59,7 @@ class ClusterLinks:
         self._table = admin_table(LINKS, LinkRecord.from_bytes)
         self._changed = asyncio.Event()
         self._records = Records(store, [self._table], changed=lambda keys: self._changed.set(), aside=aside)
+        self.grants = GrantTables(store, aside)
         self._runs: dict[str, tuple[LinkRun, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
@@ -64,12 +67,14 @@ class ClusterLinks:
         while True:
             try:
                 await self._records.load()
+                await self.grants.records.load()
                 break
             except Retryable:
                 await asyncio.sleep(_AGAIN_S)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._records.follow)
+                group.start_soon(self.grants.records.follow)
                 while True:
                     await self._keep_runs()
                     await self._changed.wait()
@@ -77,6 +82,7 @@ class ClusterLinks:
         finally:
             await self._end(list(self._runs))
             await self._records.aclose()
+            await self.grants.records.aclose()
 
     async def _keep_runs(self) -> None:
         links = {each.name: each for each in self._table}
@@ -84,9 +90,7 @@ class ClusterLinks:
         for name, link in links.items():
             if name not in self._runs:
                 try:
-                    run = LinkRun(
-                        link, self._source(link), self._registry, self._registry.ownership.office.leads
-                    )
+                    run = LinkRun(link, self._source(link), self._registry, self._cluster, self.grants)
                 except ClusterError as error:  # a record of a newer build
                     log.warning("link_not_begun", extra={"link": name, "error": error.message})
                     continue
@@ -101,12 +105,20 @@ class ClusterLinks:
     def facts(self) -> Sequence[LinkFacts]:
         return [run.facts() for run, _ in self._runs.values()]
 
+    def facts_with_logs(self) -> Sequence[LinkFacts]:
+        """As `facts`, with the logs of other brokers. O(topics of the cluster)."""
+        logs: dict[str, list[str]] = {}
+        for record in self._registry.catalog.index.topics() if self._runs else ():
+            if (link := link_of(record.settings.options)) is not None:
+                logs.setdefault(link, []).append(record.name)
+        return [replace(each, logs=logs.get(each.link, ())) for each in self.facts()]
+
     async def fence(self, link: str, topics: Sequence[str]) -> Mapping[str, int | str]:
         """See `LinkRun.fence`. A link that is not carried out here fences nothing."""
         run = self.find(link)
         if run is None:
             return dict.fromkeys(topics, f"the link {link} is not carried out here")
-        return await run.fence(self._cluster(), topics)
+        return await run.fence(topics)
 
     async def seal(self, name: TopicName) -> Mapping[str, int]:
         """End the copies into a mirror's logs here, for its fail-over, and return the offset behind each.

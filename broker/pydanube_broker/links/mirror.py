@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidName
-from pydanube_core.links import LINEAGE, LinkRecord, MirrorOf, link_of
+from pydanube_core.links import LINEAGE, LinkRecord, MirrorOf, StandingFacts, link_of
 from pydanube_core.names import TopicName
 
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
@@ -66,23 +66,6 @@ def why_left_out(topic: SourceTopic) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A topic of the source at its link: its mirror, or why it has none.
-
-    Attributes:
-        create: whether the mirror is to be made.
-        update: whether its mark is to be written again, because partitions were added.
-    """
-
-    topic: str
-    mirror: str | None
-    state: str  # copying, or one of those below
-    why: str | None = None
-    create: bool = False
-    update: bool = False
-
-
 def remade(source: str, mirror: str) -> str:
     return (
         f"{source} was deleted and made again at the source, so that its messages are others. The mirror keeps what it has. "
@@ -100,32 +83,38 @@ COPYING: Final = "copying"
 
 def standing_of(
     link: LinkRecord, cluster: str, topic: SourceTopic, present: Mapping[str, Any] | None
-) -> Standing:
+) -> StandingFacts:
     """Decide about one topic of the source.
 
     Args:
         cluster: the source's name.
         present: options of the topic that has the mirror's name here, None if there is none.
     """
-    source = str(topic.name)
+    source, name = str(topic.name), None
+
+    def standing(state: str, why: str | None = None) -> StandingFacts:
+        return StandingFacts(topic=source, mirror=name, state=state, why=why)
+
     if (why := why_left_out(topic)) is not None:
-        return Standing(topic=source, mirror=None, state=LEFT_OUT, why=why)
+        return standing(LEFT_OUT, why)
     try:
         name = str(mirror_name(link, topic.name))
     except InvalidName as error:
-        return Standing(topic=source, mirror=None, state=LEFT_OUT, why=error.message)
+        return standing(LEFT_OUT, error.message)
     if present is None:
-        return Standing(topic=source, mirror=name, state=COPYING, create=True)
+        return standing(COPYING)
     mark = MirrorOf.of(present)
     if mark is None:
         if any(each.get("link") == link.name for each in present.get(LINEAGE, ())):
-            why = "it was failed over, and its producers write here"
-            return Standing(topic=source, mirror=name, state=FAILED_OVER, why=why)
-        why = f"{name} exists here and is no mirror: delete it, or give the link a prefix with --rename"
-        return Standing(topic=source, mirror=name, state=NAME_TAKEN, why=why)
+            return standing(FAILED_OVER, "it was failed over, and its producers write here")
+        return standing(
+            NAME_TAKEN,
+            f"{name} exists here and is no mirror: delete it, or give the link a prefix with --rename",
+        )
     if (mark.link, mark.cluster, mark.topic) != (link.name, cluster, source):
-        why = f"{name} is the mirror of {mark.topic} in {mark.cluster}, by the link {mark.link}"
-        return Standing(topic=source, mirror=name, state=NAME_TAKEN, why=why)
+        return standing(
+            NAME_TAKEN, f"{name} is the mirror of {mark.topic} in {mark.cluster}, by the link {mark.link}"
+        )
     if mark.ids != topic.ids[: len(mark.ids)]:
-        return Standing(topic=source, mirror=name, state=SOURCE_REMADE, why=remade(source, name))
-    return Standing(topic=source, mirror=name, state=COPYING, update=mark.ids != topic.ids)
+        return standing(SOURCE_REMADE, remade(source, name))
+    return standing(COPYING)

@@ -40,6 +40,7 @@ log = logging.getLogger("pydanube.links")
 
 DIVERGED: Final = "diverged"
 UNREACHABLE: Final = "source_unreachable"
+PAUSED: Final = "paused"
 FAILED: Final = "failed"  # by an error of this side, such as a full disk
 _AGAIN_S: Final = 0.5  # first pause after an error
 _AGAIN_MOST_S: Final = 5.0
@@ -100,7 +101,7 @@ class Pull:
         self._marks: Marks | None = None
         self._cursors: dict[str, CursorSnapshot] = {}  # of the source, that reach beyond the copied end
         self._error: ClusterError | None = None
-        self._missing: NotThere | None = None
+        self._missing = NotThere(PAUSED, None) if link.paused else None
         self._gap: tuple[int, int] | None = None
         self._at = 0  # where the source's next piece begins
         self._marked_at_ms = 0  # when the source last sent its marks, or a look found it still there
@@ -251,6 +252,7 @@ class Pull:
             lag_ms=0 if lag == 0 else behind_ms,
             complete_until_ms=self._complete_until(lag),
             gap=self._gap,
+            fenced=marks is not None and marks.fenced,
         )
 
 

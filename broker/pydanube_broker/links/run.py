@@ -15,32 +15,34 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import anyio
-from pydanube_core.errors import AlreadyExists, ClusterError, Conflict, SchemaMismatch
-from pydanube_core.links import FENCE_S, MIRROR, LeftOutFacts, LinkFacts, LinkRecord, MirrorOf
+from pydanube_core.errors import AlreadyExists, ClusterError, Conflict, InvalidArgument, SchemaMismatch
+from pydanube_core.links import FENCE_S, MIRROR, LinkFacts, LinkRecord, MirrorOf, StandingFacts
 from pydanube_core.names import TopicName
 from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.copying.target import Answers, Copies, Wire
+from pydanube_broker.links.grants import GrantTables, SourceGrants
 from pydanube_broker.links.mirror import (
     COPYING,
+    LEFT_OUT,
     SOURCE_DELETED,
     SOURCE_REMADE,
     SourceSubject,
     SourceTopic,
-    Standing,
     mirror_name,
     remade,
     standing_of,
 )
-from pydanube_broker.links.pull import UNREACHABLE, Allowance, NotThere, Pull
+from pydanube_broker.links.pull import PAUSED, UNREACHABLE, Allowance, NotThere, Pull
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.links")
 
+GRANTS: Final = "roles and bindings"  # in place of a topic, among those that are not copied
 SEAL_S: Final = 30.0  # longest time from a mirror's seal to its opening
 LOOK_S: Final = 1.0  # between two looks at the source
 _AWAY_S: Final = 3.0  # the same while it does not answer
@@ -49,12 +51,16 @@ _AGAIN_LOOKS: Final = 60  # looks after which a topic that failed is tried again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mirrored:
-    """The list of a source for a link, and its version `state`. Without topics, nothing has changed since `known`."""
+    """The list of a source for a link, and its version `state`. Without topics, nothing has changed since `known`.
+
+    `grants`: None if the link does not mirror them, or the source's build does not send them.
+    """
 
     state: str
     cluster: str
     topics: Sequence[SourceTopic]
     subjects: Sequence[SourceSubject]
+    grants: SourceGrants | None
 
 
 class Source(Protocol):
@@ -71,16 +77,25 @@ class LinkRun:
     """See the module. Single user: the loop.
 
     Args:
-        leads: returns whether this broker makes the mirrors.
+        here: returns this cluster's name.
+        grants: of this cluster.
     """
 
     def __init__(
-        self, link: LinkRecord, source: Source, registry: Registry, leads: Callable[[], bool]
+        self,
+        link: LinkRecord,
+        source: Source,
+        registry: Registry,
+        here: Callable[[], str],
+        grants: GrantTables,
     ) -> None:
         self.link = link
+        self._here = here
         self._source = source
         self._registry = registry
-        self._leads = leads
+        self._leads = registry.ownership.office.leads  # then this broker makes the mirrors
+        self._grants = grants
+        self._source_grants: SourceGrants | None = None
         self._copies = Copies(source.open_wire)
         self._allowance = Allowance(link.max_bytes_per_s)
         self._known = ""
@@ -88,12 +103,12 @@ class LinkRun:
         self._topics: dict[str, SourceTopic] = {}
         self._subjects: dict[str, SourceSubject] = {}
         self._logs: dict[str, tuple[int, str]] = {}
-        self._standings: list[Standing] = []
+        self._standings: list[StandingFacts] = []
         self._failures: dict[str, ClusterError] = {}  # topics of the source that could not be mirrored
         self._done: tuple[object, ...] = ()  # what the mirrors were made from
         self._looks = 0
         self._error: ClusterError | None = None
-        self.pulls: dict[int, tuple[Pull, asyncio.Task[None]]] = {}
+        self.pulls: dict[int, tuple[Pull, asyncio.Task[None] | None]] = {}  # no task while the link is paused
         self._sealed: dict[int, float] = {}  # logs of a fail-over, and its monotonic time
 
     @property
@@ -108,9 +123,10 @@ class LinkRun:
                 await asyncio.sleep(LOOK_S if self._error is None else _AWAY_S)
         finally:
             self._copies.close()
-            for _, task in self.pulls.values():
+            tasks = [task for _, task in self.pulls.values() if task is not None]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(task for _, task in self.pulls.values()), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look(self) -> None:
         """Read the source's list, make the mirrors if this broker leads, and copy the logs that it owns."""
@@ -131,6 +147,14 @@ class LinkRun:
         self._keep_pulls()
 
     def _learn(self, found: Mirrored) -> None:
+        """Take the source's list. Raises `InvalidArgument`: the source is this cluster, or has its name."""
+        if found.cluster == self._here():
+            raise InvalidArgument(
+                f"the source's name is {found.cluster}, as this cluster's: it is the same one, or cannot be told from it. Delete "
+                f"the link {self.link.name}, and name brokers of another cluster",
+                field="source",
+                value=self.link.source,
+            )
         self._cluster = found.cluster
         if found.state == self._known:
             return
@@ -139,6 +163,7 @@ class LinkRun:
         patterns = [TopicPattern.parse(each) for each in self.link.topics]
         topics = [each for each in found.topics if any(one.matches(each.name) for one in patterns)]
         self._topics = {str(each.name): each for each in topics}
+        self._source_grants = found.grants
         self._subjects = {each.spec.subject: each for each in found.subjects}
         self._logs = {name: (topic_id, url) for each in topics for name, topic_id, url in each.logs}
 
@@ -161,7 +186,7 @@ class LinkRun:
             standing = standing_of(self.link, self._cluster, topic, self._present(topic))
             if standing.state == COPYING and self._leads() and source not in self._failures:
                 try:
-                    await self._make(topic, standing)
+                    await self._make(topic)
                 except ClusterError as error:
                     log.warning(
                         "mirror_not_made", extra={"topic": source, "code": error.code, "error": error.message}
@@ -170,11 +195,24 @@ class LinkRun:
             if standing.state == COPYING and not await self._delete_subscriptions(topic):
                 waits = True
             if (failed := self._failures.get(source)) is not None:
-                standing = Standing(
-                    topic=source, mirror=standing.mirror, state=failed.code.lower(), why=failed.message
-                )
+                standing = replace(standing, state=failed.code.lower(), why=failed.message)
             self._standings.append(standing)
+        if self.link.roles:
+            self._standings.append(await self._mirror_grants())
         self._done = () if waits else (self._known, index.changes)
+
+    async def _mirror_grants(self) -> StandingFacts:
+        standing = StandingFacts(topic=GRANTS, mirror=None, state=COPYING)
+        grants = self._source_grants
+        if grants is None or grants.refused:
+            why = "the source runs a build that does not send them" if grants is None else grants.refused
+            return replace(standing, state=LEFT_OUT, why=why)
+        if self._leads():
+            try:
+                await self._grants.mirror(self.link, grants)
+            except ClusterError as error:
+                return replace(standing, state=error.code.lower(), why=error.message)
+        return standing
 
     def _present(self, topic: SourceTopic) -> Mapping[str, Any] | None:
         """Return the options of the topic that has the mirror's name. None if there is none."""
@@ -185,38 +223,36 @@ class LinkRun:
         record = self._registry.catalog.index.whole(name)
         return None if record is None else record.spec.settings.options
 
-    async def _make(self, topic: SourceTopic, standing: Standing) -> None:
+    async def _make(self, topic: SourceTopic) -> None:
         """Make a mirror, or its missing partitions, settings and subscriptions. Idempotent."""
-        assert standing.mirror is not None
         assert self._cluster is not None
         if self._registry.catalog.index.format.metadata_format < WHOLE:
             raise Conflict(
                 "mirrors need all brokers to run this build, because an older one lets producers write them: replace the "
                 "brokers that metadata_format_waits in the log names"
             )
-        name, registry = TopicName.parse(standing.mirror), self._registry
+        name, registry = mirror_name(self.link, topic.name), self._registry
         catalog = registry.catalog
         schema = topic.schema
         if schema is not None and (subject := self._subjects.get(str(schema.get("subject")))) is not None:
             schema = {**schema, "subject": await self._mirror_subject(subject)}
-        mark = MirrorOf(
-            link=self.link.name, cluster=self._cluster, topic=str(topic.name), ids=topic.ids
-        ).to_option()
-        if standing.create:
+        mark = MirrorOf(link=self.link.name, cluster=self._cluster, topic=str(topic.name), ids=topic.ids)
+        present = self._present(topic)
+        if present is None:
             if catalog.index.find_namespace(name.namespace) is None:
                 await self._make_namespace(name.namespace)
             await registry.create(
                 name,
                 partitions=len(topic.logs) if topic.partitioned else 0,
                 dispatch_strategy="reliable",
-                options={"policies": topic.policies, "schema": schema, "options": {MIRROR: mark}},
+                options={"policies": topic.policies, "schema": schema, "options": {MIRROR: mark.to_option()}},
                 must_be_new=True,
             )
             log.info("mirror_made", extra={"topic": str(name), "link": self.link.name})
-        elif standing.update:
+        elif MirrorOf.of(present) != mark:  # partitions were added
             await registry.ownership.acquire(await catalog.make_partitions(name, len(topic.logs)))
             await catalog.show_partitions(name, len(topic.logs))
-            await catalog.set_option(name, MIRROR, mark)
+            await catalog.set_option(name, MIRROR, mark.to_option())
         records = self._records(name)
         settings = (catalog.index.partitioned(name) or records[0]).spec.settings
         if settings.policies != topic.policies:
@@ -300,7 +336,7 @@ class LinkRun:
         now_s = time.monotonic()
         self._sealed = {key: at for key, at in self._sealed.items() if now_s - at < SEAL_S}
         wanted: dict[int, tuple[Topic, MirrorOf]] = {}
-        for topic in self._registry.topics if self._copies_now else ():
+        for topic in self._registry.topics if not self.link.failed_over else ():
             if topic.link != self.link.name or topic.closed is not None:
                 continue
             if topic.topic_id in self._sealed:
@@ -309,8 +345,10 @@ class LinkRun:
             if mark is not None and (self._cluster is None or mark.cluster == self._cluster):
                 wanted[topic.topic_id] = topic, mark
         for topic_id, (pull, task) in list(self.pulls.items()):
-            if topic_id not in wanted or pull.topic is not wanted[topic_id][0] or task.done():
-                task.cancel()
+            ended = task is not None and task.done()
+            if topic_id not in wanted or pull.topic is not wanted[topic_id][0] or ended:
+                if task is not None:
+                    task.cancel()
                 del self.pulls[topic_id]
             else:
                 pull.place_cursors()
@@ -319,13 +357,20 @@ class LinkRun:
         for topic_id, (topic, mark) in wanted.items():
             if topic_id not in self.pulls:
                 pull = self._pull(topic, mark)
-                self.pulls[topic_id] = pull, asyncio.get_running_loop().create_task(pull.run())
+                task = asyncio.get_running_loop().create_task(pull.run()) if self._copies_now else None
+                self.pulls[topic_id] = pull, task
 
     def _pull(self, topic: Topic, mark: MirrorOf) -> Pull:
         partition = topic.options.partition
         source, topic_id = mark.log_of(partition), mark.ids[partition or 0]
+        name = TopicName.parse(mark.topic)
 
         def place() -> tuple[int, str] | NotThere:
+            if not any(TopicPattern.parse(each).matches(name) for each in self.link.topics):
+                return NotThere(
+                    LEFT_OUT,
+                    f"it is of a former link of the name {self.link.name}, and no pattern matches it",
+                )
             if not self._known:
                 return NotThere(UNREACHABLE, None if self._error is None else self._error.message)
             found = self._logs.get(source)
@@ -352,12 +397,16 @@ class LinkRun:
             pull.place_cursors()
             await topic.settled()
 
-    async def fence(self, cluster: str, topics: Sequence[str]) -> Mapping[str, int | str]:
-        """Let the owners of these topics of the source refuse their clients, because `cluster` takes them over.
+    async def fence(self, topics: Sequence[str]) -> Mapping[str, int | str]:
+        """Let the owners of these topics of the source refuse their clients, because this cluster takes them over.
 
         Returns each log's end, behind which the source appends nothing more, or the reason without one. Takes at most
         `FENCE_S`.
         """
+        if self.link.paused:  # it has not looked at the source
+            with suppress(ClusterError, TimeoutError):
+                async with asyncio.timeout(FENCE_S):
+                    self._learn(await self._source.mirrored(""))
         logs: dict[str, dict[str, int]] = {}
         found: dict[str, int | str] = {}
         for topic in topics:
@@ -374,7 +423,7 @@ class LinkRun:
 
         async def ask(url: str) -> None:
             try:
-                found.update(await self._source.fence(url, cluster, logs[url]))
+                found.update(await self._source.fence(url, self._here(), logs[url]))
             except ClusterError as error:
                 found.update(dict.fromkeys(logs[url], error.message))
 
@@ -389,14 +438,10 @@ class LinkRun:
         state = COPYING if self._error is None else UNREACHABLE
         return LinkFacts(
             link=self.link.name,
-            state="paused" if self.link.paused else state,
+            state=PAUSED if self.link.paused else state,
             why=None if self._error is None or self.link.paused else self._error.message,
             cluster=self._cluster,
             mirrors=[pull.facts() for pull, _ in self.pulls.values()],
-            left_out=[
-                LeftOutFacts(topic=each.topic, mirror=each.mirror, state=each.state, why=each.why)
-                for each in self._standings
-                # The mirror of a topic that was made again has that state itself
-                if each.state not in (COPYING, SOURCE_REMADE)
-            ],
+            # The mirror of a topic that was made again has that state itself
+            left_out=[each for each in self._standings if each.state not in (COPYING, SOURCE_REMADE)],
         )

@@ -16,7 +16,7 @@ class LinksPart:
     _broker: BrokerParts
 
     async def links(self) -> Sequence[LinkFacts]:
-        return self._broker.links.facts()
+        return self._broker.links.facts_with_logs()
 
     async def fence_source(self, link: str, topics: Sequence[str]) -> Mapping[str, int | str]:
         return await self._broker.links.fence(link, topics)

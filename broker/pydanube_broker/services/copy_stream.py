@@ -238,6 +238,7 @@ def _encode_answer(answer: Answer) -> bytes:
                     pb.CopyCursor(subscription=name, snapshot=each) for name, each in answer.cursors.items()
                 ],
                 sessions=[pb.CopySession(**each._asdict()) for each in answer.sessions],
+                fenced=answer.fenced,
             )
             return pb.CopyResponse(marks=marks).SerializeToString()
         case Chunk(topic_id, number, data, ends_piece):
@@ -273,6 +274,7 @@ def _decode_answer(message: bytes) -> Answer:
                     SessionMark(each.producer_id, each.epoch, each.token, each.name)
                     for each in marks.sessions
                 ],
+                fenced=marks.fenced,
             )
         case "end":
             return End(answer.end.topic_id, answer.end.round, answer.end.end)

@@ -9,17 +9,18 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
-from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound, Unavailable
+from pydanube_core.errors import ClusterError, InvalidArgument, PermissionDenied, TopicNotFound, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
-from pydanube_core.grpc_wire import Headers, MessageReader, WireError, decode_metadata, frame
+from pydanube_core.grpc_wire import Headers
 from pydanube_core.http_hosts import is_loopback
 from pydanube_core.links import MOST_PATTERNS, LinkRecord, source_urls
 from pydanube_core.names import TopicName, check_subscription
 from pydanube_core.security.api_tokens import is_any_token
+from pydanube_core.security.records import decode_binding, decode_role, encode_binding, encode_role
 from pydanube_core.services import STREAM
 from pydanube_core.topic_pattern import TopicPattern
 
@@ -27,10 +28,11 @@ from pydanube_broker.cluster.records import DispatchStrategy, SubscriptionSpec, 
 from pydanube_broker.copying.messages import Answer, Round
 from pydanube_broker.copying.source import MOST_FOLLOWED, Source
 from pydanube_broker.copying.target import Answers, Wire
+from pydanube_broker.links.grants import GrantTables, SourceGrants
 from pydanube_broker.links.mirror import SourceSubject, SourceTopic
 from pydanube_broker.links.run import Mirrored
-from pydanube_broker.relay.link import MESSAGE_BYTES, NO_STATUS, BrokerCall, Links, request_head
-from pydanube_broker.relay.relayed_call import error_in
+from pydanube_broker.relay.link import Links, request_head
+from pydanube_broker.relay.unary_call import ask
 from pydanube_broker.rpc.caller import COLD_CALL
 from pydanube_broker.rpc.hot import StreamReply
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
@@ -40,9 +42,6 @@ from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
-
-if TYPE_CHECKING:
-    from pydanube_core.http2.head import AnswerHead
 
 MIRROR: Final = STREAM["Mirror"].path
 MIRRORED: Final = STREAM["Mirrored"].path
@@ -83,7 +82,10 @@ def mirror_stream(
 class MirroredService:
     """Answers `Mirrored`: what there is to mirror, and fences for a fail-over. `cluster` returns this cluster's name."""
 
-    def __init__(self, access: TopicAccess, registry: Registry, cluster: Callable[[], str]) -> None:
+    def __init__(
+        self, access: TopicAccess, registry: Registry, cluster: Callable[[], str], grants: GrantTables
+    ) -> None:
+        self._grants = grants
         self._access = access
         self._registry = registry
         self._cluster = cluster
@@ -123,9 +125,13 @@ class MirroredService:
         office, schemas = registry.ownership.office, registry.schemas.registry
         state = f"{registry.ownership.me.broker_id}.{registry.ownership.incarnation}"
         state += f".{registry.catalog.records.revision}.{office.changes}.{schemas.records.revision}"
+        if request.roles:
+            state += f".{self._grants.version}"
         answer = pb.MirroredResponse(state=state, cluster=self._cluster())
         if request.known == state:
             return answer.SerializeToString()
+        if request.roles:
+            answer.roles.CopyFrom(self._roles())
         slices, subjects = Slices(), set[str]()
         for name in sorted(self._access.names()):
             await slices()
@@ -150,6 +156,19 @@ class MirroredService:
                 answer.subjects.add(schema_id=known.schema_id, spec=known.spec.to_json(), versions=versions)
         return answer.SerializeToString()
 
+    def _roles(self) -> pb.MirroredRoles:
+        for permission in ("roles:read", "bindings:read"):
+            try:
+                self._access.check_cluster(COLD_CALL, permission)
+            except PermissionDenied as error:
+                return pb.MirroredRoles(refused=error.message)
+        grants = self._grants
+        if grants.version is None:
+            return pb.MirroredRoles(refused="the source is starting")
+        return pb.MirroredRoles(
+            roles=map(encode_role, grants.roles), bindings=map(encode_binding, grants.bindings)
+        )
+
     async def _fenced(self, log: str, topic_id: int, cluster: str) -> pb.FencedLog:
         """Refuse producers and consumers of a log from here on. Its end is that of everything that was ever acknowledged."""
         registry = self._registry
@@ -162,6 +181,8 @@ class MirroredService:
             await registry.catalog.fence(topic.options.parent or name, cluster, now_ms())
             registry.policies.apply(topic)
             await topic.settled()
+            for listener in topic.listeners:
+                listener.grew()  # a link sends its last marks
         except ClusterError as error:
             return pb.FencedLog(topic=log, why=error.message)
         return pb.FencedLog(topic=log, end=topic.commit)
@@ -222,7 +243,9 @@ class SourceCluster:
 
     async def mirrored(self, known: str) -> Mirrored:
         """Return the list of the source, from the first broker that answers. Raises the last one's error."""
-        request = pb.MirroredRequest(patterns=self._link.topics, known=known).SerializeToString()
+        request = pb.MirroredRequest(
+            patterns=self._link.topics, known=known, roles=self._link.roles
+        ).SerializeToString()
         failed: ClusterError | None = None
         for _ in tuple(self._urls):
             try:
@@ -250,11 +273,9 @@ class SourceCluster:
         return found
 
     async def _ask(self, url: str, request: bytes) -> bytes:
-        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._links.ask(self.headers(url, MIRRORED), frame(request), _Leg(url, answered))
         try:
             async with asyncio.timeout(_ASK_S):
-                return await answered
+                return await ask(self._links, self.headers(url, MIRRORED), url, request)
         except TimeoutError:
             raise Unavailable(f"the broker at {url} has not answered for {_ASK_S:g} s", broker=url) from None
 
@@ -285,50 +306,6 @@ class SourceCluster:
                 )
             shown = ((b"authorization", f"Bearer {token}".encode()),)
         return (*request_head(url, path), *shown)
-
-
-class _Leg(BrokerCall):
-    """One unary call."""
-
-    def __init__(self, url: str, answered: asyncio.Future[bytes]) -> None:
-        super().__init__(url)
-        self._answered = answered
-        self._reader = MessageReader(limit=MESSAGE_BYTES, unpacker=None)
-        self._answer: bytes | None = None
-
-    @property
-    def wanted(self) -> bool:
-        return not self._answered.done()
-
-    def on_head(self, head: AnswerHead, *, ended: bool) -> None:
-        if not ended:
-            return
-        if dict(head.fields).get(b"grpc-status") == b"0" and self._answer is not None:
-            if not self._answered.done():
-                self._answered.set_result(self._answer)
-            return
-        metadata = decode_metadata(head.fields)
-        error = error_in(metadata)
-        if error is None:
-            said = dict(metadata).get("grpc-message", "")
-            error = Unavailable(
-                f"the broker at {self.url} answers no link: {said!s:.200}. A source is a pydanube cluster of this version",
-                broker=self.url,
-            )
-        self._end(error)
-
-    def on_data(self, data: bytes, start: int, end: int, *, ended: bool) -> None:
-        try:
-            for message in self._reader.feed(data, start, end):
-                self._answer = bytes(message)
-        except WireError as error:
-            self.on_lost(str(error), untouched=False)
-        if ended:
-            self.on_lost(NO_STATUS, untouched=False)
-
-    def _end(self, error: ClusterError) -> None:
-        if not self._answered.done():
-            self._answered.set_exception(error)
 
 
 def decode_mirrored(data: bytes, url: str) -> Mirrored:
@@ -376,4 +353,18 @@ def _decode(answer: pb.MirroredResponse) -> Mirrored:
         )
         for each in answer.subjects
     ]
-    return Mirrored(state=answer.state, cluster=answer.cluster, topics=topics, subjects=subjects)
+    grants = _decode_roles(answer.roles) if answer.HasField("roles") else None
+    return Mirrored(
+        state=answer.state, cluster=answer.cluster, topics=topics, subjects=subjects, grants=grants
+    )
+
+
+def _decode_roles(roles: pb.MirroredRoles) -> SourceGrants:
+    try:
+        return SourceGrants(
+            [decode_role(each) for each in roles.roles],
+            [decode_binding(each) for each in roles.bindings],
+            roles.refused,
+        )
+    except (ValueError, KeyError, TypeError) as error:  # of a newer build
+        return SourceGrants(refused=f"this build cannot read one of them: {error}")

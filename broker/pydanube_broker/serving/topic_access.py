@@ -253,6 +253,11 @@ class TopicAccess:
         if locks is not None and not locks.allows_part(called.identity, PERMISSIONS[action], whole):
             locks.check(called.identity, PERMISSIONS[action], whole)
 
+    def check_cluster(self, called: Called, permission: str) -> None:
+        """Raise as `check` if the caller does not have a permission on the whole cluster."""
+        if self._locks is not None:
+            self._locks.check(called.identity, permission)
+
     def may(self, called: Called, action: Action, name: TopicName) -> bool:
         """Return whether the action is permitted. For cases in which a refusal would reveal that something exists."""
         locks = self._locks

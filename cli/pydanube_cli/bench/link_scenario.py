@@ -11,6 +11,7 @@ import contextlib
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -22,7 +23,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_cli.bench.catalogue import Plan
 from pydanube_cli.bench.fleet import RunningBroker, ServerCost, broker_of_our_own
 from pydanube_cli.bench.own_cluster import until
-from pydanube_cli.bench.payloads import percentiles_ms
+from pydanube_cli.bench.payloads import Checker, make_payloads, percentiles_ms
 from pydanube_cli.render import prose
 
 QUIET_S: Final = 20.0
@@ -125,14 +126,13 @@ async def _loaded(plan: Plan, number: int, runs: int, source: RunningBroker, her
         prose(f"run {number + 1} of {runs}: link {top:,.0f} messages/s, SDK {sdk:,.0f}")
         ms, messages, sent = await _lagging(there, client, topic, plan.messages, plan.size, top / 2)
         await _until_end(here, topic, sent)
-        verified = await _read_back(client, topic, sent)
+        verified = await _read_back(client, topic, sent, plan.size)
     await _call(here, "links.delete", link=f"run-{number}")
     return {"link": top, "sdk": sdk, "ms": ms, "messages": messages, "verified": verified}
 
 
 def _payloads(start: int, count: int, size: int) -> list[bytes]:
-    rest = bytes(max(0, size - 8))
-    return [number.to_bytes(8, "little") + rest for number in range(start, start + count)]
+    return make_payloads(producer=0, first=start, count=count, size=size, now_ns=time.time_ns())
 
 
 async def _copied_by_sdk(there: Client, here: Client, topic: str, copy: str, count: int) -> float:
@@ -210,24 +210,12 @@ def _behind(
     return ms, messages
 
 
-async def _read_back(client: Client, topic: str, sent: int) -> Found:
-    received = duplicates = unordered = 0
-    expected = 0
+async def _read_back(client: Client, topic: str, sent: int, size: int) -> Found:
+    checker = Checker(size=size)
     async with client.reader(topic, stop="head") as reader:
         async for batch in reader.batches():
-            for payload in batch.payloads:
-                number = int.from_bytes(payload[:8], "little")
-                received += 1
-                duplicates += number < expected
-                unordered += number > expected
-                expected = max(expected, number + 1)
-    return {
-        "sent": sent,
-        "received": received,
-        "missing": max(0, sent - (received - duplicates)),
-        "duplicates": duplicates,
-        "out_of_order": unordered,
-    }
+            checker.add(batch.payloads, time.time_ns())
+    return asdict(checker.verify([sent]))
 
 
 async def _topics(broker: RunningBroker, namespace: str, count: int) -> None:

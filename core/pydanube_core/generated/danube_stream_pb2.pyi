@@ -481,7 +481,7 @@ class CopyStart(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CopyMarks(_message.Message):
-    __slots__ = ("topic_id", "round", "start", "end", "time_ms", "cursors", "sessions")
+    __slots__ = ("topic_id", "round", "start", "end", "time_ms", "cursors", "sessions", "fenced")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -489,6 +489,7 @@ class CopyMarks(_message.Message):
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     round: int
     start: int
@@ -496,7 +497,8 @@ class CopyMarks(_message.Message):
     time_ms: int
     cursors: _containers.RepeatedCompositeFieldContainer[CopyCursor]
     sessions: _containers.RepeatedCompositeFieldContainer[CopySession]
-    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., time_ms: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CopyCursor, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[CopySession, _Mapping]]] = ...) -> None: ...
+    fenced: bool
+    def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., time_ms: _Optional[int] = ..., cursors: _Optional[_Iterable[_Union[CopyCursor, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[CopySession, _Mapping]]] = ..., fenced: bool = ...) -> None: ...
 
 class CopyCursor(_message.Message):
     __slots__ = ("subscription", "snapshot")
@@ -551,14 +553,16 @@ class CopyFailure(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., round: _Optional[int] = ..., error: _Optional[bytes] = ...) -> None: ...
 
 class MirroredRequest(_message.Message):
-    __slots__ = ("patterns", "known", "fence")
+    __slots__ = ("patterns", "known", "fence", "roles")
     PATTERNS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     patterns: _containers.RepeatedScalarFieldContainer[str]
     known: str
     fence: Fence
-    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., known: _Optional[str] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ...) -> None: ...
+    roles: bool
+    def __init__(self, patterns: _Optional[_Iterable[str]] = ..., known: _Optional[str] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., roles: bool = ...) -> None: ...
 
 class Fence(_message.Message):
     __slots__ = ("cluster", "logs")
@@ -577,18 +581,30 @@ class LogToFence(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[int] = ...) -> None: ...
 
 class MirroredResponse(_message.Message):
-    __slots__ = ("state", "cluster", "topics", "subjects", "fenced")
+    __slots__ = ("state", "cluster", "topics", "subjects", "fenced", "roles")
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     SUBJECTS_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     state: str
     cluster: str
     topics: _containers.RepeatedCompositeFieldContainer[MirroredTopic]
     subjects: _containers.RepeatedCompositeFieldContainer[MirroredSubject]
     fenced: _containers.RepeatedCompositeFieldContainer[FencedLog]
-    def __init__(self, state: _Optional[str] = ..., cluster: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[MirroredTopic, _Mapping]]] = ..., subjects: _Optional[_Iterable[_Union[MirroredSubject, _Mapping]]] = ..., fenced: _Optional[_Iterable[_Union[FencedLog, _Mapping]]] = ...) -> None: ...
+    roles: MirroredRoles
+    def __init__(self, state: _Optional[str] = ..., cluster: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[MirroredTopic, _Mapping]]] = ..., subjects: _Optional[_Iterable[_Union[MirroredSubject, _Mapping]]] = ..., fenced: _Optional[_Iterable[_Union[FencedLog, _Mapping]]] = ..., roles: _Optional[_Union[MirroredRoles, _Mapping]] = ...) -> None: ...
+
+class MirroredRoles(_message.Message):
+    __slots__ = ("roles", "bindings", "refused")
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    roles: _containers.RepeatedScalarFieldContainer[bytes]
+    bindings: _containers.RepeatedScalarFieldContainer[bytes]
+    refused: str
+    def __init__(self, roles: _Optional[_Iterable[bytes]] = ..., bindings: _Optional[_Iterable[bytes]] = ..., refused: _Optional[str] = ...) -> None: ...
 
 class FencedLog(_message.Message):
     __slots__ = ("topic", "end", "why")

@@ -782,6 +782,7 @@ class LinksOperations(KeywordsNamed):
         rename: str | None = None,
         token_file: str | None = None,
         max_bytes_per_s: int | None = None,
+        roles: bool | None = None,
         plan_token: str | None = None,
     ) -> ChangedLink:
         """Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over."""
@@ -797,6 +798,7 @@ class LinksOperations(KeywordsNamed):
         rename: str | None = None,
         token_file: str | None = None,
         max_bytes_per_s: int | None = None,
+        roles: bool | None = None,
     ) -> Plan[ChangedLink]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.create", locals(), ChangedLink)

@@ -773,6 +773,7 @@ class LinkDescription(Result):
     rename: str
     token_file: str | None
     max_bytes_per_s: int
+    roles: bool
     created_at: str
     mirrors: list[MirrorItem]
     more_mirrors: int
