@@ -128,9 +128,14 @@ def test_a_backlog_is_written_to_the_store_that_was_away(bench: Bench) -> None:
                 "idle_to_bound", "idle_writes_to_bound",
             },
         ),
+        (
+            "link",
+            ["--messages", "20000", "--topics", "20"],
+            {"top_to_sdk", "quiet_to_bound", "fail_over_to_bound"},
+        ),
     ],
 )  # fmt: skip
-def test_three_brokers_are_measured_and_lose_nothing(
+def test_several_brokers_are_measured_and_lose_nothing(
     bench: Bench, scenario: str, words: list[str], ratios: set[str], tmp_path: Path
 ) -> None:
     result = bench(scenario, *words)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
+from pydanube_admin.remote import OpsClient
 from pydanube_broker.journal.records import (
     FILE_HEADER_BYTES,
     HEADER_BYTES,
@@ -16,6 +18,7 @@ from pydanube_broker.journal.records import (
     record_bytes,
 )
 from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
+from pydanube_core.errors import ClusterError
 
 from tests.support.broker_process import BrokerProcess
 
@@ -63,6 +66,21 @@ def link_to(
     """Create a link. Return the operation's result."""
     address = source.url.replace("http://", "danube://")
     return destination.ask("links.create", link=name, source=address, topics=topics, **more)
+
+
+def by_socket(broker: BrokerProcess, operation: str, **arguments: Any) -> dict[str, Any]:
+    """Call an operation over the broker's own socket, by which its owner may do everything. With its plan if it wants one."""
+
+    async def call() -> dict[str, Any]:
+        async with OpsClient(f"unix:{broker.data_dir}/admin.sock") as ops:
+            try:
+                return await ops.call(operation, arguments)
+            except ClusterError as error:
+                if error.code != "PLAN_REQUIRED":
+                    raise
+                return await ops.call(operation, arguments, plan_token=error.details["plan"]["plan_token"])
+
+    return anyio.run(call)
 
 
 def described(destination: BrokerProcess, name: str = "eu") -> dict[str, Any]:
