@@ -28,7 +28,6 @@ from pydanube_core.batch import BROKER_PART_BYTES, read_broker_part
 from tests.broker.official.raw_client import RawClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.mirrors import (
-    by_socket,
     check_equal_bytes,
     described,
     ends,
@@ -752,10 +751,11 @@ def test_a_full_disk_of_the_mirror_is_said_and_copying_goes_on_when_there_is_roo
         assert described(here)["mirrors"][0]["gap"] is None
 
 
+@pytest.mark.usefixtures("space")  # which deletes the link here
 def test_an_expired_certificate_of_the_source_is_named_and_a_renewed_one_is_taken(
-    tmp_path: Path, here: BrokerProcess, space: str
+    tmp_path: Path, here: BrokerProcess
 ) -> None:
-    orders = f"{space}/orders"
+    orders = "/default/certified"
     folder = CertificateFolder(path=tmp_path / "certificates")
 
     def certify(days: int) -> None:
@@ -777,10 +777,9 @@ def test_an_expired_certificate_of_the_source_is_named_and_a_renewed_one_is_take
         BrokerProcess(tmp_path / "source", environment=tls) as source,
         BrokerProcess(tmp_path / "trusting", environment=authorities) as trusting,
     ):
-        by_socket(source, "namespaces.create", namespace=space[1:])
         publish(source)
-        link_to(here, source, topics=f"{space}/*")
-        link_to(trusting, source, topics=f"{space}/*")
+        link_to(here, source, topics=orders)
+        link_to(trusting, source, topics=orders)
         until("the copy", lambda: ends(trusting, orders) == {orders: 1})
         assert "certificate is not accepted" in until("the reason", lambda: described(here)["why"])
         assert described(here)["state"] == "source_unreachable"
