@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 from pydanube_core.diagnosis.views import LinkView
 from pydanube_core.errors import ClusterError, Retryable
-from pydanube_core.links import LINKS, LinkFacts, LinkRecord, link_of
+from pydanube_core.links import LINKS, LinkFacts, LinkRecord, MirrorOf
 from pydanube_core.names import TopicName
 from pydanube_core.refusals import not_a_mirror
 from pydanube_storage.metadata import MetadataStore
@@ -107,11 +107,23 @@ class ClusterLinks:
 
     def facts_with_logs(self) -> Sequence[LinkFacts]:
         """As `facts`, with the logs of other brokers. O(topics of the cluster)."""
-        logs: dict[str, list[str]] = {}
+        logs: dict[tuple[str, str], list[str]] = {}
         for record in self._registry.catalog.index.topics() if self._runs else ():
-            if (link := link_of(record.settings.options)) is not None:
-                logs.setdefault(link, []).append(record.name)
-        return [replace(each, logs=logs.get(each.link, ())) for each in self.facts()]
+            if (mark := MirrorOf.of(record.settings.options)) is not None:
+                logs.setdefault((mark.link, mark.cluster), []).append(record.name)
+        return [
+            replace(
+                each,
+                # Mirrors of another source, by a former link of that name, are not copied
+                logs=[
+                    log
+                    for (link, cluster), some in logs.items()
+                    if link == each.link and each.cluster in (None, cluster)
+                    for log in some
+                ],
+            )
+            for each in self.facts()
+        ]
 
     async def fence(self, link: str, topics: Sequence[str]) -> Mapping[str, int | str]:
         """See `LinkRun.fence`. A link that is not carried out here fences nothing."""
