@@ -50,7 +50,7 @@ class FailedOverTopic(Result):
     topic: str
     copied_until: dict[str, int]  # by log, where this cluster goes on
     source_fenced: bool  # the source refuses its producers and consumers now
-    source: str | None  # why it is not known to
+    source: str | None  # the reason without a fence
     missing_messages: int | None  # that the source had by its last word, and that are not here
     missing_ms: int | None
 
@@ -59,7 +59,7 @@ class FailedOver(Change):
     link: str
     topics: list[FailedOverTopic]
     source_fenced: bool  # of all topics
-    source: str | None  # why it is not known to
+    source: str | None  # the reason without a fence
     missing_messages: int | None
     missing_ms: int | None
 
@@ -69,7 +69,7 @@ async def _to_fail_over(
 ) -> tuple[LinkRecord, dict[str, list[MirrorFacts]]]:
     """Return the link, and the logs of each mirror that the call opens, by topic. Waits for logs that are moving.
 
-    Raises `NoOwner`: one has no owner, and what is copied of it is not known.
+    Raises `NoOwner`: one has no owner, so the end of its copy cannot be read.
     """
     record = await not_failed_over(context, request.link)
     patterns = None if request.topics is None else patterns_of(request.topics, "topics")

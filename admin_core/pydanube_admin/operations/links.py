@@ -200,7 +200,7 @@ def _item(found: FoundLink) -> dict[str, Any]:
 
 
 def behind(each: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
-    """Return the messages that all lack together, and the most milliseconds. None: those of one are not known."""
+    """Return the messages that all lack together, and the most milliseconds. None: those of one are unknown."""
     known = list(each)
     messages = [lag for lag, _ in known if lag is not None]
     ms = [lag_ms for _, lag_ms in known if lag_ms is not None]
