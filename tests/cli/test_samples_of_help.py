@@ -95,7 +95,7 @@ ANSWERS = {
     "brokers unload": "LAST_BROKER",
     "connectors reset-offsets": "CONFLICT",  # it has not run: tests/connect/test_workers.py
     "connectors set-offsets": "CONFLICT",  # the same
-    "links fail-over eu --topics": "INVALID_ARGUMENT",  # nothing is mirrored yet: tests/broker/links
+    "links fail-over": "INVALID_ARGUMENT",  # nothing is mirrored yet: tests/broker/links
     "links reopen": "INVALID_ARGUMENT",  # nothing was failed over: tests/broker/links
     "cluster rebalance": "LAST_BROKER",  # several brokers: tests/admin/test_load_manager.py
     "topics move": "LAST_BROKER",
