@@ -6,6 +6,7 @@ cluster. A binding holds here on the topics that the link mirrors, and on nothin
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from pydanube_broker.records import Aside, Records
 
 MOST: Final = 1000  # mirrored roles and bindings of a link, together
 MOST_CHARS: Final = 128  # of a name, as the operations on roles and bindings take it
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.@:/-]{{,{MOST_CHARS - 1}}}")
 _AT_ONCE: Final = 100  # writes of a transaction: etcd takes 128
 _BUILT_IN: Final = frozenset(role.name for role in BUILT_IN)
 
@@ -93,11 +95,12 @@ def mirrored(link: LinkRecord, source: SourceGrants) -> Iterator[Role | Binding]
 
     def named(name: str, pattern: str = "") -> str:
         made = f"{link.name}:{pattern}{name}"
-        if len(made) > MOST_CHARS:
+        if not _NAME.fullmatch(made):
             raise InvalidArgument(
-                f"{made} has more than {MOST_CHARS} characters: give {name} a shorter name at the source",
+                f"{made!r:.200} is no name here: give it letters, digits and ._@:/- at the source, and a shorter name if it has "
+                f"more than {MOST_CHARS} characters",
                 field="roles",
-                value=name,
+                value=name[:MOST_CHARS],
             )
         return made
 

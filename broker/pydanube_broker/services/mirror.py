@@ -47,6 +47,7 @@ MIRROR: Final = STREAM["Mirror"].path
 MIRRORED: Final = STREAM["Mirrored"].path
 MOST_FENCED: Final = 100
 _ASK_S: Final = 10.0
+_GRANT_BYTES: Final = 8192  # of a role's or a binding's record
 _KEY: Final = "mirrored"  # stands for the store's key in errors of records
 
 
@@ -359,12 +360,17 @@ def _decode(answer: pb.MirroredResponse) -> Mirrored:
     )
 
 
-def _decode_roles(roles: pb.MirroredRoles) -> SourceGrants:
+def _decode_roles(sent: pb.MirroredRoles) -> SourceGrants:
+    """Return the roles and bindings of a source. Of a newer build, or a hostile one, they may not be readable."""
     try:
-        return SourceGrants(
-            [decode_role(each) for each in roles.roles],
-            [decode_binding(each) for each in roles.bindings],
-            roles.refused,
-        )
-    except (ValueError, KeyError, TypeError) as error:  # of a newer build
-        return SourceGrants(refused=f"this build cannot read one of them: {error}")
+        if any(len(each) > _GRANT_BYTES for each in (*sent.roles, *sent.bindings)):
+            raise ValueError(f"it has more than {_GRANT_BYTES} bytes")
+        roles, bindings = [*map(decode_role, sent.roles)], [*map(decode_binding, sent.bindings)]
+        texts = [text for role in roles for text in (role.name, *role.permissions)]
+        for each in bindings:
+            texts += [each.id, each.principal.name, each.principal.type, each.resource, *each.roles]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("it has a field of another type")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return SourceGrants(refused=f"this build cannot read one of them: {error!s:.200}")
+    return SourceGrants(roles, bindings, sent.refused[:500])

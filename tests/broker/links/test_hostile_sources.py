@@ -48,7 +48,7 @@ class Liar:
         topics = [topic(name) for name in names]
         topics.append(topic("/shop/other-1", "/payroll/wages"))
         topics.append(topic("/shop/other-2"))
-        return Mirrored(state="1", cluster="liar", topics=topics, subjects=())
+        return Mirrored(state="1", cluster="liar", topics=topics, subjects=(), grants=None)
 
     async def fence(self, url: str, cluster: str, logs: Mapping[str, int]) -> Mapping[str, int | str]:
         return {}
@@ -61,7 +61,7 @@ async def test_only_topics_that_the_link_names_are_mirrored() -> None:
     async with administered() as cluster:
         registry = cluster.broker.registry
         before = {str(each.topic) for each in registry.catalog.index.topics()}
-        run = LinkRun(link, Liar(), registry, lambda: True)
+        run = LinkRun(link, Liar(), registry, lambda: "here", cluster.broker.links.grants)
         await run.look()
         made = {str(each.topic) for each in registry.catalog.index.topics()} - before
         assert made == {"/shop/eu-orders", "/shop/eu-other-2"}
@@ -74,7 +74,7 @@ async def test_the_patterns_of_a_mirror_have_a_number() -> None:
     request = pb.MirroredRequest(patterns=[f"/shop/{'*a' * 120}b{number}" for number in range(1_000)])
     async with administered() as cluster:
         broker = cluster.broker
-        service = MirroredService(broker.access, broker.registry, lambda: "here")
+        service = MirroredService(broker.access, broker.registry, lambda: "here", broker.links.grants)
         with at_most(0.1), pytest.raises(InvalidArgument, match="at most 10"):
             await service.call(request.SerializeToString())
 
@@ -89,7 +89,7 @@ async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
         assert own is not None
         (found,) = await read_once(own, 0, 2, 1 << 20, cluster.broker.engine.worker_threads) or ()
         batch = b"".join(found.buffers)
-        run = LinkRun(link, Liar(), registry, lambda: True)
+        run = LinkRun(link, Liar(), registry, lambda: "here", cluster.broker.links.grants)
         await run.look()
         mirror = registry.find(TopicName.parse("/shop/orders"))
         assert mirror is not None
@@ -155,3 +155,28 @@ def test_a_list_that_cannot_be_read_is_an_error_of_the_source(subscription: dict
         decode_mirrored(answer.SerializeToString(), "http://eu:1")
     made.ClearField("subscriptions")
     assert len(decode_mirrored(answer.SerializeToString(), "http://eu:1").topics) == 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"roles": [b"[]"]},
+        {"roles": [b"[" * 5000]},
+        {"roles": [b'{"name": 1, "permissions": ["*"]}']},
+        {"roles": [b'{"name": "a", "permissions": [1]}']},
+        {"bindings": [b'{"id": "a"}']},
+        {
+            "bindings": [
+                b'{"id":"a","principal":"b","principal_type":"user","roles":[[]],"scope":"cluster","resource":""}'
+            ]
+        },
+        {"roles": [b'{"name": "a", "permissions": ["' + b"a" * 9000 + b'"]}']},
+    ],
+)
+def test_roles_that_cannot_be_read_leave_the_topics_as_they_are(records: dict[str, Any]) -> None:
+    answer = pb.MirroredResponse(state="1", cluster="liar", roles=pb.MirroredRoles(**records))
+    found = decode_mirrored(answer.SerializeToString(), "http://eu:1").grants
+    assert found is not None
+    assert "cannot read" in found.refused
+    assert not found.roles
+    assert not found.bindings

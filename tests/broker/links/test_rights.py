@@ -228,8 +228,9 @@ def test_mirrored_bindings_have_the_names_of_the_mirrors_and_names_of_their_own(
     everywhere = binding(Scope.CLUSTER, "")
     assert made("/shop/*", everywhere, rename="eu-") == [("eu:ann", "/shop/eu-*")]
     assert made("/shop/*,/bar/x", everywhere) == [("eu:1:ann", "/shop/*"), ("eu:2:ann", "/bar/x")]
-    with pytest.raises(InvalidArgument, match="shorter name at the source"):
-        made("/shop/*", binding(Scope.CLUSTER, "", name="n" * 126))
+    for name in ("n" * 126, "a\nb", " "):
+        with pytest.raises(InvalidArgument, match="is no name here"):
+            made("/shop/*", binding(Scope.CLUSTER, "", name=name))
 
 
 def test_roles_that_no_mirrored_binding_has_stay_away() -> None:
