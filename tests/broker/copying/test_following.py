@@ -26,7 +26,7 @@ async def test_a_session_is_sent_before_the_first_messages_of_its_producer(
     producers = Producers()
     topic = SimpleNamespace(
         topic_id=7, commit=0, start_offset=0, closed=None, subscriptions={}, listeners=set(),
-        state=SimpleNamespace(producers=producers, append_time_ms=1),
+        failed_over_to=None, state=SimpleNamespace(producers=producers, append_time_ms=1),
     )  # fmt: skip
     sent: list[Answer] = []
 
