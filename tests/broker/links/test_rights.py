@@ -164,7 +164,12 @@ async def test_only_a_caller_with_all_rights_on_the_topics_mirrors_roles(
     _, here = brokers
 
     def prepared() -> str:
-        by_socket(here, "roles.create", role="linker", permissions="links:*,topics:*,Produce")
+        by_socket(
+            here,
+            "roles.create",
+            role="linker",
+            permissions="links:*,schemas:*,topics:*,subscriptions:*,Produce",
+        )
         bind(here, "linker", "linker")
         return token(here, "linker")
 
