@@ -111,7 +111,7 @@ class Sender:
         if ahead is not None and ahead.plan == plan and now_ms() < ahead.until_ms:
             return self._sent(core, plan, ahead.frame, ahead.ranges, ahead.next_offset)
         try:
-            batches = self._topic.read(plan.start, plan.end_limit, self._read_bytes(plan))
+            batches = self._read(plan)
             if batches is None:
                 self._read_cold(plan)
                 return False
@@ -162,6 +162,15 @@ class Sender:
         if not link.writable:
             # Until `flowing`. The others of a shared subscription go on.
             core.members.pause(link.consumer_id)
+
+    def _read(self, plan: Plan) -> list[CachedBatch] | None:
+        """Return the batches of a plan, see `Topic.read`. Without holes they end where its messages do."""
+        size, near = self._read_bytes(plan), plan.start + plan.max_messages
+        if plan.fresh and near < plan.end_limit:  # a consumer behind has far more to read than it may be sent
+            batches = self._topic.read(plan.start, near, size)
+            if batches is None or batches:
+                return batches
+        return self._topic.read(plan.start, plan.end_limit, size)
 
     @staticmethod
     def _read_bytes(plan: Plan) -> int:

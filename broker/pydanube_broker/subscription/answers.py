@@ -87,7 +87,7 @@ class Answers:
             if chunk.reasons:
                 self._count_late(chunk, mask)
             if now_ms is not None:
-                _measure(chunk, mask, now_ms)
+                _measure(chunk.held(mask), now_ms)
             window.close(chunk, mask)
         window.raise_floor()
         self.acknowledged += closed
@@ -106,17 +106,17 @@ class Answers:
         window, closed = self._window, 0
         answered: list[tuple[Flight, int]] = []
         for chunk, mask in window.chunks.locate(ranges).items():
-            sent = chunk.returned()
-            for flight in chunk.flights:
-                sent |= flight.mask
-                if own := flight.mask & mask:
-                    answered.append((flight, own))
+            held = chunk.held(mask)
+            answered += held
+            sent = chunk.returned() if chunk.history else 0
+            for _, own in held:
+                sent |= own
             self._aside.answered_late(chunk, mask)
             if hit := mask & sent:
                 closed += hit.bit_count()
                 if chunk.reasons:
                     self._count_late(chunk, hit)
-                _measure(chunk, hit, now_ms)
+                _measure(held, now_ms)
                 window.close(chunk, hit)
         window.raise_floor()
         self.acknowledged += closed
@@ -193,10 +193,7 @@ class Answers:
             raise InvalidArgument(f"delay_ms: {delay_ms} is negative", field="delay_ms", value=delay_ms)
         check_ranges(ranges)
         held = [
-            (flight, flight.mask & mask)
-            for chunk, mask in self._window.chunks.locate(ranges).items()
-            for flight in chunk.flights
-            if flight.mask & mask
+            each for chunk, mask in self._window.chunks.locate(ranges).items() for each in chunk.held(mask)
         ]
         effects = self._give_back(held, now_ms, delay_ms, reason)
         self._refresh(held, now_ms)
@@ -314,10 +311,10 @@ class Answers:
         if answers:
             self._aside.answered(consumer)
         return [
-            (flight, flight.mask & mask)
+            (flight, own)
             for chunk, mask in found.items()
-            for flight in chunk.flights
-            if flight.consumer is consumer and flight.mask & mask
+            for flight, own in chunk.held(mask)
+            if flight.consumer is consumer
         ]
 
     def _current(self, consumer_id: int, session: int) -> Consumer | None:
@@ -328,8 +325,7 @@ class Answers:
         return consumer
 
 
-def _measure(chunk: Chunk, mask: int, now_ms: int) -> None:
+def _measure(held: Iterable[tuple[Flight, int]], now_ms: int) -> None:
     """Count the handling times of acknowledged messages for the consumers that hold them."""
-    for flight in chunk.flights:
-        if own := flight.mask & mask:
-            flight.consumer.handling.acknowledged(own.bit_count(), now_ms - flight.sent_at_ms, now_ms)
+    for flight, mask in held:
+        flight.consumer.handling.acknowledged(mask.bit_count(), now_ms - flight.sent_at_ms, now_ms)

@@ -106,6 +106,17 @@ class Chunk:
         high = min(end, self.end) - self.start
         return ((1 << (high - low)) - 1) << low if high > low else 0
 
+    def held(self, mask: int) -> list[tuple[Flight, int]]:
+        """Return the flights of messages, each with its part. O(flights up to the last of them)."""
+        found = []
+        for flight in self.flights:
+            if own := flight.mask & mask:
+                found.append((flight, own))
+                mask ^= own
+                if not mask:
+                    break
+        return found
+
     def returned(self) -> int:
         """Return the messages that were delivered at least once and came back."""
         mask = 0

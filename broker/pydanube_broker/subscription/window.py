@@ -46,6 +46,9 @@ from pydanube_broker.subscription.unsaved import UnsavedChanges, attempts_of
 # Small batches that follow each other share a chunk up to this size. A larger chunk would slow the search
 # through its flights.
 MERGE_OFFSETS: Final = 256
+# Newest flights of a chunk that messages with a new deadline may join. Looking at all of them for each flight of a
+# consumer that was sent single messages would be quadratic.
+MERGE_FLIGHTS: Final = 8
 
 _END: Final = itemgetter(1)
 
@@ -378,6 +381,8 @@ class Window:
                     raise _not_delivered(start, consumer)
         for chunk, mask in found.items():
             for flight in chunk.flights:
+                if not mask:
+                    break
                 if flight.consumer is consumer:
                     mask = 0 if flight.mask == mask else mask & ~flight.mask
             if mask and (mask := mask & ~chunk.returned()):
@@ -385,9 +390,8 @@ class Window:
 
     def close(self, chunk: Chunk, mask: int) -> None:
         """Acknowledge open messages of one chunk in any state. Call `raise_floor` after the last one."""
-        for flight in tuple(chunk.flights):
-            if hit := flight.mask & mask:
-                self.end_flight(flight, hit)
+        for flight, hit in chunk.held(mask):
+            self.end_flight(flight, hit)
         if chunk.ready and (hit := chunk.ready & mask):
             self.take_ready(chunk, hit)
         if chunk.waits:
@@ -550,7 +554,7 @@ class Window:
             del flight.consumer.flights[flight]
             if flight.deadline_ms is not None:
                 self.timers.died()
-        for other in chunk.flights:
+        for other in chunk.flights[-MERGE_FLIGHTS:]:
             if (
                 other.consumer is flight.consumer
                 and other.deadline_ms == deadline_ms

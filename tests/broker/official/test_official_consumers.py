@@ -9,7 +9,9 @@ import grpc
 import pytest
 from pydanube_broker.broker import Broker
 from pydanube_broker.delivery import turns
+from pydanube_broker.journal import CachedBatch
 from pydanube_broker.subscription.policy import PoisonPolicy
+from pydanube_broker.topics.topic import Topic
 from pydanube_core.generated import danube_pb2 as pb
 from pydanube_core.names import TopicName
 
@@ -432,6 +434,28 @@ async def test_window_bounds_what_is_in_flight_and_acks_open_it(brokers: Brokers
         assert await stream.take(1) == [b"3"]
         await client.ack(messages[0])
         assert await stream.take(1) == [b"4"]
+
+
+async def test_consumer_behind_has_no_more_read_than_it_may_be_sent(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await brokers.restart(delivery__max_unacked_messages=3)
+    async with RawClient(broker.broker_url) as client:
+        producer = await client.create_producer(T)
+        await client.subscribe(T)
+        await send(client, producer, *map(str, range(30)))
+        found: list[int] = []
+        read = Topic.read
+
+        def counted(topic: Topic, offset: int, end: int, max_bytes: int) -> list[CachedBatch] | None:
+            batches = read(topic, offset, end, max_bytes)
+            found.append(sum(batch.count for batch in batches or ()))
+            return batches
+
+        monkeypatch.setattr(Topic, "read", counted)
+        stream = await client.consume(T)
+        assert await handled(client, stream, 30) == [str(i).encode() for i in range(30)]
+        assert max(found) <= 3
 
 
 async def test_consumer_with_many_messages_gets_the_next_ones_together(

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
 import pytest
 from pydanube_broker.subscription.cursor import CursorSnapshot
 from pydanube_broker.subscription.members import SubscriptionType
 from pydanube_broker.subscription.subscription import Subscription
 from pydanube_broker.subscription.terms import ConsumerTerms
 
+from tests.support.processor import lines_of
+
 TERMS = {
     "official": ConsumerTerms(window_messages=1000, single=True),
     "ours": ConsumerTerms(credit_messages=1000, credit_bytes=1 << 30, reports=True),
 }
 MESSAGES = 50
-
-
-def lines_of(work: Callable[[], Any]) -> int:
-    """Return how many lines of Python ran. A loop over all consumers shows, however fast each turn is."""
-    count = 0
-
-    def trace(_frame: FrameType, event: str, _value: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
 
 
 def costs(consumers: int, terms: ConsumerTerms) -> tuple[int, int]:
