@@ -205,9 +205,9 @@ class Broker(BrokerParts):
         options = store_options(self.settings, folder, spool=f"{self.data_dir.broker_id}-chain")
         self.chain = JournalChain(folder / "journal", options, linger_s=self.settings.journal.stored_linger)
         self._stack.push_async_callback(self.chain.close)
-        await self.chain.reopen(
-            copy=self.settings.journal.copy, take_over=self.settings.tier.take_over is not None
-        )
+        take_over = self.settings.tier.take_over is not None
+        same_boot = self.data_dir.clock_offset_ms() is not None
+        await self.chain.reopen(copy=self.settings.journal.copy, take_over=take_over, is_disk_whole=same_boot)
 
     async def _attach_chain(self, store: MetadataStore) -> None:
         """Continue the chain of the journal, or begin one, if it is to be copied."""
@@ -233,16 +233,14 @@ class Broker(BrokerParts):
         for topic in self.hub.topics.values():
             self.levels.look(topic)
         needed = self.chain.is_needed or any(topic.in_store for topic in self.hub.topics.values())
-        if needed:
-            if self.ownership.several:  # the record may be closing, and the leader opens it soon
-                await self.storing.begin_in_time(needed=True)
-            else:
-                await self.storing.begin()
-        elif self.settings.journal.copy:
+        if needed and not self.chain.is_late:
+            # the record may be closing, and the leader opens it soon
+            await (self.storing.begin_in_time if self.ownership.several else self.storing.begin)(needed=True)
+        elif needed or self.settings.journal.copy:
             try:
-                await self.storing.begin(needed=False)
+                await self.storing.begin(needed=needed)
             except Retryable:  # the record is closing
-                self.storing.want(needed=False)
+                self.storing.want(needed=needed)
 
     def _hold_by_lease(self, record: ChainRecord, registration: Registration) -> None:
         """Acknowledge only records of the chain while the lease is over, if others take over then (`on_loss`)."""
@@ -251,17 +249,20 @@ class Broker(BrokerParts):
             membership = self.ownership.office.membership
             self.spawn(LeaseHold(self.hub, membership, record, registration).run())
 
-    async def _begin_journal(self) -> None:
-        """Begin the journal and its chain."""
+    async def _begin_journal(self) -> int | None:
+        """Begin the journal and its chain. Return its end if stored topics wait for the store, which is away."""
         await self.journal.begin(self._make_room)
         self.spawn(self.storing.run())
         self.spawn(self.levels.run())
         self.spawn(self.storing.keep_recorded())
         self.spawn(self.chain.run())
+        # The journal may have more than the store. Such records are shown, or answered as duplicates, when they are
+        # stored: before the start ends, unless the store is away.
+        if self.chain.is_late:
+            return self.journal.durable_lsn
         if self.chain.is_needed:
-            # The journal may have more than the store. Such records are shown, or answered as duplicates, when they
-            # are stored.
             await self.chain.until_stored(self.journal.durable_lsn)
+        return None
 
     def _read_journal(self) -> Recovered:
         """Open the journal and read its contents. Nothing is changed yet."""
@@ -335,10 +336,10 @@ class Broker(BrokerParts):
         self.data_dir.upgraded()
         await self._attach_chain(store)
         stack.push_async_callback(self._stop_tasks)
-        await self._begin_journal()
+        unstored_lsn = await self._begin_journal()
         with contextlib.suppress(OSError):  # tried again every few seconds
             await self._keep_reserve()  # a disk may be filled up between two attempts
-        self.registry.begin()
+        self.registry.begin(unstored_lsn)
         self.registry.accepted.used()
 
     async def _open_tier(self, store: MetadataStore) -> None:

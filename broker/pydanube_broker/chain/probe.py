@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 
 import anyio
-from pydanube_core.errors import StoreUnsuitable
+from pydanube_core.errors import ClusterError, StoreUnsuitable
 
 from pydanube_broker.chain.store import ChainStore
 
@@ -35,8 +36,11 @@ async def check_create_only(store: ChainStore, cluster: str, url: str) -> None:
                     group.start_soon(create, b"%d" % number)
             kept = sum(made) <= 1
     finally:
-        for key in (one, many):
-            await store.delete(key)
+        with contextlib.suppress(
+            ClusterError
+        ):  # else a store that is away would replace a cancellation by its error
+            for key in (one, many):
+                await store.delete(key)
     if not kept:
         raise StoreUnsuitable(
             f"the object store {url} replaces an object that is to be made only where its name is free "

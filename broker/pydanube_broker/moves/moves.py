@@ -665,6 +665,8 @@ class Moves:
         found = ownership.held.get(topic_id) or self._hub.topics.get(topic_id)
         if found is None:
             raise TopicNotFound(f"the topic with id {topic_id} was deleted", topic_id=str(topic_id))
+        if found.awaits_store:  # its end is not known to be stored, and a copy would leave it out
+            raise Unavailable(f"{found.name} waits for the object store", retry_after_ms=_AGAIN_MS)
         return found
 
     async def keep_rest(self, topic_id: TopicId) -> None:

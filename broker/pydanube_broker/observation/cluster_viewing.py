@@ -84,7 +84,8 @@ class ClusterViewing:
         if not chain.is_wanted:
             return None
         if found is None:
-            return CopyView(error=None if error is None else error.message)
+            waiting = sum(topic.awaits_store for topic in self._registry.topics) if chain.is_late else 0
+            return CopyView(error=None if error is None else error.message, waiting=waiting)
         return CopyView(behind_s=found.behind_s, behind_bytes=found.behind_bytes, error=found.last_error)
 
     def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:

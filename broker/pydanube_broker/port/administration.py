@@ -121,6 +121,7 @@ _AUDIT_ROOM_BYTES: Final = 64 * 1024  # of the journal, for a group of records
 _AUDIT: Final = "audit/"  # keys of the audit's head and its terms
 _AT_ONCE: Final = 500  # records of an export that are read and written together
 _AUDIT_LOOK_S: Final = 60.0  # between two searches for records older than the audit's retention
+_AUDIT_STORED_S: Final = 1.0  # that a call waits for the object store: longer than a piece of the chain takes
 _PROBE: Final = "probe"  # a key written to test whether writes work
 
 
@@ -132,6 +133,7 @@ class AdministrationPart:
     _loading_key: anyio.Lock
     _audit: Topic | None = None  # set when it is first needed
     _audit_looked_at = -_AUDIT_LOOK_S
+    _is_audit_stored = True
 
     @property
     def life(self) -> str:
@@ -211,6 +213,26 @@ class AdministrationPart:
             if topic.state.next_offset != at:
                 raise Conflict(f"{topic.name} goes on at {topic.state.next_offset} and not at {at}")
             await append_durably(topic, payloads, producer="audit", system=True)
+        await self._store_audit()
+
+    async def _store_audit(self) -> None:
+        """Where topics are stored in the object store, wait at most 1 s until it has the audit records, too."""
+        chain, is_stored = self._broker.chain, False
+        if not chain.is_needed:
+            return
+        found = chain.statistics()
+        if found is not None and found.last_error is None:
+            with suppress(ClusterError), anyio.move_on_after(_AUDIT_STORED_S):
+                await chain.until_all_stored()
+                is_stored = True
+        if is_stored != self._is_audit_stored:
+            self._is_audit_stored = is_stored
+            if is_stored:
+                log.info("audit_stored_again")
+            else:
+                log.warning(
+                    "audit_only_on_disk", extra={"why": "the object store does not have the records in time"}
+                )
 
     async def read_audit(self, *, start: int, max_messages: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
         topic = await self._broker.registry.audit_topic()

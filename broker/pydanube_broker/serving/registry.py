@@ -195,11 +195,16 @@ class Registry:
             if state is not None and last is not None:
                 check_epoch(topic.name, state.epoch, last.epoch, store=self._metadata)
 
-    def begin(self) -> None:
-        """Start using the journal. It takes records, and everything recovered, also its unproven tail, is durable."""
+    def begin(self, unstored_lsn: int | None = None) -> None:
+        """Start using the journal. It takes records, and everything recovered, also its unproven tail, is durable.
+
+        `unstored_lsn`: its end, if the object store is away, so that stored topics wait for it.
+        """
         self._hub.fold_replayed()
         for topic in self._topics.values():
             topic.recovered()
+        if unstored_lsn is not None:
+            self._hub.await_store(unstored_lsn)
         for topic_id, offset in self._begins.items():
             self._hub.topics[topic_id].trim(offset)
         forget_unfinished(self._hub)

@@ -271,7 +271,12 @@ class Flusher:
             "schemas": schemas,
             "format_version": self._parts.object_format(),
         }
-        facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
+        try:
+            facts = await write_object(self._parts.child, key, meta, segments, urgent=urgent)
+        except ClusterError:
+            if topic.state.needed_offset > name.start:
+                return False  # trimmed since, so that the journal may have deleted what was to be read: planned again
+            raise
         reached(TierStep.ANSWERED)
         # Shielded: cancelling this wait must not cancel the other flight's result.
         if topic.closed is not None or (former is not None and not await asyncio.shield(former.committed)):

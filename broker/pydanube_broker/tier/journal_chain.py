@@ -1,8 +1,9 @@
 """The chain of this broker's journal: opened at a start, made when it is first needed, written while the broker runs.
 
 Order of a start: `reopen` before the journal is read (it fences the earlier start and restores records that the disk
-has lost), `attach` before the journal begins, `run` as a task. If the store is away, the start fails only if topics are
-stored in it. Otherwise the chain is opened as soon as the store answers, and the journal keeps its segments until then.
+has lost), `attach` before the journal begins, `run` as a task. If the store is away, the chain is opened as soon as the
+store answers, and the journal keeps its segments until then. Topics that are stored in it acknowledge and show nothing new
+until then (`is_late`). Such a start fails if the disk may have lost records that the chain has, after a power cut.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class JournalChain:
         self._heads: tuple[int, int, bytes] | None = None  # the newest head from before there was a writer
         self._head_base = 0  # of the newest head
         self.error: ClusterError | None = None  # why it is not open
+        self.is_late = False  # topics are stored by it, and this start has not fenced the earlier one yet
         self._record_from: Callable[[int], Awaitable[None]] | None = None
         self._moved = asyncio.Event()
         self._begun_s = time.monotonic()  # the writer
@@ -120,13 +122,17 @@ class JournalChain:
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    async def reopen(self, *, copy: bool, take_over: bool) -> None:
+    async def reopen(self, *, copy: bool, take_over: bool, is_disk_whole: bool = False) -> None:
         """Fence the earlier start of a journal that has a chain, and restore records that its disk has lost.
 
         A chain that others have fenced is read up to its end. It is continued under the term that they leave (`begin_term`).
 
+        Args:
+            is_disk_whole: the disk has everything that earlier starts wrote: the machine has not been started since.
+
         Raises:
-            StoreUnavailable, StoreUnsuitable: topics are stored there, and the store is away or replaces objects.
+            StoreUnavailable, StoreUnsuitable: topics are stored there, and the store replaces objects, or is away while the
+                disk may lack records.
             StoreOwned: this is a copy of the folder, and `take_over` is not set.
         """
         if self.file is None or not (copy or self.file.needed):
@@ -140,8 +146,9 @@ class JournalChain:
         try:
             await self._open(file)
         except Retryable as error:
-            if file.needed:
+            if file.needed and not is_disk_whole:
                 raise
+            self.is_late = file.needed
             self._not_open(error)
             return
         except Fenced as error:
@@ -308,6 +315,16 @@ class JournalChain:
                     self._not_open(error)
                 self.error = error
                 await anyio.sleep(_AGAIN_S)
+        found = self._journal.recovered
+        if self.is_late and found is not None and self._place.stored_lsn > found.end:
+            self.fenced(
+                Fenced(
+                    f"{self._url} has {self._place.stored_lsn - found.end} bytes of this journal that its folder lacks, "
+                    "which was restored from a backup, or damaged: start the broker again, now that the store answers"
+                )
+            )
+            return
+        self.is_late = False
         self._begun_s = time.monotonic()
         self._writer = ChainWriter(
             self.store,

@@ -81,6 +81,13 @@ class Hub:
                 _reach(self._unstored, lsn)
             self.look_again()
 
+    def await_store(self, lsn: int) -> None:
+        """Have stored topics wait for the object store: a start without it has recovered everything below `lsn`."""
+        for topic in self.topics.values():
+            if topic.in_store:
+                topic.await_store(lsn)
+        self.stored(self._stored)  # it may have come since
+
     def look_again(self) -> None:
         """Notify topics that wait for the disk, or while `holds` for the object store too."""
         if self._pending:

@@ -115,7 +115,7 @@ class Topic:
     stores: ClassVar[bool] = True  # messages can be read after their delivery
 
     __slots__ = (
-        "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "bytes_in", "bytes_out", "changes", "closed",
+        "_brake", "_hub", "_unsafe", "_waiters", "assigned_epoch", "awaited", "bytes_in", "bytes_out", "changes", "closed",
         "commit", "durability", "failed_over_to", "gate", "in_store", "is_system", "link", "listeners", "messages_in", "messages_out", "name",
         "options", "position", "producer_left", "producer_seen", "producers_connected", "readers", "safe",
         "schema", "sessions", "state", "subscriptions",
@@ -147,6 +147,7 @@ class Topic:
         # In the journal: behind the newest record since the start. Recovered records are safe
         self.position = 0
         self.safe = 0  # records up to here are as durable as promised
+        self.awaited = 0  # the object store has to have the journal up to here (`await_store`)
         self.listeners: set[LogListener] = set()
         self.subscriptions: dict[str, Any] = {}
         self.readers = 0
@@ -486,6 +487,27 @@ class Topic:
     def recovered(self) -> None:
         """Bring the topic up to date: the journal has begun, and everything recovered is durable."""
         self.commit = self.state.next_offset
+
+    def await_store(self, lsn: int) -> None:
+        """Until the object store has everything below `lsn`, commit only what an earlier start committed for certain.
+
+        That is in objects, or was delivered.
+        """
+        state = self.state
+        known = max(state.tiered_offset, state.start_offset)
+        for cursor in state.cursors.values():
+            ends = (end for _, end in cursor.acknowledged[-1:])
+            known = max(known, cursor.floor, *ends, *(each.end for each in cursor.attempts[-1:]))
+        if known < state.next_offset:
+            self.commit = known
+            self.position = self.awaited = lsn
+            self._unsafe.append((lsn, state.next_offset))
+            self._hub.appended(lsn, self)
+
+    @property
+    def awaits_store(self) -> bool:
+        """Whether recovered messages are not committed yet (`await_store`)."""
+        return self.safe < self.awaited
 
     def advance(self, held: int) -> None:
         """Advance the safe position and the commit offset, and notify listeners and waiters.

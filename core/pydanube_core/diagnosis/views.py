@@ -355,12 +355,14 @@ class CopyView:
         behind_bytes: written to the journal and not copied. `behind_s` is the age of the oldest of them.
         error: the last error of the store, None since a success.
         fence: the error by which the broker learned that other brokers have taken its topics over.
+        waiting: stored topics that have waited for the store since a start without it.
     """
 
     behind_s: float = 0.0
     behind_bytes: int = 0
     error: str | None = None
     fence: str | None = None
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

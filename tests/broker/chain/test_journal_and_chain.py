@@ -5,18 +5,22 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from pydanube import Receipt, connect
+from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
 from pydanube_broker.chain import ChainObjects, chain_end, replay
 from pydanube_broker.chain.folder import ChainFile
+from pydanube_broker.chain.probe import check_create_only
+from pydanube_broker.home import data_dir
 from pydanube_broker.journal import Disk, journal
 from pydanube_broker.journal.recovery import recover
 from pydanube_broker.tier import journal_chain
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
-from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable
+from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.objects import LocalStore
 
@@ -27,7 +31,7 @@ from tests.support.waiting import until
 __all__ = ["one_loop", "opened"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop"), pytest.mark.timeout(120)]
 
-NAME = TopicName.parse("t")
+NAME, OTHER = TopicName.parse("t"), TopicName.parse("other")
 COPY = {"journal__copy": True}
 
 
@@ -242,6 +246,190 @@ async def test_a_store_that_is_away_stops_no_copied_broker_and_is_taken_up_later
         assert broker.chain.error is not None
         place.unlink()
         await all_stored(broker)
+
+
+def take_away(store: Path) -> None:
+    """Put a file where the folder of the object store is, so that every call of the store fails."""
+    store.rename(store.with_name("hidden"))
+    store.write_bytes(b"a file where a folder is to be")
+
+
+def bring_back(store: Path) -> None:
+    store.unlink()
+    store.with_name("hidden").rename(store)
+
+
+async def filled(broker: Broker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A stored topic with two handled messages, two that the store has, and one that only the journal has."""
+    await make(broker, "stored")
+    await broker.registry.create(OTHER, partitions=0, dispatch_strategy="reliable")
+    await publish(broker, [b"0", b"1", b"2"])
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    async with connect(broker.broker_url) as client, client.consumer("t", "s", start="earliest") as consumer:
+        for _ in range(2):
+            await (await anext(consumer)).ack()
+        await until(lambda: topic.subscriptions["s"].floor == 2)
+    await all_stored(broker)
+    await until((folder / "clock.json").exists)
+
+    async def refused(key: str, data: bytes) -> bool:
+        raise StoreUnavailable("away")
+
+    async def last() -> None:
+        async with connect(broker.broker_url) as client, client.producer("t") as producer:
+            await producer.send(b"3")
+            monkeypatch.setattr(broker.chain.store, "create", refused)
+            await producer.send(b"4")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(last)
+        await until(lambda: topic.state.next_offset == 5)
+        group.cancel_scope.cancel()
+    await until(lambda: broker.journal.durable_lsn >= topic.position)
+    assert topic.commit == 4
+    broker.health.draining = True  # an end without waiting for the store
+
+
+async def test_start_without_the_store_serves_other_topics_and_goes_on_when_it_is_back(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.1)
+    store = tmp_path / "store"
+    async with opened(tier__url=str(store)) as broker:
+        await filled(broker, monkeypatch, tmp_path / "data")
+    take_away(store)
+    async with opened(tier__url=str(store)) as broker:
+        assert broker.chain.is_late
+        assert broker.chain.error is not None
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        assert (topic.commit, topic.awaits_store) == (2, True), "nothing that only the journal may have"
+        async with connect(broker.broker_url) as client, client.producer("other") as producer:
+            assert (await producer.send(b"x")).durability == "fsynced"
+        levels: list[str] = []
+
+        async def more() -> None:
+            levels.append(await publish(broker, [b"5"]))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(more)
+            await until(lambda: topic.position > topic.awaited)  # the session of the producer
+            await until(lambda: broker.journal.durable_lsn >= topic.position)
+            assert (topic.commit, levels) == (2, [])
+            bring_back(store)
+        assert levels == ["stored"]
+        assert (topic.commit, topic.awaits_store, broker.chain.is_late) == (6, False, False)
+        assert await read(broker, 6) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        async with connect(broker.broker_url) as client, client.consumer("t", "s") as consumer:
+            assert [(await anext(consumer)).payload for _ in range(4)] == [b"2", b"3", b"4", b"5"]
+
+
+async def test_start_without_the_store_is_refused_when_the_disk_may_lack_records(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.1)
+    store = tmp_path / "store"
+    async with opened(tier__url=str(store)) as broker:
+        await filled(broker, monkeypatch, tmp_path / "data")
+    take_away(store)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "data", copy, ignore=shutil.ignore_patterns("LOCK"))
+    with pytest.raises(StoreUnavailable):  # it might be fenced, or fence another
+        async with opened(tier__url=str(store), data__dir=str(copy)):
+            pass
+    monkeypatch.setattr(data_dir, "boot_id", lambda: "another")
+    with pytest.raises(StoreUnavailable):
+        async with opened(tier__url=str(store)):
+            pass
+
+
+async def test_broker_ends_when_the_store_has_records_that_its_folder_lacks(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "MAINTENANCE_S", 0.1)
+    store, journal_folder = tmp_path / "store", tmp_path / "data" / "journal"
+    async with opened(tier__url=str(store)) as broker:
+        await filled(broker, monkeypatch, tmp_path / "data")
+    shutil.copytree(journal_folder, tmp_path / "older")
+    async with opened(tier__url=str(store)) as broker:
+        assert await publish(broker, [b"5"]) == "stored"
+    take_away(store)
+    shutil.rmtree(journal_folder)
+    (tmp_path / "older").rename(journal_folder)
+    async with opened(tier__url=str(store)) as broker:
+        fenced: list[ClusterError] = []
+        broker.health.on_fenced = fenced.append
+        bring_back(store)
+        await until(lambda: bool(fenced))
+        assert "lacks" in fenced[0].message
+        with pytest.raises(ClusterError):
+            await publish(broker, [b"of the older folder"])
+    async with opened(tier__url=str(store)) as broker:
+        assert await read(broker, 6) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_audit_waits_a_second_for_the_store_of_stored_topics_and_then_says_so(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened() as broker:
+        await make(broker, "stored")
+        seq, _ = await broker.port.open_audit()
+        await broker.port.append_audit([b"{}"], at=seq)
+        statistics, audit = broker.chain.statistics(), await broker.registry.audit_topic()
+        assert statistics is not None
+        assert statistics.stored_lsn >= audit.position
+        create, go_on = broker.chain.store.create, anyio.Event()
+
+        async def held(key: str, data: bytes) -> bool:
+            await go_on.wait()
+            return await create(key, data)
+
+        monkeypatch.setattr(broker.chain.store, "create", held)
+        await broker.port.append_audit([b"{}"], at=seq + 1)
+        assert [each.message for each in caplog.records if "audit" in each.message] == ["audit_only_on_disk"]
+        go_on.set()
+        await broker.port.append_audit([b"{}"], at=seq + 2)
+
+
+async def test_flush_of_messages_that_were_trimmed_meanwhile_is_no_failure(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as broker:
+        await make(broker)
+        await publish(broker, [b"x"] * 5)
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        call = broker.tier.child.call
+
+        async def trimmed(name: str, arguments: dict[str, Any], blob: bytes = b"") -> Any:
+            if name == "flush":
+                topic.trim(3)
+                raise Unavailable("[Errno 2] No such file or directory: its segment was deleted")
+            return await call(name, arguments, blob)
+
+        monkeypatch.setattr(broker.tier.child, "call", trimmed)
+        assert not await broker.tier.flusher.flush(topic)
+        assert broker.tier.flusher.errors == 0
+
+
+async def test_probe_of_a_store_that_is_away_can_be_cancelled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = ChainObjects(LocalStore(tmp_path))
+
+    async def hangs(key: str, data: bytes) -> bool:
+        await anyio.sleep_forever()
+        return False
+
+    async def fails(key: str) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, "create", hangs)
+    monkeypatch.setattr(store, "delete", fails)
+    with anyio.move_on_after(0.05) as scope:
+        await check_create_only(store, "cluster", "url")
+    assert scope.cancelled_caught
 
 
 async def test_chain_begins_while_the_newest_head_is_in_a_file_of_its_own(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -120,6 +121,29 @@ async def test_stored_topic_is_refused_while_an_older_build_may_serve_it(
         with pytest.raises(Conflict, match="needs all brokers to run this build"):
             await make(cluster.brokers[1])
         await make(cluster.brokers[1], "fsynced")
+
+
+async def test_slow_store_delays_answers_and_nothing_is_taken_over(
+    etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_brokers(etcd, tmp_path, quick) as cluster:
+        await make(cluster.brokers[3])
+        await publish(cluster, FIRST[:1])
+        for broker in cluster.brokers.values():
+            create = broker.chain.store.create
+
+            async def slow(key: str, data: bytes, create: Any = create) -> bool:
+                await anyio.sleep(2)
+                return bool(await create(key, data))
+
+            monkeypatch.setattr(broker.chain.store, "create", slow)
+        async with connect(cluster.owner("t").broker_url) as client, client.producer("t") as producer:
+            with anyio.fail_after(60):
+                for part in (FIRST[1:], SECOND):
+                    assert (await producer.send_many(part)).durability == "stored"
+        assert cluster.owner("t") is cluster.brokers[3]
+        assert sum(broker.moves.fences for broker in cluster.brokers.values()) == 0
+        assert await read_all(cluster, "t", 17) == FIRST + SECOND
 
 
 async def test_retry_of_a_batch_that_the_heir_has_is_not_stored_again(

@@ -97,6 +97,15 @@ def test_rule_holds_on_what_it_is_for_and_names_the_next_call(rule: str) -> None
     assert found[0].subject == {"broker_id": "2" if rule == "owner_down" else BROKER.broker_id}
 
 
+def test_topics_that_wait_for_the_store_since_a_start_are_counted_with_the_reason() -> None:
+    (found,) = findings(copy=CopyView(error="no route to the bucket", waiting=2))
+    assert found.rule == "copy_behind"
+    assert found.summary == (
+        "the object store refused the last piece of the journal (no route to the bucket); the broker started without the "
+        "object store, and 2 stored topics wait for it"
+    )
+
+
 def test_hot_partition_stands_beside_the_imbalance_that_it_makes() -> None:
     loads = [60.0, *([1.0] * 20)]
     assert {each.rule for each in findings(balance=balance(*loads, partition=True))} == {

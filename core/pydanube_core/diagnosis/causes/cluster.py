@@ -356,6 +356,7 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
         "behind_s": "age of the oldest record that is not copied",
         "behind_bytes": "not copied",
         "error": "the store's last",
+        "waiting": "stored topics that show nothing new since the broker started without the store",
     },
     unobservable=("whether the store recovers",),
     helps="bring the object store back: copying goes on by itself. If the broker is lost before that, these messages are "
@@ -370,6 +371,9 @@ def copy_behind(view: BrokerView, cluster: ClusterView) -> Outcome:
     if copy.behind_s < COPY_LATE_S and copy.error is None:
         return f"the copy of the journal lacks nothing that is {COPY_LATE_S:.0f} s old"
     lacks = f"{copy.behind_bytes} bytes of the journal are not in the object store, the oldest for {copy.behind_s:.0f} s"
+    if copy.waiting:
+        waiting = counted(copy.waiting, "stored topic waits", "stored topics wait")
+        lacks = f"the broker started without the object store, and {waiting} for it"
     return Finding(
         summary=lacks
         if copy.error is None
@@ -378,6 +382,7 @@ def copy_behind(view: BrokerView, cluster: ClusterView) -> Outcome:
             "behind_s": round(copy.behind_s, 1),
             "behind_bytes": copy.behind_bytes,
             "error": copy.error,
+            "waiting": copy.waiting,
         },
         next=(_BROKERS,),
     )
