@@ -41,6 +41,7 @@ log = logging.getLogger("pydanube.links")
 DIVERGED: Final = "diverged"
 UNREACHABLE: Final = "source_unreachable"
 PAUSED: Final = "paused"
+MOST_CURSORS: Final = 10_000  # kept of a source. One that it names too early comes again with its next change
 FAILED: Final = "failed"  # by an error of this side, such as a full disk
 _AGAIN_S: Final = 0.5  # first pause after an error
 _AGAIN_MOST_S: Final = 5.0
@@ -99,7 +100,7 @@ class Pull:
         self._place = place
         self._now_ms = now_ms
         self._marks: Marks | None = None
-        self._cursors: dict[str, CursorSnapshot] = {}  # of the source, that reach beyond the copied end
+        self.cursors: dict[str, CursorSnapshot] = {}  # of the source, that reach beyond the copied end
         self._error: ClusterError | None = None
         self._missing = NotThere(PAUSED, None) if link.paused else None
         self._gap: tuple[int, int] | None = None
@@ -145,12 +146,12 @@ class Pull:
             0,
             first,
             self.take,
-            marked=self._marked,
+            marked=self.marked,
             topic=self._source,
             previous_time_ms=0 if is_new else state.append_time_ms,
         )
 
-    def _marked(self, marks: Marks) -> None:
+    def marked(self, marks: Marks) -> None:
         """Take the state of the source. Raises the errors of the journal."""
         if not self._is_ours:
             return
@@ -167,19 +168,21 @@ class Pull:
             topic.trim(start)
         for each in marks.sessions:
             topic.take_session(Opening(each.producer_id, each.epoch, each.token, each.name))
-        self._cursors |= {name: decode_snapshot(each) for name, each in marks.cursors.items()}
+        for name, cursor in marks.cursors.items():
+            if name in topic.subscriptions or name in self.cursors or len(self.cursors) < MOST_CURSORS:
+                self.cursors[name] = decode_snapshot(cursor)
         self.place_cursors()
 
     def place_cursors(self) -> None:
         """Bring the mirrored subscriptions to the source's cursors, as far as their messages are copied and durable."""
         end = self.topic.commit
-        for name, cursor in list(self._cursors.items()):
+        for name, cursor in list(self.cursors.items()):
             pump = self.topic.subscriptions.get(name)
             if pump is None or not self._is_ours:
                 continue  # it is made within a second
             pump.follow(up_to(cursor, end))
             if not reaches(cursor, end):
-                del self._cursors[name]
+                del self.cursors[name]
 
     async def take(self, piece: Piece) -> None:
         """Append a piece. Raises `CorruptObject`, `Diverged`, and the errors of the journal."""

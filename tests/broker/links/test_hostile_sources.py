@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from pydanube_broker.cluster.records import TopicSettings
+from pydanube_broker.copying.messages import Marks
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceTopic
+from pydanube_broker.links.pull import MOST_CURSORS
 from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
 from pydanube_broker.schema.vocabulary import SchemaType
 from pydanube_broker.services.copy_stream import NoWire
 from pydanube_broker.services.mirror import MirroredService, decode_mirrored
+from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
 from pydanube_broker.topics.reading import read_once
 from pydanube_core.batch.layout import BROKER_PART_BYTES
 from pydanube_core.errors import CorruptObject, InvalidArgument, SchemaInvalid, SchemaMismatch, Unavailable
@@ -106,6 +109,23 @@ async def test_a_batch_that_no_reader_can_decode_is_not_appended() -> None:
             assert mirror.state.next_offset == 0
         await pull.take(piece(mirror.topic_id, batch))
         assert mirror.state.next_offset == 2
+
+
+async def test_cursors_of_subscriptions_that_are_not_there_have_a_number() -> None:
+    cursor = encode_snapshot(CursorSnapshot(floor=1 << 40))
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders",))
+    async with administered() as cluster:
+        registry = cluster.broker.registry
+        run = LinkRun(link, Liar(), registry, lambda: "here", cluster.broker.links.grants)
+        await run.look()
+        mirror = registry.find(TopicName.parse("/shop/orders"))
+        assert mirror is not None
+        pull, task = run.pulls[mirror.topic_id]
+        task.cancel()
+        for turn in range(3):
+            names = {f"s{turn}-{number}": cursor for number in range(MOST_CURSORS // 2)}
+            pull.marked(Marks(topic_id=7, number=0, start=0, end=1, time_ms=1, cursors=names, sessions=()))
+        assert len(pull.cursors) == MOST_CURSORS
 
 
 async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() -> None:
