@@ -154,6 +154,9 @@ def _named(sentence: str) -> set[str]:
     return set() if found is None else set(re.findall(r"\d+", found[1]))
 
 
+_UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000}
+_HALF = {"days": 0.06, "hours": 0.06, "minutes": 0.6}  # what rounding may take
+
 OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     # -- journal and disk
     r"the journal takes records": lambda v, m: v.journal_error is None,
@@ -187,10 +190,12 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     r"the broker's clock agrees": lambda v, m: v.clocks_apart is None,
     r"the clock of this broker is": lambda v, m: v.clocks_apart is not None,
     rf"none of {N} credentials? with an end expires soon": lambda v, m: len(v.credentials) == _n(m),
-    rf"the API token (\w+) expires in {N} days": lambda v, m: any(
-        one.name == m[1] and _near((one.until_ms - v.now_ms) / 86_400_000, _n(m, 2), 0.06) for one in v.credentials
+    rf"the API token (\w+) expires in {N} (days|hours|minutes)": lambda v, m: any(
+        one.name == m[1] and _near((one.until_ms - v.now_ms) / _UNIT_MS[m[3]], _n(m, 2), _HALF[m[3]]) for one in v.credentials
     ),
-    rf"the API token (\w+) expired {N} days ago": lambda v, m: any(_near((v.now_ms - one.until_ms) / 86_400_000, _n(m, 2), 0.06) for one in v.credentials),
+    rf"the API token (\w+) expired {N} (days|hours|minutes) ago": lambda v, m: any(
+        _near((v.now_ms - one.until_ms) / _UNIT_MS[m[3]], _n(m, 2), _HALF[m[3]]) for one in v.credentials
+    ),
     r"no change was refused for a quota": lambda v, m: not v.refused_changes,
     r"changes were refused for quota (.*): more": lambda v, m: m[1].split(", ") == sorted(one.quota for one in v.refused_changes),
     # -- pressure
