@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pydanube_core.cursor_state import LAG_FIELDS, Join, joined
+from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
@@ -193,7 +194,7 @@ def _standing(item: Item, situation: Situation, described: Item) -> Iterator[Lin
         f"   oldest {span(age_s(item, situation))}   eta {eta}   headroom {headroom}",
     )
     told_of = [
-        f"{described.get('consumers', 0)} consumers",
+        counted(described.get("consumers", 0), "consumer"),
         f"{count(item.get('in_flight'))} in flight",
         f"in {rate(item.get('produce_rate'))}",
         f"out {rate(item.get('consume_rate'))}",

@@ -134,7 +134,8 @@ def _head_of_one(situation: Situation) -> list[Line]:
     topic = situation.of("topic")
     if not topic:
         return []
-    names = ", ".join(str(each["producer"]) for each in situation.items("producers")[:4])
+    producers = dict.fromkeys(str(each["producer"]) for each in situation.items("producers"))
+    names = ", ".join([*producers][:4])  # one producer writes to several partitions
     kept = f"journal {size(topic['journal_bytes'])}B, tier {size(topic['object_bytes'])}B"
     how = f"   {topic['dispatch_strategy']}, {topic['durability']}, made {clock(topic['created_at'])}"
     if topic["messages"] is None:
