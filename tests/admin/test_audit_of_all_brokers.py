@@ -46,7 +46,7 @@ async def test_a_query_at_any_broker_has_the_records_of_all(cluster: SeveralBrok
         whole = await ask(broker, "audit.query", operation="topics.create")
         assert "not_seen" not in whole
         records = whole["items"]
-        assert len(records) == 2 * len(TOPICS)
+        assert len(records) == len(TOPICS)
         assert {each["broker_id"] for each in records} == {*ids}
         assert [each["time"] for each in records] == sorted((each["time"] for each in records), reverse=True)
         for topic in TOPICS:
@@ -55,7 +55,7 @@ async def test_a_query_at_any_broker_has_the_records_of_all(cluster: SeveralBrok
         for limit in (1, 5):
             assert await pages(broker, operation="topics.create", limit=limit) == records
     of_chain: dict[str, list[int]] = defaultdict(list)
-    for each in await pages(cluster.brokers[1], limit=7):
+    for each in await pages(cluster.brokers[1], limit=7, hashes=True):
         of_chain[each["broker_id"]].append(each["seq"])
     for seqs in of_chain.values():
         assert seqs == list(range(seqs[0], -1, -1)), "within a chain by sequence, from the last to the first"

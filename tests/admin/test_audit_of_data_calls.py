@@ -25,7 +25,7 @@ async def cluster(anyio_backend: str) -> AsyncIterator[Administered]:
 
 async def by_data(cluster: Administered, **asked: Any) -> list[dict[str, Any]]:
     """Records of what clients changed, the oldest first."""
-    found = (await cluster("audit.query", **asked))["items"][::-1]
+    found = (await cluster("audit.query", **asked, hashes=True))["items"][::-1]
     return [record for record in found if record["face"] == "data"]
 
 

@@ -108,7 +108,7 @@ class Killed:
     def records(self, operation: str, token: str) -> dict[str, dict[str, Any]]:
         """What the audit says of the change of that plan: phase -> record."""
         plan_id = token.partition(".")[0]
-        items = self("audit.query", operation=operation, limit=50)["items"]
+        items = self("audit.query", operation=operation, limit=50, hashes=True)["items"]
         found = [each for each in items if each["plan_id"] == plan_id and each["decision"] != "planned"]
         assert len({each["call_id"] for each in found}) <= 1
         assert len({each["phase"] for each in found}) == len(found)

@@ -226,7 +226,7 @@ async def test_a_face_without_plans_destroys_in_one_recorded_step_unless_that_is
     )
     assert not isinstance(done, ClusterError)
     call_id = done.model_dump()["call_id"]
-    records = (await cluster("audit.query", call_id=call_id))["items"]
+    records = (await cluster("audit.query", call_id=call_id, hashes=True))["items"]
     assert [record["phase"] for record in records] == ["outcome", "call"]
     await cluster("changes.undo", call_id=call_id)
     async with administered(options=AdminOptions(compat_destructive=False)) as strict:

@@ -56,6 +56,9 @@ from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
 # Records that are read for a page. It may then hold fewer than its limit, and have a next one
 MAX_LOOKED_AT: Final = 20_000
+JOINED_WITHIN: Final = (
+    500  # records between a call and its outcome, across pages: changes are made one at a time
+)
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
 GLOB: Final = frozenset("*?[")  # an operation with one of these is a pattern
@@ -194,7 +197,11 @@ class VerifiedAudit(Result):
     ),
 )
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
-    """Return the records of all brokers that match, the newest first, and within a chain by sequence."""
+    """Return the records of all brokers that match, the newest first, and within a chain by sequence.
+
+    A change is one item, its outcome with what was before. A call without an outcome is under way. With `hashes`, both
+    records are items, as they are in the chain.
+    """
     port = context.port
     if not isinstance(port, ClusterWidePort) or relayed_by.get():
         return await _of_one_chain(context, request)
@@ -305,10 +312,13 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
     next_offset, _ = await context.port.open_audit()
     begin = begin_of("audit.query", request, numbers=1)
     end = next_offset if begin is None else min(begin[0], next_offset)
-    items: list[AuditRecord] = []
+    records: list[dict[str, Any]] = []
+    calls = _Calls(apart=request.hashes)
+    if begin is not None and not request.hashes:  # outcomes that the page before shows
+        calls.note(await _records(context, end, end + JOINED_WITHIN))
     looked_at = passed = 0
     first = 0
-    while end > first and len(items) < request.limit and not (items and looked_at >= MAX_LOOKED_AT):
+    while end > first and len(records) < request.limit and not (records and looked_at >= MAX_LOOKED_AT):
         stretch = (end - 1) // STRETCH * STRETCH
         if not context.audit.index.may_hold(stretch // STRETCH, wanted.asked):
             end, passed = stretch, passed + 1
@@ -325,15 +335,22 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
                 end = first
                 break
             end = offset
-            if wanted.holds(record):
-                if not request.hashes:
-                    for name in _OF_THE_CHAIN:
-                        record.pop(name, None)
-                items.append(AuditRecord(**{**record, "broker_id": own}))
-                if len(items) == request.limit:
+            if wanted.holds(record) and calls.takes(record):
+                records.append(record)
+                if len(records) == request.limit:
                     break
         else:
             end = stretch
+    if calls.begun_before:
+        for record in reversed(await _records(context, max(0, end - JOINED_WITHIN), end)):
+            calls.takes(record)
+    left_out = () if request.hashes else _OF_THE_CHAIN
+    items = [
+        AuditRecord(
+            **{name: value for name, value in record.items() if name not in left_out} | {"broker_id": own}
+        )
+        for record in records
+    ]
     return Page[AuditRecord](
         items=items,
         items_reason=none_because(request) if not items and end <= first and begin is None else None,
@@ -341,6 +358,48 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
         total=None,
         as_of=format_time(context.now_ms()),
     )
+
+
+class _Calls:
+    """Joins the `call` of a change with its `outcome`, which then stands for both: records come newest first.
+
+    Args:
+        apart: take every record as it is.
+    """
+
+    def __init__(self, *, apart: bool) -> None:
+        self._apart = apart
+        self._outcomes: dict[str, dict[str, Any]] = {}  # whose call has not come yet
+
+    def takes(self, record: dict[str, Any]) -> bool:
+        """Return whether a record is an item of its own. The call of a known outcome is not."""
+        if self._apart:
+            return True
+        if record["phase"] != "call":
+            self._outcomes[record["call_id"]] = record
+        elif (outcome := self._outcomes.pop(record["call_id"], None)) is not None:
+            outcome["before"] = outcome["before"] or record["before"]
+            return False
+        return True
+
+    def note(self, records: Sequence[dict[str, Any]]) -> None:
+        """Note records of the page before, oldest first, whose calls may follow."""
+        calls = {each["call_id"] for each in records if each["phase"] == "call"}
+        self._outcomes |= {each["call_id"]: each for each in records if each["call_id"] not in calls}
+
+    @property
+    def begun_before(self) -> bool:
+        """Return whether the calls of some outcomes may be older than the records seen. A read has no call."""
+        return any(not _reads(each["operation"]) for each in self._outcomes.values())
+
+
+async def _records(context: Context, start: int, end: int) -> list[dict[str, Any]]:
+    """Return the sound records of the chain in `[start, end)`, oldest first."""
+    if start >= end:
+        return []
+    _, found = await context.port.read_audit(start=start, max_messages=end - start)
+    parsed = (_record(payload) for offset, payload in found if offset < end)
+    return [record for record in parsed if record is not None]
 
 
 def _record(payload: bytes) -> dict[str, Any] | None:
