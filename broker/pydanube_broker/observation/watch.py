@@ -118,6 +118,9 @@ class Observation:
         except ClusterError as error:
             log.info("past_not_read", extra={"error": error.message})
             return
+        except Exception:  # the task that reads goes on to write telemetry
+            log.exception("past_not_read")
+            return
         sampler.remember(
             RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
         )
