@@ -199,7 +199,7 @@ class VerifiedAudit(Result):
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
     """Return the records of all brokers that match, the newest first, and within a chain by sequence.
 
-    A change is one item, its outcome with what was before. A call without an outcome is under way. With `hashes`, both
+    A change is one item, its outcome with the state before. A call without an outcome is under way. With `hashes`, both
     records are items, as they are in the chain.
     """
     port = context.port
