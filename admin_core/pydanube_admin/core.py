@@ -2,7 +2,7 @@
 
 It runs beside the broker, behind `danube.ops/Call`. The broker hands it encoded calls and returns its encoded
 answers. The command that starts both attaches the broker's port once it exists. Every call leaves its records
-in the audit. Changes go through the desk, which plans, records and makes them. Every failure is an answer: a
+in the audit. Changes go through the executor, which plans, records and makes them. Every failure is an answer: a
 call never raises, so that neither a bug here nor one in the port takes the broker's server down.
 """
 
@@ -41,8 +41,8 @@ from pydanube_admin.engine.audit.audit_cut_off import record_let_in
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_refusal, run_recorded
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
+from pydanube_admin.engine.change_executor import ChangeExecutor
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
-from pydanube_admin.engine.desk import Desk
 from pydanube_admin.engine.freezes import check_not_frozen
 from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
@@ -94,7 +94,7 @@ class AdminCore:
         #: counts calls of MCP clients: tool (empty: none of that name), program, code, bytes of the answer
         self.on_mcp_call: Callable[[str, str, str, int], None] = lambda *_: None
         self.audit: AuditLog
-        self.desk: Desk
+        self.executor: ChangeExecutor
         self._tidied: anyio.Event | None = None
         self._peers: Peers | None = None
         self._drawing: asyncio.TimerHandle | None = None
@@ -109,8 +109,10 @@ class AdminCore:
             self._peers = Peers(port, ASKED)
             port = cast("ClusterPort", ClusterWidePort(port, self._peers))
         self.audit = AuditLog(port, self._options.audit_reads)
-        self.desk = Desk(port, self.audit, self._options, self._now_ms, self._parse)
-        self.desk.balancer = self._balancer = Balancer(port, self._balance, noting_whys, now_ms=self._now_ms)
+        self.executor = ChangeExecutor(port, self.audit, self._options, self._now_ms, self._parse)
+        self.executor.balancer = self._balancer = Balancer(
+            port, self._balance, noting_whys, now_ms=self._now_ms
+        )
         self._port = port
         self.audit.draw_from(lambda: self._recorded(own.take_data_changes()))
         own.watch_data_changes(self._data_changed)
@@ -120,7 +122,7 @@ class AdminCore:
         named = [(new_id(CALL, self._now_ms()), change) for change in taken.changes]
         for call_id, change in named:
             if change.cursor is not None:
-                self.desk.moves.keep_later(call_id, change)
+                self.executor.moves.keep_later(call_id, change)
         return data_records(named, taken.left_out, lambda: new_id(CALL, self._now_ms()))
 
     def _data_changed(self) -> None:
@@ -140,7 +142,7 @@ class AdminCore:
         if self._port is not None:
             if self._drawing is not None:
                 self._drawing.cancel()
-            await self.desk.tasks.aclose()
+            await self.executor.tasks.aclose()
             await self.audit.aclose()
         if self._peers is not None:
             await self._peers.aclose()
@@ -236,7 +238,7 @@ class AdminCore:
             principal=principal if proven is None else proven.name,
             principal_type="" if proven is None else proven.type,
             call_id=new_id(CALL, self._now_ms()),
-            desk=self.desk,
+            executor=self.executor,
             audit=self.audit,
             lists=self._lists,
         )
@@ -263,20 +265,20 @@ class AdminCore:
             note_refusal(self.audit, entry, *entry.refused(error))
             raise
         if call.detach:
-            return await self.desk.tasks.detached(
+            return await self.executor.tasks.detached(
                 context, call.operation.name, lambda own: self._dispatch(own, call, one_step=one_step)
             )
         return await self._dispatch(context, call, one_step=one_step)
 
     async def _dispatch(self, context: Context, call: Call, *, one_step: bool) -> BaseModel:
-        """Give a change to the desk, which plans and records it. Run and record anything else."""
+        """Give a change to the executor, which plans and records it. Run and record anything else."""
         if call.operation.planned:
-            return await self.desk.change(context, call, one_step=one_step)
+            return await self.executor.change(context, call, one_step=one_step)
         if call.operation.name == APPLY_PLAN:
             return await call.operation.handler(context, call.request)
         if call.operation.effect is Effect.READ:
             return await run_recorded(context, call)
-        async with self.desk.guards.held(context.call_id, context.call_id):  # marks the call as under way
+        async with self.executor.guards.held(context.call_id, context.call_id):  # marks the call as under way
             return await run_recorded(context, call)
 
     def note_failed_login(self, address: str, failures: int) -> None:
@@ -305,7 +307,7 @@ class AdminCore:
         self._tidied = anyio.Event()
         before = current_identity.set(OPERATOR)  # resumed work was permitted when it began
         try:
-            await self.desk.tidy_up()
+            await self.executor.tidy_up()
             assert self._port is not None, "attached"
             await record_let_in(self._port, self.audit)
         except ClusterError as error:

@@ -220,7 +220,7 @@ class Broker(BrokerParts):
         self.hub.on_fenced = self.health.fence
         self.hub.stores = lambda: self.chain.is_needed
         self.storing = Storing(
-            self.chain, record, self.ownership.office.membership, partial(cluster_name, store)
+            self.chain, record, self.ownership.coordinator.membership, partial(cluster_name, store)
         )
         if record is not None:
             self.storing.on_recorded = partial(self._hold_by_lease, record)
@@ -246,7 +246,7 @@ class Broker(BrokerParts):
         """Acknowledge only records of the chain while the lease is over, if others take over then (`on_loss`)."""
         if self.settings.cluster.on_loss == "take_over" and self.taken_over_by is None:
             self.taken_over_by = record
-            membership = self.ownership.office.membership
+            membership = self.ownership.coordinator.membership
             self.spawn(LeaseHold(self.hub, membership, record, registration).run())
 
     async def _begin_journal(self) -> int | None:
@@ -373,11 +373,11 @@ class Broker(BrokerParts):
         self.spawn(self._maintain())
         self.spawn(self.following.run())
         self.spawn(self.links.run())
-        self.spawn(MetadataSnapshots(store, self.tier, self.ownership.office.leads).run())
+        self.spawn(MetadataSnapshots(store, self.tier, self.ownership.coordinator.leads).run())
         if self.relay is not None:
             open_wire = wires(self.relay, self.ownership.url_of)
             self.spawn(self.moves.run(self.tier, self.load_meter.busy, self.health, open_wire, self.chain))
-        await self.ownership.office.open()
+        await self.ownership.coordinator.open()
         self.spawn(look_after(store, self.data_dir, self.health))
         if self.locks is not None:
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
@@ -406,9 +406,9 @@ class Broker(BrokerParts):
         settings = self.settings.telemetry
         if not settings.enabled or self.tier.missing is not None or self.data_dir.memory:
             return
-        machine, office = (
+        machine, coordinator = (
             machine_of(str(self.data_dir.broker_id), self.ownership.incarnation),
-            self.ownership.office,
+            self.ownership.coordinator,
         )
         self.telemetry = TelemetryWriter(
             settings,
@@ -416,13 +416,13 @@ class Broker(BrokerParts):
             self.tier.write_telemetry,
             self.tier.cluster,
             now_ms=earliest_ms,
-            state=lambda: office.membership.state.value,
+            state=lambda: coordinator.membership.state.value,
         )
         self.observation.observe(self.telemetry.take)
         self.events = Events(
             machine,
             self.telemetry.note_events,
-            members=lambda: {each.broker_id: each.software for each in office.members.values()},
+            members=lambda: {each.broker_id: each.software for each in coordinator.members.values()},
             leads=self.ownership.speaks_for_all,
         )
         self.events.started(
@@ -667,12 +667,12 @@ class Broker(BrokerParts):
             return
         if isinstance(self.health.disk_error, DiskFull):
             await self.registry.deleted.give_up()
-        elif self.ownership.office.leads():  # of several brokers, one clock decides
+        elif self.ownership.coordinator.leads():  # of several brokers, one clock decides
             longest_ms = int(self.settings.admin.undo_grace * 1000) + GRACE_SLACK_MS
             await self.registry.deleted.forget(
                 CLOCK.earliest_ms() - UNDO_SLACK_MS, CLOCK.latest_ms() + longest_ms
             )
-            await self.ownership.office.sweep_metadata()
+            await self.ownership.coordinator.sweep_metadata()
         else:
             self.registry.catalog.index.dropped.clear()  # a new leader checks everything
 

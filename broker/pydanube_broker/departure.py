@@ -46,11 +46,11 @@ class Patience:
 
 async def _until_drained(broker: Broker) -> bool:
     """Wait until all topics have left, and return whether they have: not if no other broker takes topics any more."""
-    office = broker.registry.ownership.office
+    coordinator = broker.registry.ownership.coordinator
     me = int(broker.registry.ownership.me.broker_id)
     seen_s = anyio.current_time()
     while True:
-        member = next((each for number, each in office.members.items() if number == me), None)
+        member = next((each for number, each in coordinator.members.items() if number == me), None)
         if member is not None and member.state is BrokerState.DRAINED:
             return True
         now_s = anyio.current_time()

@@ -174,7 +174,7 @@ async def test_broker_that_does_not_answer_is_named(cluster: SeveralBrokers) -> 
     alone = await ask(cluster.brokers[1], "topics.list", filter=lost[0])
     assert (alone["items"], [each["broker_id"] for each in alone["not_seen"]]) == ([], [gone_id])
     assert alone["not_seen"][0]["topics"] == lost[:1]
-    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.coordinator.members)
     for broker, operation in product(cluster.brokers.values(), ("topics.list", "subscriptions.lag")):
         [waiting] = (await ask(broker, operation))["not_seen"]
         assert (waiting["broker_id"], waiting["state"]) == (gone_id, "gone")
@@ -248,7 +248,7 @@ async def test_a_topic_whose_owner_is_gone_is_described_from_the_metadata(
                     [gone_id],
                 )
             assert "broker_unreachable" in (await ask(broker, "diagnose.topic", topic="wide"))["counts"]
-    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.coordinator.members)
     for broker in (cluster.brokers[1], cluster.brokers[2]):
         found = await ask(broker, "topics.describe", topic=lost)
         for name in ("topic", "topic_id", "owner", "subscriptions", "policies", "durability", "created_at"):
@@ -292,7 +292,7 @@ async def test_a_topic_whose_owner_is_gone_is_diagnosed_at_any_broker(cluster: S
         lambda: gone.registry.find(TopicName.parse("wide-part-0")) or cluster.serves_name("wide-part-5")
     )
     await cluster.stop(3)
-    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.office.members)
+    await until(lambda: int(gone_id) not in cluster.brokers[1].registry.ownership.coordinator.members)
     subjects: dict[str, dict[str, Any]] = {
         "diagnose.topic": {"topic": lost[0]},
         "diagnose.subscription": {"topic": lost[0], "subscription": "s"},
@@ -452,7 +452,7 @@ async def test_plan_of_a_removal_is_asked_of_no_broker_that_hangs_and_names_what
     first, last = cluster.brokers[1], cluster.brokers[3]
     last_id = str(last.data_dir.broker_id)
     of_it: dict[str, Any] = {"broker_id": last_id, "plan_only": True}
-    members = first.registry.ownership.office.members
+    members = first.registry.ownership.coordinator.members
     here = members[last.data_dir.broker_id]
     members[last.data_dir.broker_id] = replace(here, admin_url="http://127.0.0.1:9")  # nobody is there
     with pytest.raises(ClusterError, match="is registered") as refused:

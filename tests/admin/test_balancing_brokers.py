@@ -91,9 +91,9 @@ def owned(cluster: SeveralBrokers) -> list[int]:
 
 def epochs(cluster: SeveralBrokers) -> list[int]:
     """How often each topic was assigned: a move is one more."""
-    office = cluster.brokers[1].registry.ownership.office
+    coordinator = cluster.brokers[1].registry.ownership.coordinator
     index = cluster.brokers[1].registry.catalog.index
-    return [office.place(index.topic(topic).topic_id).epoch for topic in TOPICS]  # type: ignore[union-attr]
+    return [coordinator.place(index.topic(topic).topic_id).epoch for topic in TOPICS]  # type: ignore[union-attr]
 
 
 async def until_suggested(broker: Broker, *, source: Broker) -> dict[str, Any]:

@@ -127,7 +127,7 @@ async def record_of_a_change(cluster: Administered) -> Check:
     assert before
 
     async def check() -> None:
-        await cluster.core.desk.changes.sweep(now_ms())
+        await cluster.core.executor.changes.sweep(now_ms())
         after = await cluster.broker.port.list_state(CHANGES)
         assert [each.value for each in after] == [each.value for each in before]
 
@@ -141,7 +141,7 @@ async def plan(cluster: Administered) -> Check:
     assert before
 
     async def check() -> None:
-        await cluster.core.desk.plans.sweep(now_ms())
+        await cluster.core.executor.plans.sweep(now_ms())
         assert before <= {each.key for each in await cluster.broker.port.list_state(PLANS)}
 
     return check
@@ -155,7 +155,7 @@ async def task(cluster: Administered) -> Check:
     await cluster.broker.port.write_state({TASKS + record.task_id: record.to_bytes()})
 
     async def check() -> None:
-        await cluster.core.desk.tasks.sweep(now_ms())
+        await cluster.core.executor.tasks.sweep(now_ms())
         assert await cluster.broker.port.read_state(TASKS + record.task_id) is not None
 
     return check

@@ -79,7 +79,7 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
     await until(lambda: full.moves.takers() == [full.data_dir.broker_id])
     await until(lambda: last.registry.count == 0)  # its topics have arrived
     # As a second unload does that was let through a moment before the first.
-    await full.registry.ownership.office.membership.set_state(BrokerState.DRAINING, reason="unload")
+    await full.registry.ownership.coordinator.membership.set_state(BrokerState.DRAINING, reason="unload")
     stuck = await finding(full, "drain_stuck", of=full)
     while stuck["evidence"]["left"] != full.registry.count:  # as of a look before the last topic came
         stuck = await finding(full, "drain_stuck", of=full)
@@ -88,11 +88,11 @@ async def test_owner_that_is_down_and_drain_that_cannot_end(cluster: SeveralBrok
 
 
 async def test_broker_that_is_registered_and_does_not_answer(cluster: SeveralBrokers) -> None:
-    leader = next(b for b in cluster.brokers.values() if b.registry.ownership.office.leads())
+    leader = next(b for b in cluster.brokers.values() if b.registry.ownership.coordinator.leads())
     mute = next(b for b in cluster.brokers.values() if b is not leader)
-    office = leader.registry.ownership.office
-    record = office.members[mute.data_dir.broker_id]
-    office.members[mute.data_dir.broker_id] = replace(
+    coordinator = leader.registry.ownership.coordinator
+    record = coordinator.members[mute.data_dir.broker_id]
+    coordinator.members[mute.data_dir.broker_id] = replace(
         record, admin_url="http://127.0.0.1:9"
     )  # nobody is there
     with anyio.fail_after(60):

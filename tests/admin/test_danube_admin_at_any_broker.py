@@ -56,7 +56,7 @@ async def audited(broker: Broker, operation: str) -> list[dict[str, Any]]:
 
 
 def state_of(cluster: SeveralBrokers, broker: Broker) -> str:
-    members = cluster.brokers[2].registry.ownership.office.members
+    members = cluster.brokers[2].registry.ownership.coordinator.members
     return members[broker.data_dir.broker_id].state.value
 
 
@@ -131,7 +131,7 @@ async def test_any_broker_unloads_and_activates_another(cluster: SeveralBrokers)
 
 
 async def test_the_leader_judges_the_balance_whichever_broker_is_asked(cluster: SeveralBrokers) -> None:
-    (leader,) = [each for each in cluster.brokers.values() if each.registry.ownership.office.leads()]
+    (leader,) = [each for each in cluster.brokers.values() if each.registry.ownership.coordinator.leads()]
     for broker in cluster.brokers.values():
         async with tool_at(broker) as tool:
             found = await tool("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest())

@@ -108,7 +108,7 @@ class Life:
 
     def kill(self) -> None:
         """As SIGKILL: what it was about to write is not written any more."""
-        for task in list(self.core.desk.tasks._detached):
+        for task in list(self.core.executor.tasks._detached):
             task.cancel()
         self.port.dead = True
 

@@ -99,7 +99,7 @@ async def test_any_broker_says_whether_another_may_stop(cluster: SeveralBrokers)
 
     gone = id_of(owner)
     await cluster.stop(1)
-    await until(lambda: int(gone) not in asked.registry.ownership.office.members)
+    await until(lambda: int(gone) not in asked.registry.ownership.coordinator.members)
     with pytest.raises(ClusterError, match="gone: it is not registered"):
         await ask(asked, "brokers.may_stop", broker_id=gone)
 

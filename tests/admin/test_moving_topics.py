@@ -341,7 +341,7 @@ async def test_broker_that_is_unloaded_once_more_is_drained_once_more(cluster: S
     leaving, other = cluster.brokers[1], cluster.brokers[2]
 
     def state() -> str:
-        return other.registry.ownership.office.members[leaving.data_dir.broker_id].state.value
+        return other.registry.ownership.coordinator.members[leaving.data_dir.broker_id].state.value
 
     async def planned(operation: str) -> list[dict[str, Any]]:
         plan = await ask(other, operation, broker_id=id_of(leaving), plan_only=True)
@@ -396,17 +396,17 @@ async def test_unloaded_broker_keeps_its_audit_alone(cluster: SeveralBrokers) ->
     assert (await ask(other, "brokers.unload", broker_id=id_of(leaving)))["state"] == "draining"
 
     def state() -> str:
-        return leaving.registry.ownership.office.members[leaving.data_dir.broker_id].state.value
+        return leaving.registry.ownership.coordinator.members[leaving.data_dir.broker_id].state.value
 
     await until(lambda: state() == "drained" and leaving.registry.count == 0)
     await until(
-        lambda: other.registry.ownership.office.members[leaving.data_dir.broker_id].state == "drained"
+        lambda: other.registry.ownership.coordinator.members[leaving.data_dir.broker_id].state == "drained"
     )
     listed = {each["broker_id"]: each["state"] for each in (await ask(other, "brokers.list"))["items"]}
     assert listed == {
         id_of(each): "drained" if each is leaving else "active" for each in cluster.brokers.values()
     }
-    (leader,) = [each for each in cluster.brokers.values() if each.registry.ownership.office.leads()]
+    (leader,) = [each for each in cluster.brokers.values() if each.registry.ownership.coordinator.leads()]
     async with grpc.aio.insecure_channel(other.admin_url.removeprefix("http://")) as channel:
         tool = Tool(channel)
         told = (await tool("BrokerAdmin/ListBrokers", pb.Empty())).brokers

@@ -224,7 +224,7 @@ async def test_who_waits_for_a_broker_that_is_gone_learns_which_and_what_to_do(
     topic = next(str(part) for part in PARTS if mortal.owner(str(part)) is gone)
     gone_id = id_of(gone)
     await mortal.stop(3)
-    await until(lambda: int(gone_id) not in first.registry.ownership.office.members)
+    await until(lambda: int(gone_id) not in first.registry.ownership.coordinator.members)
     async with connect(first.broker_url, retry=Retry(max_elapsed_s=NOTICE_S + 1)) as client:
         for opened in (client.producer(topic), client.consumer(topic, "s")):
             with pytest.raises(Unavailable) as caught:

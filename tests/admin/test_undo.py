@@ -316,7 +316,7 @@ async def test_a_cursor_of_thousands_of_holes_is_put_back(tmp_path_factory: pyte
     later = AdminOptions(undo_grace_ms=1)
     async with administered(folder, options=later) as cluster:
         assert await images(cluster) >= 1
-        desk = cluster.core.desk
+        desk = cluster.core.executor
         await desk.changes.sweep(1 << 60)
         assert await images(cluster) == 0
 

@@ -63,7 +63,7 @@ async def test_a_broker_that_is_gone_is_a_no_go(etcd: EtcdMembers, tmp_path: Pat
         assert "unload each before its restart" in answered["may_stop"]
         assert not answered.keys() & {"brokers_answer", "one_version", "newer_version"}
         await cluster.stop(1)
-        await until(lambda: int(gone) not in asked.registry.ownership.office.members)
+        await until(lambda: int(gone) not in asked.registry.ownership.coordinator.members)
         found = await ask(asked, "cluster.upgrade_check")
         assert found["verdict"] == "no_go"
         assert f"brokers {gone} do not answer" in failed(found)["brokers_answer"]

@@ -72,7 +72,7 @@ async def test_records_of_changes_stay_until_their_time_is_over_by_all_clocks(
     cluster: Administered, request: pytest.FixtureRequest
 ) -> None:
     await deleted(cluster)
-    port, changes = cluster.broker.port, cluster.core.desk.changes
+    port, changes = cluster.broker.port, cluster.core.executor.changes
     request.getfixturevalue("ahead")
     right_witness()
     before = await port.list_state(PREFIX)

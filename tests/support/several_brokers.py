@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
 from pydanube_broker.broker import Broker
-from pydanube_broker.cluster import office
+from pydanube_broker.cluster import coordinator
 from pydanube_broker.moves import moves
 from pydanube_broker.settings.sections import Data, Journal, Metadata, Server, Settings, Tier
 from pydanube_core.names import TopicName
@@ -79,7 +79,7 @@ class SeveralBrokers:
 
     @staticmethod
     def _sees(broker: Broker) -> int:
-        members = broker.registry.ownership.office.members
+        members = broker.registry.ownership.coordinator.members
         return sum(member.state == "active" for member in members.values())
 
     def owner(self, name: str) -> Broker:
@@ -115,7 +115,7 @@ async def no_brokers(
         look_s: between two looks of the leader.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(office, "SWEEP_S", look_s)
+        patch.setattr(coordinator, "SWEEP_S", look_s)
         patch.setattr(moves, "LOOK_S", look_s)
         async with anyio.create_task_group() as group:
             cluster = SeveralBrokers(etcd, folder, group, make)

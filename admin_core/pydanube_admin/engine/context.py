@@ -69,8 +69,8 @@ class TaskBook(Protocol):
         """Report the progress of a call whose work the broker does not count."""
 
 
-class PlanDesk(Protocol):
-    """The interface of `pydanube_admin.engine.desk` for operations, which the desk itself calls."""
+class PlanExecutor(Protocol):
+    """The interface of `pydanube_admin.engine.change_executor` for operations, which the executor itself calls."""
 
     plans: Plans
     changes: Changes
@@ -106,7 +106,7 @@ class Context:
     principal: str  # the caller's name, unverified unless its type is set
     call_id: str
     operation: str = ""  # that is being carried out
-    desk: PlanDesk
+    executor: PlanExecutor
     audit: AuditLog
     lists: ListMemory = field(default_factory=ListMemory)
     grace: Grace | None = None

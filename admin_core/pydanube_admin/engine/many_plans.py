@@ -72,11 +72,11 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
 
     Raises `ClusterError`: one of them cannot be planned, and none is kept.
     """
-    plans = context.desk.plans
+    plans = context.executor.plans
     members: list[Plan] = []
     try:
         for call in calls:
-            members.append(await context.desk.plan(context, call))
+            members.append(await context.executor.plan(context, call))
             await asyncio.sleep(0)
         now = context.now_ms()
         first = members[0]
@@ -103,7 +103,7 @@ async def plan_many(context: Context, calls: Sequence[Call]) -> Plan:
             await plans.lock(member.plan_id, _secret(token, member.plan_id))
     except ClusterError:
         for member in members:
-            await context.desk.discard(context, member.plan_id)
+            await context.executor.discard(context, member.plan_id)
         raise
     return Plan(**shown_plan(whole, now).model_dump(), plan_token=token)
 
@@ -116,14 +116,14 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
     refusal = refusal_of(record, context.now_ms())
     if refusal is not None:
         raise refusal
-    await context.desk.plans.end(record, revision, USED)
+    await context.executor.plans.end(record, revision, USED)
     until: list[str] = []
     changed: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     for topic, plan_id in zip(record.arguments["topics"], record.members, strict=True):
         own = replace(context, call_id=new_id(CALL, context.now_ms()))
         try:
-            applied = await context.desk.apply(own, f"{plan_id}.{_secret(token, plan_id)}", plan_id)
+            applied = await context.executor.apply(own, f"{plan_id}.{_secret(token, plan_id)}", plan_id)
         except ClusterError as error:
             failed.append({"topic": topic, "error": error.to_dict()})
         else:
@@ -143,7 +143,7 @@ async def apply_many(context: Context, record: PlanRecord, revision: int, token:
 
 async def _keep_whole(context: Context, record: PlanRecord, changed: Sequence[Mapping[str, Any]]) -> None:
     """Store the changes as one that can be undone as a whole. Each can be undone alone as well."""
-    found = [await context.desk.changes.get(each["call_id"]) for each in changed]
+    found = [await context.executor.changes.get(each["call_id"]) for each in changed]
     members = [each[0] for each in found if each is not None]
     whole = ChangeRecord(
         call_id=context.call_id,
@@ -159,8 +159,8 @@ async def _keep_whole(context: Context, record: PlanRecord, changed: Sequence[Ma
         destroys=any(each.destroys for each in members),
         life=context.port.life,
     )
-    await context.desk.changes.put(whole)
-    context.desk.changes.added(whole)
+    await context.executor.changes.put(whole)
+    context.executor.changes.added(whole)
 
 
 def _secret(token: str, plan_id: str) -> str:

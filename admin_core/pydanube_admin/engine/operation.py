@@ -1,7 +1,7 @@
 """The declaration of an operation: made once, by a decorator on its handler, and rendered by every face.
 
 An operation has a name, a typed request and result, and the facts that a caller needs before calling it: its
-effect, the permission it needs, whether it can be undone. It carries its handler too, which only the desk
+effect, the permission it needs, whether it can be undone. It carries its handler too, which only the executor
 calls. Faces read the rest. A `Call` is one operation with checked arguments. Handlers of one area name
 operations of another by `next_call` and `known` when all are declared, so that no module imports in a circle.
 """

@@ -90,7 +90,7 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
 
 async def undone_by(context: Context, operation: str, arguments: Mapping[str, Any]) -> Undo:
     """Undo a change by another operation, which is checked as a call of its own, with its caller's permission."""
-    call = context.desk.parse(operation, arguments)
+    call = context.executor.parse(operation, arguments)
     assert call.operation.forecast is not None, "a change says what it would do"
     return Undo(
         act=partial(call.operation.handler, context, call.request),

@@ -22,7 +22,7 @@ from pydanube_core.names import TopicName
 from pydanube_admin.engine.audit.audit_chain import redacted
 from pydanube_admin.engine.audit.audit_log import AuditLog
 from pydanube_admin.engine.audit.audit_records import Entry, run_recorded
-from pydanube_admin.engine.context import Context, NowMs, PlanDesk
+from pydanube_admin.engine.context import Context, NowMs, PlanExecutor
 from pydanube_admin.engine.kept_records import is_id, readable
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import Call, known, next_call
@@ -376,9 +376,16 @@ class Resumption:
     """Resumes once, at the broker's start, the tasks that an earlier start left running."""
 
     def __init__(
-        self, desk: PlanDesk, tasks: Tasks, again: Again, *, audit: AuditLog, port: ClusterPort, now_ms: NowMs
+        self,
+        executor: PlanExecutor,
+        tasks: Tasks,
+        again: Again,
+        *,
+        audit: AuditLog,
+        port: ClusterPort,
+        now_ms: NowMs,
     ) -> None:
-        self._desk = desk
+        self._executor = executor
         self._tasks = tasks
         self._again = again
         self._audit = audit
@@ -410,7 +417,7 @@ class Resumption:
         if not record.detached or record.given is None or record.begun_again >= MAX_BEGUN_AGAIN:
             return None
         try:
-            call = self._desk.parse(record.operation, record.given)
+            call = self._executor.parse(record.operation, record.given)
         except ClusterError:  # a build of another version does not have the operation
             return None
         return call if call.operation.resumable else None
@@ -423,7 +430,7 @@ class Resumption:
             principal=record.principal,
             principal_type=record.principal_type,
             call_id=record.call_id,
-            desk=self._desk,
+            executor=self._executor,
             audit=self._audit,
         )
 

@@ -507,7 +507,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
 )
 async def unload_broker(context: Context, request: UnloadBrokerRequest) -> UnloadedBroker:
     """Begin to hand over a broker's topics. Without namespaces it gets no new ones until it is activated."""
-    facts, tasks = await this_broker(context, request.broker_id), context.desk.tasks
+    facts, tasks = await this_broker(context, request.broker_id), context.executor.tasks
     tasks.check_follow()
     if request.is_filtered:
         return await _move_selected(context, facts, request)
@@ -522,7 +522,7 @@ async def _move_selected(
     context: Context, facts: BrokerFacts, request: UnloadBrokerRequest
 ) -> UnloadedBroker:
     """Begin to move the topics of some namespaces. A topic that cannot move is reported, and the others go on."""
-    selected, tasks = await _selected(context, facts, request), context.desk.tasks
+    selected, tasks = await _selected(context, facts, request), context.executor.tasks
     followed, not_begun = await FollowedMoves.of(context.port), dict[str, str]()
     for topic in selected:
         try:
@@ -564,7 +564,7 @@ async def _until_drained(context: Context, before: BrokerFacts) -> UnloadedBroke
                 retryable=False,
             )
         done = max(0, before.topics - facts.topics)
-        context.desk.tasks.tell(
+        context.executor.tasks.tell(
             context.call_id, {"done": done, "total": max(before.topics, facts.topics), "unit": "topics"}
         )
         await anyio.sleep(LOOK_S)

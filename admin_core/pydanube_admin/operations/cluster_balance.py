@@ -152,7 +152,7 @@ def _result(balancer: Balancer, found: Judged, takers: Sequence[str]) -> Cluster
 )
 async def cluster_balance(context: Context, request: Request) -> ClusterBalance:
     """Assess the balance, and move nothing. The moves are those that `cluster.rebalance` would begin."""
-    balancer = context.desk.balancer
+    balancer = context.executor.balancer
     return _result(balancer, await balancer.suggestion(), await context.port.takers())
 
 
@@ -161,7 +161,7 @@ async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, 
         raise LastBroker(
             "there is nothing to balance: this broker is alone", field="operation", value="cluster.rebalance"
         )
-    found = await context.desk.balancer.suggestion()
+    found = await context.executor.balancer.suggestion()
     if request.by == "topics":
         return found, await _by_number(context, found, request.max_moves)
     moves = list(found.assessment.moves)[: request.max_moves]
@@ -185,7 +185,7 @@ async def _by_number(context: Context, found: Judged, max_moves: int | None) -> 
         for broker, count in excess_of(counts).items()
     }
     return moves_by_number(
-        counts, movable, most=context.desk.balancer.options.max_moves if max_moves is None else max_moves
+        counts, movable, most=context.executor.balancer.options.max_moves if max_moves is None else max_moves
     )
 
 
@@ -271,5 +271,5 @@ async def rebalance_cluster(context: Context, request: RebalanceRequest) -> Reba
             begun |= await context.port.move_topic(move.topic, move.target)
         except ClusterError as error:
             refused[move.topic] = error.message
-    context.desk.balancer.moved(begun)
+    context.executor.balancer.moved(begun)
     return Rebalanced(moves=begun, not_begun=refused)

@@ -186,7 +186,7 @@ async def _moves_since(context: Context, topic: str, subscription: str, call_id:
     own = (str(TopicName.parse(topic)), subscription)
     return [
         later
-        async for later in context.desk.changes.since(call_id)
+        async for later in context.executor.changes.since(call_id)
         if later.operation in _MOVES
         and (str(TopicName.parse(later.arguments["topic"])), later.arguments["subscription"]) == own
     ]

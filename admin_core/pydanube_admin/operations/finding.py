@@ -166,7 +166,7 @@ def _names(operation: Operation) -> set[str]:
     examples=(Example({"operation": "namespaces.list", "arguments": {}}, "found by find"),),
 )
 async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
-    call = context.desk.parse(request.operation, request.arguments or {})
+    call = context.executor.parse(request.operation, request.arguments or {})
     operation = call.operation
     if operation.effect is not Effect.READ or operation.name in ITSELF:
         error = InvalidArgument(
@@ -178,5 +178,5 @@ async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
             arguments = {"operation": operation.name, "arguments": dict(call.arguments)}
             error.followed_by(next_call("plans.create", arguments, "says what it would do"))
         raise error
-    result = await context.desk.run(context, call)
+    result = await context.executor.run(context, call)
     return ReadResult(operation=operation.name, result=result.model_dump(mode="json", by_alias=True))

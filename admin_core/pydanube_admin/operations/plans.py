@@ -110,7 +110,9 @@ class DiscardedPlan(Result):
 async def create_plan(context: Context, request: CreatePlanRequest) -> Plan:
     if request.topics is not None:
         return await plan_many(context, await _for_each(context, request, request.topics))
-    return await context.desk.plan(context, _plannable(context, request.operation, request.arguments or {}))
+    return await context.executor.plan(
+        context, _plannable(context, request.operation, request.arguments or {})
+    )
 
 
 async def _for_each(context: Context, request: CreatePlanRequest, globs: str) -> list[Call]:
@@ -131,7 +133,7 @@ async def _for_each(context: Context, request: CreatePlanRequest, globs: str) ->
 
 
 def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -> Call:
-    call = context.desk.parse(operation, arguments)
+    call = context.executor.parse(operation, arguments)
     if not call.operation.planned or call.plan_token:
         raise InvalidArgument(
             f"{operation} cannot be planned: it is no change, or is itself about plans. Call it as it is",
@@ -150,7 +152,7 @@ def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -
 async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanItem]:
     matches, sight = glob(request.filter), Sight(context.port, "plans:read")
     now = context.now_ms()
-    plans = await context.desk.plans.list()
+    plans = await context.executor.plans.list()
     found = [plan for plan in plans if matches(plan.operation) and sight.made_by(plan)]
     return await page_of(
         context,
@@ -164,7 +166,7 @@ async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanI
 
 async def _seen(context: Context, request: PlanRequest, permission: str) -> PlanRecord:
     """Return the plan. Another caller's plan is unknown without the permission."""
-    record, _ = await context.desk.plans.get(request.plan_id)
+    record, _ = await context.executor.plans.get(request.plan_id)
     if not Sight(context.port, permission).made_by(record):
         raise no_plan(request.plan_id)
     return record
@@ -193,10 +195,10 @@ async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
     examples=(Example({"plan_token": f"{_ID}.secret"}, "the token of plans.create"),),
 )
 async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan:
-    many = await context.desk.plans.many(request.plan_token)
+    many = await context.executor.plans.many(request.plan_token)
     if many is not None and request.plan_id in (None, many[0].plan_id):
         return await apply_many(context, *many, request.plan_token)
-    return await context.desk.apply(context, request.plan_token, request.plan_id)
+    return await context.executor.apply(context, request.plan_token, request.plan_id)
 
 
 @operation(
@@ -210,7 +212,7 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
 )
 async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
     await _seen(context, request, "plans:discard")
-    record = await context.desk.discard(context, request.plan_id)
+    record = await context.executor.discard(context, request.plan_id)
     return DiscardedPlan(plan_id=record.plan_id, operation=record.operation, state=record.state)
 
 
@@ -229,7 +231,7 @@ class UndoneChange(Change):
 
 
 async def _undoable(context: Context, call_id: str) -> ChangeRecord:
-    found = await context.desk.changes.get(call_id)
+    found = await context.executor.changes.get(call_id)
     look = next_call("audit.query", {"call_id": call_id}, "shows what that call did")
     unknown = PlanNotFound(
         f"there is no change {call_id!r} that could be undone: it is unknown, of a kind that cannot be undone, or "
@@ -243,7 +245,7 @@ async def _undoable(context: Context, call_id: str) -> ChangeRecord:
     own = Sight(context.port, TAKE_BACK).made_by(record)
     try:
         if MEMBERS not in record.image:
-            context.desk.parse(
+            context.executor.parse(
                 record.operation, record.arguments
             )  # an undo needs the right to make the change
     except PermissionDenied as denied:
@@ -313,7 +315,7 @@ async def undo_change(context: Context, request: UndoChangeRequest) -> UndoneCha
 
 async def _left(context: Context, record: ChangeRecord) -> list[str]:
     """Return the changes of a whole that are not undone yet, the last first."""
-    found = [await context.desk.changes.get(call_id) for call_id in reversed(record.image[MEMBERS])]
+    found = [await context.executor.changes.get(call_id) for call_id in reversed(record.image[MEMBERS])]
     return [each[0].call_id for each in found if each is not None and each[0].state != UNDONE]
 
 
@@ -346,7 +348,7 @@ async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
         else:
             undone.append(call_id)
     if not failed:
-        await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
+        await context.executor.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
     return UndoneChange(
         undone_call_id=record.call_id, operation=record.operation, undone=undone, failed=failed
     )
@@ -354,15 +356,15 @@ async def _undo_all(context: Context, record: ChangeRecord) -> UndoneChange:
 
 async def _take_back(context: Context, record: ChangeRecord) -> None:
     undo = await _undo_of(context, record)
-    await context.desk.changes.put(replace(record, state=UNDOING))
+    await context.executor.changes.put(replace(record, state=UNDOING))
     try:
         await undo.act()
     except ClusterError:
         with suppress(ClusterError):
-            await context.desk.changes.put(record)  # it was refused, and may be tried again
+            await context.executor.changes.put(record)  # it was refused, and may be tried again
         raise
     reached(ChangeStep.TAKEN_BACK)
-    await context.desk.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
+    await context.executor.changes.put(replace(record, state=UNDONE, undone_by=context.call_id))
 
 
 _TASK_ID: Final = "t019b0c1d2e3f4a5b6c7d8e9f"
@@ -385,9 +387,9 @@ class CancelledTask(Change):
 )
 async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskItem]:
     matches, sight = glob(request.filter), Sight(context.port, "tasks:read")
-    kept = await context.desk.tasks.kept()
+    kept = await context.executor.tasks.kept()
     found = [record for record in kept if matches(record.operation) and sight.made_by(record)]
-    tasks = context.desk.tasks
+    tasks = context.executor.tasks
 
     async def made(some: Sequence[TaskRecord]) -> list[TaskItem]:
         return [
@@ -404,7 +406,7 @@ async def list_tasks(context: Context, request: SortedListRequest) -> Page[TaskI
 
 async def _task(context: Context, request: TaskRequest, permission: str) -> TaskRecord:
     """Return the task. Another caller's task is unknown without the permission."""
-    record = await context.desk.tasks.get(request.task_id)
+    record = await context.executor.tasks.get(request.task_id)
     if record is None or not Sight(context.port, permission).made_by(record):
         raise InvalidArgument(
             f"there is no task {request.task_id!r}: it never was, or ended more than a day ago",
@@ -424,7 +426,7 @@ async def _task(context: Context, request: TaskRequest, permission: str) -> Task
 )
 async def get_task(context: Context, request: TaskRequest) -> Task:
     record = await _task(context, request, "tasks:read")
-    work = await context.desk.tasks.work_of(record) if record.state == RUNNING else []
+    work = await context.executor.tasks.work_of(record) if record.state == RUNNING else []
     return whole_task(record, work)
 
 
@@ -458,7 +460,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     """Cancel a task at its next step. The steps behind it stay done."""
     record = await _running(context, request)
-    if not context.desk.tasks.cancel(record.task_id) and record.life != context.port.life:
+    if not context.executor.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = record.life.partition("/")[0]
         raise Conflict(
             f"the task {record.task_id} runs at the broker {broker_id}: ask that one to cancel it",

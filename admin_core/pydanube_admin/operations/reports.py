@@ -152,7 +152,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
     try:
         said = await run_process(
             [report, *(f"--{name}={value}" for name, value in given.items() if value is not None)],
-            lambda share, doing: context.desk.tasks.tell(context.call_id, _work(report, share, doing)),
+            lambda share, doing: context.executor.tasks.tell(context.call_id, _work(report, share, doing)),
         )
     finally:
         running.discard(report)

@@ -207,7 +207,7 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
         former,
         f"the token {request.token_id}",
     )
-    context.desk.parse(
+    context.executor.parse(
         "tokens.create",
         {"name": former.name, "principal": former.principal.name, "principal_type": former.principal.type},
     )

@@ -86,7 +86,7 @@ async def undo_move(context: Context, request: Request, done: Done) -> Undo:
 async def _hand_over(context: Context, moves: Mapping[str, str]) -> None:
     for topic, target in moves.items():
         await context.port.move_topic(topic, target)
-    context.desk.balancer.moved(moves)
+    context.executor.balancer.moved(moves)
 
 
 async def forecast_move(context: Context, request: MoveTopicRequest) -> Forecast:
@@ -162,7 +162,7 @@ async def move_topic(context: Context, request: MoveTopicRequest) -> MovedTopic:
     """Begin to move a topic: its producers and consumers wait for a moment, and nothing is lost."""
     topic = await find_topic(context, request.topic)
     await _moves(context, topic, request.to_broker)
-    tasks = context.desk.tasks
+    tasks = context.executor.tasks
     tasks.check_follow()
     followed = await FollowedMoves.of(context.port)
     moves = await context.port.move_topic(topic.own.topic, request.to_broker)

@@ -161,7 +161,7 @@ async def _records(
 
 
 async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> ChangedItem:
-    kept = await context.desk.changes.get(record.call_id)
+    kept = await context.executor.changes.get(record.call_id)
     undo = None
     if kept is not None and kept[0].state == APPLIED and kept[0].undo_until_ms > now_ms:
         undo = {

@@ -1,6 +1,6 @@
 """The step of the metadata from format 1 to format 2, in which a partitioned topic is one record.
 
-The leader takes the step once every member and every owner supports format 2 (`office`). It begins with a mark
+The leader takes the step once every member and every owner supports format 2 (`coordinator`). It begins with a mark
 (`keys.FORMAT`). Brokers guard each write of format 1 by the absence of the mark, so no such write follows it. When the
 leader has read the mark back, its index has all partitions. Interrupted creations, deletions and restorations are
 finished first. Then each topic, and each tombstone, gets its ids in one transaction. Records of single partitions have

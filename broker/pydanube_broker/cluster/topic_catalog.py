@@ -49,7 +49,7 @@ Schema = Mapping[str, Any]
 class TopicCatalog:
     """The registry of one cluster through one store. Look-ups in `index` and `restorable` are immediate.
 
-    `TopicCatalog(store, wall_ms=…)`, then `load()`, in office also `resume()`. It changes topics. `namespaces`,
+    `TopicCatalog(store, wall_ms=…)`, then `load()`, at the leader also `resume()`. It changes topics. `namespaces`,
     `subscriptions`, `tombstones` and `wholes` make the other changes.
     """
 

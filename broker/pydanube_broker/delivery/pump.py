@@ -462,7 +462,7 @@ class SubscriptionPump:
 
     @property
     def worker_threads(self) -> WorkerThreads:
-        """Return the engine's limiter, with which the dead-letter desk reads the log."""
+        """Return the engine's limiter, with which the dead-letter publisher reads the log."""
         return self.engine.worker_threads
 
     def dead_lettered(self, generation: int, ranges: Sequence[Range]) -> None:

@@ -155,12 +155,12 @@ class ClusterLinks:
 
         Objects keep no epochs of their batches.
         """
-        office, end = self._registry.ownership.office, topic.commit
+        coordinator, end = self._registry.ownership.coordinator, topic.commit
         found = (
             await read_once(topic, end - 1, end, 1, self._worker_threads) if end > topic.start_offset else ()
         )
         source = max((BatchColumns(each).head.epoch for each in found or ()), default=0)
-        if (epoch := await office.raise_epoch(topic.options, source)) is not None:
+        if (epoch := await coordinator.raise_epoch(topic.options, source)) is not None:
             topic.assigned_epoch = epoch
 
     async def open_mirror(self, name: TopicName, copied_until: Mapping[str, int]) -> None:

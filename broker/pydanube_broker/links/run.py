@@ -93,7 +93,7 @@ class LinkRun:
         self._here = here
         self._source = source
         self._registry = registry
-        self._leads = registry.ownership.office.leads  # then this broker makes the mirrors
+        self._leads = registry.ownership.coordinator.leads  # then this broker makes the mirrors
         self._grants = grants
         self._source_grants: SourceGrants | None = None
         self._copies = Copies(source.open_wire)

@@ -101,11 +101,11 @@ class Leaving:
 
     def _restorable(self) -> list[TopicRecord]:
         """Return the restorable topics whose data is at this broker."""
-        catalog, office = self._registry.catalog, self._registry.ownership.office
+        catalog, coordinator = self._registry.catalog, self._registry.ownership.coordinator
         found = [
             catalog.restorable.record(topic_id)
             for topic_id in catalog.restorable.topics
-            if topic_id in office.assignments
+            if topic_id in coordinator.assignments
         ]
         return [
             record
@@ -114,7 +114,7 @@ class Leaving:
         ]
 
     def _place(self, record: TopicRecord) -> Assignment | None:
-        return self._registry.ownership.office.place(record.topic_id)
+        return self._registry.ownership.coordinator.place(record.topic_id)
 
     def _may_leave(self, record: TopicRecord, now_s: float) -> bool:
         """Return whether a topic is still here, does not move, and its pause since a failure is over."""

@@ -25,11 +25,11 @@ from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.coordinator import LEASE_MS, Coordinator
 from pydanube_broker.cluster.ids import BrokerId, Incarnation, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord
 from pydanube_broker.cluster.membership import BrokerState
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.office import LEASE_MS, Office
 from pydanube_broker.cluster.owner_choice import told_load
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.copying.arrival import Arrival, confirm
@@ -131,12 +131,12 @@ class Moves:
             open_wire: opens a stream of copies to another broker.
             chain: of this broker. Its process reads the chains of others, too.
         """
-        office = self._registry.ownership.office
+        coordinator = self._registry.ownership.coordinator
         if not self._registry.ownership.several:
             return
         self._tier = tier
         self._chain = chain
-        office.member_gone = self._member_gone
+        coordinator.member_gone = self._member_gone
         me = BrokerId(int(self._registry.ownership.me.broker_id))
         self._health = health
         copies = Copies(open_wire)
@@ -146,7 +146,7 @@ class Moves:
             copies,
             self,
             me=me,
-            incarnation=lambda: Incarnation(office.membership.registration.incarnation),
+            incarnation=lambda: Incarnation(coordinator.membership.registration.incarnation),
             wall_ms=now_ms,
         )
         self._registry.ownership.on_their_way = mover.participants
@@ -168,12 +168,12 @@ class Moves:
             for topic_id, (assignment, revision) in self._early.items():
                 mover.see(topic_id, assignment, revision)
             self._early.clear()
-            group.start_soon(self._lead, office)
-            group.start_soon(self._drain, office, mover)
+            group.start_soon(self._lead, coordinator)
+            group.start_soon(self._drain, coordinator, mover)
             group.start_soon(self._keep_states)
-            group.start_soon(self._tell_load, office, load)
-            group.start_soon(self._tell_progress, office, copies, mover)
-            group.start_soon(self._tell_whether_it_stores, office, health)
+            group.start_soon(self._tell_load, coordinator, load)
+            group.start_soon(self._tell_progress, coordinator, copies, mover)
+            group.start_soon(self._tell_whether_it_stores, coordinator, health)
 
     def source(
         self, peer: BrokerId, *, send: Callable[[Answer], None], writable: Callable[[], bool]
@@ -186,25 +186,27 @@ class Moves:
             lambda request: mover.permit(request, peer), self._worker_threads, send=send, writable=writable
         )
 
-    async def _tell_progress(self, office: Office, copies: Copies, mover: Mover) -> None:
+    async def _tell_progress(self, coordinator: Coordinator, copies: Copies, mover: Mover) -> None:
         while True:
             await anyio.sleep(_PROGRESS_S)
             copying = {str(topic_id): each for topic_id, each in list(mover.progress().items())[:_MOST_TOLD]}
             try:
-                await office.membership.tell_copied(copies.copied_bytes, copying)
+                await coordinator.membership.tell_copied(copies.copied_bytes, copying)
             except ClusterError as error:  # the next report follows soon
                 log.warning("progress_not_told", extra={"code": error.code})
 
-    async def _tell_load(self, office: Office, load: Callable[[], Mapping[str, float] | None]) -> None:
+    async def _tell_load(
+        self, coordinator: Coordinator, load: Callable[[], Mapping[str, float] | None]
+    ) -> None:
         while True:
             await anyio.sleep(SAY_S)
             if (found := load()) is not None:
                 try:
-                    await office.membership.tell_load(told_load(found))
+                    await coordinator.membership.tell_load(told_load(found))
                 except ClusterError as error:  # the next report follows in a minute
                     log.warning("load_not_told", extra={"code": error.code})
 
-    async def _tell_whether_it_stores(self, office: Office, health: Health) -> None:
+    async def _tell_whether_it_stores(self, coordinator: Coordinator, health: Health) -> None:
         """Publish whether this broker can store, until cancelled.
 
         A broker that cannot is given no topics, because their producers would wait for its disk.
@@ -214,9 +216,9 @@ class Moves:
             error = health.storing_error
             well = 0 if error is not None else well + 1
             with suppress(ClusterError):  # the next check follows soon
-                if error is not None and office.membership.state is BrokerState.ACTIVE:
+                if error is not None and coordinator.membership.state is BrokerState.ACTIVE:
                     await self._show(BrokerState.READ_ONLY, error.code)
-                elif well >= _WELL_LOOKS and office.membership.state is BrokerState.READ_ONLY:
+                elif well >= _WELL_LOOKS and coordinator.membership.state is BrokerState.READ_ONLY:
                     await self._show(BrokerState.ACTIVE, "stores again")
             await anyio.sleep(LOOK_S)
 
@@ -243,7 +245,7 @@ class Moves:
             BrokerId(int(ownership.me.broker_id)), Incarnation(ownership.incarnation), states
         )
 
-    async def _lead(self, office: Office) -> None:
+    async def _lead(self, coordinator: Coordinator) -> None:
         leader: MoveLeader | None = None
         losses = LossWatch(monotonic_ms(), LEASE_MS)
         look_s = time.monotonic()
@@ -251,37 +253,37 @@ class Moves:
             sealed = await self._sealed_by(look_s)
             is_look = self._is_gone or time.monotonic() >= look_s
             self._is_gone = False
-            if is_look or not office.leads():
+            if is_look or not coordinator.leads():
                 look_s = time.monotonic() + LOOK_S
-            if not office.leads():
-                leader, office.taken_over = None, {}
+            if not coordinator.leads():
+                leader, coordinator.taken_over = None, {}
                 continue
             try:
                 if leader is None:
                     self.taking.unsettled = True  # another leader may have fenced
-                    leader = MoveLeader(self._store, office.leadership, now_ms=monotonic_ms)
+                    leader = MoveLeader(self._store, coordinator.leadership, now_ms=monotonic_ms)
                     losses = LossWatch(monotonic_ms(), LEASE_MS)
-                brokers = self._brokers(office)
+                brokers = self._brokers(coordinator)
                 await leader.take_steps(sealed, brokers)  # their clients wait
                 if not is_look:
                     continue
                 due = losses.look(
                     monotonic_ms(),
-                    members=office.members,
-                    owners=office.lost_owners(),
+                    members=coordinator.members,
+                    owners=coordinator.lost_owners(),
                     connected=self._health.metadata_away is None,
                 )
-                await self.taking.look(office, due)
-                await leader.look_after(office.moving_places(), brokers)
+                await self.taking.look(coordinator, due)
+                await leader.look_after(coordinator.moving_places(), brokers)
             except ClusterError as error:
                 leader = None
                 log.warning("moves_not_looked_after", extra={"code": error.code})
 
     @staticmethod
-    def _brokers(office: Office) -> Brokers:
-        members = office.members
+    def _brokers(coordinator: Coordinator) -> Brokers:
+        members = coordinator.members
         return Brokers(
-            alive=office.alive(),
+            alive=coordinator.alive(),
             copying={broker for broker, member in members.items() if member.copies},
             inheriting={broker for broker, member in members.items() if member.inherits},
             copied={broker: member.copied_bytes for broker, member in members.items()},
@@ -306,7 +308,7 @@ class Moves:
     def takers(self) -> list[BrokerId]:
         """Return the brokers that take topics, those with the fewest first. Empty for a lone broker."""
         ownership = self._registry.ownership
-        return list(ownership.office.alive()) if ownership.several else []
+        return list(ownership.coordinator.alive()) if ownership.several else []
 
     def targets(self) -> list[BrokerId]:
         """Return the brokers that this one's topics may be moved to."""
@@ -334,7 +336,7 @@ class Moves:
             Conflict: one is moving already, or all are there. No move has begun, unless an assignment changed
                 concurrently.
         """
-        office = self._registry.ownership.office
+        coordinator = self._registry.ownership.coordinator
         moves = self.destinations(records, target)
         stored = [each for each, _ in moves if each.dispatch_strategy is not DispatchStrategy.NON_RELIABLE]
         found = await self._assignments(stored)
@@ -342,12 +344,12 @@ class Moves:
         for record, to in moves:
             if record.topic_id not in found:
                 continue
-            ready = Incarnation(office.members[to].incarnation) if record.topic_id in at_once else None
+            ready = Incarnation(coordinator.members[to].incarnation) if record.topic_id in at_once else None
             now, revision = found[record.topic_id]
             changes.append(begin(now, revision, to, at_ms=now_ms(), ready=ready))
         for record, to in moves:
             if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
-                await office.give(record, to)
+                await coordinator.give(record, to)
         for start in range(0, len(changes), TOPICS_AT_ONCE):
             some = changes[start : start + TOPICS_AT_ONCE]
             steps = [transaction(change, Witnesses()) for change in some]
@@ -394,7 +396,7 @@ class Moves:
         self, records: Sequence[TopicRecord], target: BrokerId | None
     ) -> list[tuple[TopicRecord, BrokerId]]:
         """Return the topics that `begin` would move now, each with its target. Raises as `begin`."""
-        office = self._registry.ownership.office
+        coordinator = self._registry.ownership.coordinator
         for record in records:
             if record.topic.is_audit:
                 raise InvalidArgument(
@@ -402,7 +404,7 @@ class Moves:
                     field="topic",
                     value=record.name,
                 )
-        spread = office.spread([record.topic_id for record in records])
+        spread = coordinator.spread([record.topic_id for record in records])
         if len(spread) < len(records):
             raise self._last_broker(records[0].name)
         if target is None:
@@ -420,7 +422,7 @@ class Moves:
                 field="to_broker",
                 value=str(target),
             )
-        places = [office.place(record.topic_id) for record in records]
+        places = [coordinator.place(record.topic_id) for record in records]
         away = [
             record
             for record, place in zip(records, places, strict=True)
@@ -454,7 +456,7 @@ class Moves:
             await self._show(BrokerState.ACTIVE, "activate")
         return BrokerState.ACTIVE.value
 
-    async def _drain(self, office: Office, mover: Mover) -> None:
+    async def _drain(self, coordinator: Coordinator, mover: Mover) -> None:
         leaving = Leaving(self._registry, self._hub, mover)
         while True:
             if not self._draining.is_set():
@@ -462,7 +464,9 @@ class Moves:
                 await self._draining.wait()
             ownership = self._registry.ownership
             next_ones, quiet = await leaving.next()
-            places = office.spread([record.topic_id for record in next_ones], avoid=leaving.avoid(next_ones))
+            places = coordinator.spread(
+                [record.topic_id for record in next_ones], avoid=leaving.avoid(next_ones)
+            )
             groups: dict[BrokerId, list[TopicRecord]] = {}
             for record in next_ones:
                 if record.topic_id in places:
@@ -473,14 +477,14 @@ class Moves:
                 except ClusterError as error:  # retried in the next step
                     log.warning("drain_held_up", extra={"code": error.code, "error": error.message})
             is_empty = leaving.is_empty and not ownership.held
-            if is_empty and self._draining.is_set() and office.membership.state is BrokerState.DRAINING:
+            if is_empty and self._draining.is_set() and coordinator.membership.state is BrokerState.DRAINING:
                 with suppress(ClusterError):
                     await self._show(BrokerState.DRAINED, "unload")
             with anyio.move_on_after(LOOK_S if leaving.is_empty else _NEXT_S):
                 await mover.until_changed()
 
     async def _show(self, state: BrokerState, reason: str) -> None:
-        await self._registry.ownership.office.membership.set_state(state, reason=reason)
+        await self._registry.ownership.coordinator.membership.set_state(state, reason=reason)
 
     def _stored(self, records: Sequence[TopicRecord]) -> list[TopicRecord]:
         """Return the topics that store messages. Raises `LastBroker` for a lone broker, `Conflict` if none does."""
@@ -518,12 +522,12 @@ class Moves:
 
         Raises `Conflict`, `LastBroker`, `StoreUnavailable`.
         """
-        await self.taking.take_overs.ask(self._registry.ownership.office, self._stored(records))
+        await self.taking.take_overs.ask(self._registry.ownership.coordinator, self._stored(records))
 
     async def forecast_take_over(self, records: Sequence[TopicRecord]) -> list[TakeOverFacts]:
         """Return the result that `take_over` would have, without a change. Raises as it does, and `CorruptObject`."""
         stored = self._stored(records)
-        owners = self.taking.take_overs.owners(self._registry.ownership.office, stored)
+        owners = self.taking.take_overs.owners(self._registry.ownership.coordinator, stored)
         found = []
         for owner, topics in owners.items():
             chain = await self.taking.take_overs.until_now(owner)
@@ -608,7 +612,7 @@ class Moves:
             return state
 
     def copies(self, broker_id: BrokerId) -> bool:
-        member = self._registry.ownership.office.members.get(broker_id)
+        member = self._registry.ownership.coordinator.members.get(broker_id)
         return member is None or member.copies
 
     def check_room(self, size: int) -> None:
@@ -618,7 +622,7 @@ class Moves:
     def stopped_at(self, broker_id: BrokerId) -> int:
         return sum(
             place.broker_id == broker_id and place.stage is Stage.MOVING and not place.is_served
-            for place in self._registry.ownership.office.moving_places()
+            for place in self._registry.ownership.coordinator.moving_places()
         )
 
     async def make_safe(self, assignment: Assignment) -> None:

@@ -30,11 +30,11 @@ from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.coordinator import Coordinator, TakenOver
 from pydanube_broker.cluster.epochs import epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
-from pydanube_broker.cluster.office import Office, TakenOver
 from pydanube_broker.cluster.records import DispatchStrategy, TopicRecord
 from pydanube_broker.cluster.removal import is_registered, remove, removed_among
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
@@ -84,7 +84,7 @@ class RemovedBrokers:
         # The last reports of brokers whose topics are being taken away
         self._said: dict[BrokerId, Mapping[int, LogState]] = {}
 
-    async def look(self, office: Office, due: Collection[BrokerId] = ()) -> None:
+    async def look(self, coordinator: Coordinator, due: Collection[BrokerId] = ()) -> None:
         """Reassign some topics of lost brokers. The next call continues with the rest.
 
         Args:
@@ -92,16 +92,18 @@ class RemovedBrokers:
 
         Raises `MetadataUnavailable`.
         """
-        lost = office.lost_owners()
+        lost = coordinator.lost_owners()
         self._said = {broker: said for broker, said in self._said.items() if broker in lost}
-        lives = {broker: member.incarnation for broker, member in office.members.items()}
+        lives = {broker: member.incarnation for broker, member in coordinator.members.items()}
         if lives != self._lives:  # a broker may have returned whose record still names its topics
             self._lives, self.unsettled = lives, True
         if not lost and not self.unsettled:
-            office.taken_over = {}
+            coordinator.taken_over = {}
             return
         journals = await self.take_overs.records()
-        asked = [each for each in lost.intersection(due) if await self._ask(office, each, journals.get(each))]
+        asked = [
+            each for each in lost.intersection(due) if await self._ask(coordinator, each, journals.get(each))
+        ]
         if asked:
             journals = await self.take_overs.records()
         closing = {each for each, found in journals.items() if found.record.state is JournalState.CLOSING}
@@ -111,12 +113,12 @@ class RemovedBrokers:
         for broker_id in removed | closing:
             why = None
             try:
-                if broker_id in lost and office.alive():
+                if broker_id in lost and coordinator.alive():
                     await self._take_some(
-                        office, broker_id, journals.get(broker_id), all_of_it=broker_id in removed
+                        coordinator, broker_id, journals.get(broker_id), all_of_it=broker_id in removed
                     )
                 if broker_id in closing:
-                    await self.take_overs.settle(office, broker_id, journals[broker_id])
+                    await self.take_overs.settle(coordinator, broker_id, journals[broker_id])
             except MetadataUnavailable:
                 raise
             except ClusterError as error:  # moves of other brokers do not wait for it
@@ -124,22 +126,22 @@ class RemovedBrokers:
                 facts = {"broker_id": str(broker_id), "code": error.code, "error": error.message}
                 log.warning("topics_not_taken_away", extra=facts)
             theirs = None if broker_id in removed else journals[broker_id].record.topics
-            if waiting := self._waiting(office, broker_id, theirs):
+            if waiting := self._waiting(coordinator, broker_id, theirs):
                 taken_over[broker_id] = TakenOver(topics=waiting, why=why)
-        office.taken_over = taken_over
+        coordinator.taken_over = taken_over
 
-    async def _ask(self, office: Office, broker_id: BrokerId, journal: Found | None) -> bool:
+    async def _ask(self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None) -> bool:
         """Have topics of a lost broker taken over without a plan. Return whether there are any.
 
         These are the stored topics, and all of a broker whose record says so (`on_loss`).
         """
-        if journal is None or not journal.record.copies or not office.alive():
+        if journal is None or not journal.record.copies or not coordinator.alive():
             return False
         everything = journal.record.on_loss == "take_over"
         asked = journal.record.topics if journal.record.state is JournalState.CLOSING else ()
         records = [
             record
-            for place in office.owned_by(broker_id)
+            for place in coordinator.owned_by(broker_id)
             if str(place.topic_id) not in asked
             and self._is_to_go(place)
             and not place.topic.is_audit
@@ -149,7 +151,7 @@ class RemovedBrokers:
         if not records:
             return False
         try:
-            await self.take_overs.ask(office, records)
+            await self.take_overs.ask(coordinator, records)
         except MetadataUnavailable:
             raise
         except ClusterError as error:  # the broker is back, which the next look shows
@@ -163,24 +165,24 @@ class RemovedBrokers:
         topic_id = place.topic_id
         return self._catalog.index.topic_by_id(topic_id) or self._catalog.restorable.record(topic_id)
 
-    def _waiting(self, office: Office, broker_id: BrokerId, asked: Collection[str] | None) -> int:
+    def _waiting(self, coordinator: Coordinator, broker_id: BrokerId, asked: Collection[str] | None) -> int:
         """Return how many topics of a lost broker wait for their next owner. `asked`: count only these, or all if None."""
-        waiting = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
+        waiting = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
         waiting += [
             each
-            for each in office.moving_places()
+            for each in coordinator.moving_places()
             if each.move is not None and each.move.from_store and each.move.source == str(broker_id)
         ]
         return len({each.topic_id for each in waiting if asked is None or str(each.topic_id) in asked})
 
     async def _take_some(
-        self, office: Office, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
+        self, coordinator: Coordinator, broker_id: BrokerId, journal: Found | None, *, all_of_it: bool
     ) -> None:
         """Take away some topics of a lost broker: any of a removed broker, else those that a plan names."""
         asked = () if journal is None else journal.record.topics
         places = [
             each
-            for each in office.owned_by(broker_id)
+            for each in coordinator.owned_by(broker_id)
             if (all_of_it or str(each.topic_id) in asked) and self._is_to_go(each)
         ][:_AT_ONCE]
         if not places:
@@ -188,20 +190,20 @@ class RemovedBrokers:
         topics = [each.topic_id for each in places]
         if journal is not None and journal.record.copies:
             self.unsettled = True
-            journal = await self.take_overs.fence(office, broker_id, journal, topics)
+            journal = await self.take_overs.fence(coordinator, broker_id, journal, topics)
         if broker_id not in self._said:
             self._said[broker_id], _ = await self._kept.read(broker_id)
         said = self._said[broker_id]
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
-        targets = office.spread([each.topic_id for each in places])
+        targets = coordinator.spread([each.topic_id for each in places])
         prepared: dict[TopicId, _Prepared | None] = dict.fromkeys(targets)
         limiter = anyio.CapacityLimiter(_READ_AT_ONCE)
 
         async def prepare(place: Assignment) -> None:
             async with limiter:
                 target = targets[place.topic_id]
-                prepared[place.topic_id] = await self._prepare(office, place, said, target, journal)
+                prepared[place.topic_id] = await self._prepare(coordinator, place, said, target, journal)
 
         async with anyio.create_task_group() as group:
             for place in places:
@@ -217,12 +219,12 @@ class RemovedBrokers:
         _, reported_ms = await self._kept.read(broker_id)
         return reported_ms
 
-    async def forecast(self, office: Office, broker_id: BrokerId) -> RemovalFacts:
+    async def forecast(self, coordinator: Coordinator, broker_id: BrokerId) -> RemovalFacts:
         """Return the effect that a removal of the broker would have.
 
         Raises `Conflict`, `InvalidArgument`, `LastBroker`, `StoreUnavailable`.
         """
-        if broker_id in office.members:
+        if broker_id in coordinator.members:
             raise is_registered(broker_id)
         if await self._store.get(keys.incarnation_key(broker_id)) is None:
             raise InvalidArgument(
@@ -230,11 +232,11 @@ class RemovedBrokers:
                 field="broker_id",
                 value=str(broker_id),
             )
-        if not office.alive():
+        if not coordinator.alive():
             raise LastBroker(
                 f"the topics of broker {broker_id} have nowhere to go: no broker takes any", field="broker_id"
             )
-        places = [each for each in office.owned_by(broker_id) if self._is_to_go(each)]
+        places = [each for each in coordinator.owned_by(broker_id) if self._is_to_go(each)]
         said, said_ms = await self._kept.read(broker_id)
         heads = await self._objects.heads()
         return RemovalFacts(
@@ -313,7 +315,7 @@ class RemovedBrokers:
 
     async def _prepare(
         self,
-        office: Office,
+        coordinator: Coordinator,
         place: Assignment,
         said: Mapping[int, LogState],
         target: BrokerId,
@@ -321,7 +323,7 @@ class RemovedBrokers:
     ) -> _Prepared | None:
         """Return the transaction that gives a topic of a lost broker to its next owner. None if it is not to go now."""
         topic_id = place.topic_id
-        watched = office.watched(topic_id)
+        watched = coordinator.watched(topic_id)
         if watched is None:
             return None
         now, revision = watched  # if it has changed since, the guard of the transaction fails
@@ -333,8 +335,8 @@ class RemovedBrokers:
         except ClusterError as error:
             log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
             return None
-        incarnation = office.alive().get(target)
-        if incarnation is None or not office.leads():
+        incarnation = coordinator.alive().get(target)
+        if incarnation is None or not coordinator.leads():
             return None
         found = None if head is None else head.head
         state, begin = state_in_the_store(topic_id, said.get(topic_id), found, _copied_to(now))
@@ -353,7 +355,7 @@ class RemovedBrokers:
             resumes_at=end,
             journal=None if journal is None or chain is None else journal.revision,
         )
-        by = Witnesses(leadership=office.leadership, counter=counter)
+        by = Witnesses(leadership=coordinator.leadership, counter=counter)
         writes, guards = joined(taken, assigned, witnesses, by)
         facts = {
             "topic": str(name),

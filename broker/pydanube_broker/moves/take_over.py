@@ -21,10 +21,10 @@ from pydanube_storage.metadata import Absent, KeyValue, MetadataStore, Revision,
 from pydanube_broker.chain import ChainStore, chain_end, fence
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.coordinator import Coordinator
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState, fenced, settled, taken_over
 from pydanube_broker.cluster.move_record import ChainRange, Stage
-from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.records import TopicRecord
 from pydanube_broker.records import Aside, Change, change
 from pydanube_broker.slices import Slices
@@ -74,13 +74,13 @@ class TakeOvers:
                 )
         return found
 
-    async def ask(self, office: Office, topics: Sequence[TopicRecord]) -> None:
+    async def ask(self, coordinator: Coordinator, topics: Sequence[TopicRecord]) -> None:
         """Plan the take-over of topics of lost brokers: all of them, or none. Idempotent.
 
         Raises:
             Conflict: with the reason for which a topic cannot be taken over. StoreUnavailable.
         """
-        owners = self.owners(office, topics)
+        owners = self.owners(coordinator, topics)
 
         async def decide(change: Change) -> None:
             for owner, theirs in owners.items():
@@ -95,19 +95,21 @@ class TakeOvers:
 
         await change(self._store, decide)
 
-    def owners(self, office: Office, topics: Sequence[TopicRecord]) -> dict[BrokerId, list[TopicId]]:
+    def owners(
+        self, coordinator: Coordinator, topics: Sequence[TopicRecord]
+    ) -> dict[BrokerId, list[TopicId]]:
         """Return the topics of each lost owner. Raises `Conflict`: a topic's owner is not lost."""
         found: dict[BrokerId, list[TopicId]] = {}
         for topic in topics:
-            place = office.place(topic.topic_id)
+            place = coordinator.place(topic.topic_id)
             if place is None or place.stage not in (Stage.SERVING, Stage.MOVING):
                 raise Conflict(
                     f"{topic.name} is on its way to an owner: wait until it is there", topic=topic.name
                 )
-            if place.broker_id in office.members:
+            if place.broker_id in coordinator.members:
                 raise is_back(place.broker_id)
             found.setdefault(place.broker_id, []).append(topic.topic_id)
-        if not office.alive():
+        if not coordinator.alive():
             raise Conflict("no broker takes topics: start one, or activate one that was drained")
         return found
 
@@ -124,7 +126,7 @@ class TakeOvers:
     # -- leading ---------------------------------------------------------------------------------------------
 
     async def fence(
-        self, office: Office, broker_id: BrokerId, found: Found, topics: Sequence[TopicId]
+        self, coordinator: Coordinator, broker_id: BrokerId, found: Found, topics: Sequence[TopicId]
     ) -> Found:
         """Fence a lost broker's chain under a raised term, and record its end. Returns the record after that.
 
@@ -132,31 +134,33 @@ class TakeOvers:
             Conflict: this broker no longer leads, or the record has changed. StoreUnavailable, Fenced, CorruptObject.
         """
         if found.record.state is not JournalState.CLOSING:
-            found = await self._write(office, broker_id, found, taken_over(found.record, topics))
+            found = await self._write(coordinator, broker_id, found, taken_over(found.record, topics))
         if found.record.is_fenced:
             return found
         record = found.record
         until = await fence(self._chains, self._cluster, record.journal, record.from_piece, record.term)
         self.fences += 1
-        heirs = set(office.spread(topics).values())
-        after = await self._write(office, broker_id, found, fenced(record, until, heirs))
+        heirs = set(coordinator.spread(topics).values())
+        after = await self._write(coordinator, broker_id, found, fenced(record, until, heirs))
         log.warning(
             "chain_fenced",
             extra={"broker_id": str(broker_id), "term": record.term, "until": until, "topics": len(topics)},
         )
         return after
 
-    async def settle(self, office: Office, broker_id: BrokerId, found: Found) -> None:
+    async def settle(self, coordinator: Coordinator, broker_id: BrokerId, found: Found) -> None:
         """Open a closing record if its broker is back, or close it if no topic is left.
 
         Does nothing while heirs are at work. Raises as `fence`.
         """
-        if any(_is_taken_from(place, broker_id) for place in office.moving_places()):
+        if any(_is_taken_from(place, broker_id) for place in coordinator.moving_places()):
             return  # reading all assignments from the store costs a second with 10 000 topics
         under_way, left = await self._places(broker_id)
-        after = settled(found.record, is_back=broker_id in office.members, under_way=under_way, left=left)
+        after = settled(
+            found.record, is_back=broker_id in coordinator.members, under_way=under_way, left=left
+        )
         if after != found.record:
-            await self._write(office, broker_id, found, after)
+            await self._write(coordinator, broker_id, found, after)
             log.info("take_over_settled", extra={"broker_id": str(broker_id), "state": after.state.value})
 
     async def _places(self, broker_id: BrokerId) -> tuple[list[TopicId], Mapping[TopicId, bool]]:
@@ -170,9 +174,11 @@ class TakeOvers:
         left = {each.topic_id: each.topic.is_audit for each in places if each.broker_id == broker_id}
         return under_way, left
 
-    async def _write(self, office: Office, broker_id: BrokerId, found: Found, after: JournalRecord) -> Found:
+    async def _write(
+        self, coordinator: Coordinator, broker_id: BrokerId, found: Found, after: JournalRecord
+    ) -> Found:
         key = keys.journal_key(broker_id)
-        guard = office.leadership.guard
+        guard = coordinator.leadership.guard
 
         async def decide(change: Change) -> None:
             item = await change.read(key)

@@ -41,37 +41,39 @@ class ClusterViewing:
     def view(self, now_ms: int) -> ClusterView | None:
         """Return the view of the cluster. None for a lone broker."""
         ownership = self._registry.ownership
-        office = ownership.office
+        coordinator = ownership.coordinator
         if not ownership.several:
             return None
-        error, leader = self._health.metadata_away, office.leader()
-        me = office.members.get(BrokerId(int(ownership.me.broker_id)))
+        error, leader = self._health.metadata_away, coordinator.leader()
+        me = coordinator.members.get(BrokerId(int(ownership.me.broker_id)))
         draining = me is not None and me.state is BrokerState.DRAINING
         hold = self._tier.hold
         refused = not hold.held and hold.code == "TIER_NOT_SHARED" and hold.reason is not None
         return ClusterView(
             members=tuple(
                 MemberView(broker_id=each.broker_id, state=each.state.value, software=each.software)
-                for each in office.members.values()
+                for each in coordinator.members.values()
             ),
             leader=None if leader is None else leader.broker_id,
             leaderless_since_ms=self._begun("leaderless", now_ms, holds=leader is None),
-            absent={str(broker): topics for broker, topics in office.absent_owners().items()}
+            absent={str(broker): topics for broker, topics in coordinator.absent_owners().items()}
             if error is None
             else {},
             silent={  # a broker that is not registered any more is `absent`
-                each: why for each, why in self._told.silent.items() if BrokerId(int(each)) in office.members
+                each: why
+                for each, why in self._told.silent.items()
+                if BrokerId(int(each)) in coordinator.members
             },
             moves=tuple(ownership.moves()),
             failed_moves=tuple(ownership.failed_moves()),
             draining_since_ms=self._begun("draining", now_ms, holds=draining),
             left=self._registry.count if draining else 0,
-            takers=len([broker for broker in office.alive() if str(broker) != ownership.me.broker_id]),
+            takers=len([broker for broker in coordinator.alive() if str(broker) != ownership.me.broker_id]),
             store_refused=hold.reason.message if refused and hold.reason is not None else None,
             balance=self._told.balance,
             taken_over={
                 str(broker): TakenOverView(topics=each.topics, why=each.why)
-                for broker, each in office.taken_over.items()
+                for broker, each in coordinator.taken_over.items()
             },
             copy=self._copy(),
         )

@@ -82,7 +82,7 @@ class BrokersPart:
                 message=f"broker {broker_id} is not registered, and {topics} topics wait for it: start it again on its data "
                 "directory, and nothing of them is lost; if that is gone for good: danube brokers remove",
             )
-            for broker_id, topics in sorted(ownership.office.absent_owners().items())
+            for broker_id, topics in sorted(ownership.coordinator.absent_owners().items())
         ]
         if ownership.leader() is None:
             found.append(
@@ -141,7 +141,7 @@ class BrokersPart:
 
     async def removal(self, broker_id: str) -> RemovalFacts:
         removals, number = self._broker.moves.removals(), broker_number(broker_id, field="broker_id")
-        return await removals.forecast(self._broker.ownership.office, number)
+        return await removals.forecast(self._broker.ownership.coordinator, number)
 
     async def remove_broker(self, broker_id: str) -> None:
         await self.removal(broker_id)
@@ -160,7 +160,7 @@ class BrokersPart:
                 topics.append(self._at_stop(topic, has_others=bool(others)))
         return StopFacts(
             broker_id=me,
-            state=ownership.office.membership.state.value,
+            state=ownership.coordinator.membership.state.value,
             others=len(others),
             keeps_disk=not self._broker.data_dir.memory,
             topics=tuple(topics),
@@ -194,11 +194,12 @@ class BrokersPart:
     def _of_lost_owners(self, topic: str) -> list[TopicRecord]:
         """Return the topic, or its partitions whose owner is not registered. All of them if every owner is."""
         records, _ = self._to_move(topic, None)
-        office = self._broker.ownership.office
+        coordinator = self._broker.ownership.coordinator
         lost = [
             each
             for each in records
-            if (place := office.place(each.topic_id)) is not None and place.broker_id not in office.members
+            if (place := coordinator.place(each.topic_id)) is not None
+            and place.broker_id not in coordinator.members
         ]
         return lost or records
 
@@ -282,11 +283,11 @@ class BrokersPart:
         return self._broker.ownership.members()
 
     async def missed(self) -> Mapping[str, int]:
-        absent = self._broker.ownership.office.absent_owners()
+        absent = self._broker.ownership.coordinator.absent_owners()
         return {str(broker): topics for broker, topics in absent.items()}
 
     def gone_since_ms(self, broker_id: str) -> int | None:
-        return self._broker.ownership.office.gone_since_ms(broker_number(broker_id))
+        return self._broker.ownership.coordinator.gone_since_ms(broker_number(broker_id))
 
     async def reported_at_ms(self, broker_id: str) -> int | None:
         return await self._broker.moves.removals().reported_at_ms(broker_number(broker_id))

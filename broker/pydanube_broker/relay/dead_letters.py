@@ -191,7 +191,7 @@ class _RemoteTarget:
 
     @property
     def in_store(self) -> bool:
-        place = self._registry.ownership.office.place(self._record.topic_id)
+        place = self._registry.ownership.coordinator.place(self._record.topic_id)
         return place is not None and place.stored
 
     def take(self, data: bytes, originals: Originals, done: Done) -> None:

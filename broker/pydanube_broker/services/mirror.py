@@ -123,9 +123,9 @@ class MirroredService:
         for each in patterns:
             self._access.check_somewhere(COLD_CALL, Action.MIRROR, each.namespace)
         registry = self._registry
-        office, schemas = registry.ownership.office, registry.schemas.registry
+        coordinator, schemas = registry.ownership.coordinator, registry.schemas.registry
         state = f"{registry.ownership.me.broker_id}.{registry.ownership.incarnation}"
-        state += f".{registry.catalog.records.revision}.{office.changes}.{schemas.records.revision}"
+        state += f".{registry.catalog.records.revision}.{coordinator.changes}.{schemas.records.revision}"
         if request.roles:
             state += f".{self._grants.version}"
         answer = pb.MirroredResponse(state=state, cluster=self._cluster())

@@ -110,7 +110,7 @@ class Following:
         if served is None:
             if mine:
                 await ownership.acquire([record])
-        elif not mine and ownership.office.place(record.topic_id) is not None:
+        elif not mine and ownership.coordinator.place(record.topic_id) is not None:
             ownership.release(served, ownership.elsewhere(record))
         elif record.revision != served.options.revision:
             if record.settings.schema != served.options.settings.schema:

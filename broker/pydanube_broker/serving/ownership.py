@@ -19,11 +19,11 @@ from pydanube_core.names import TopicName
 from pydanube_storage.metadata import MetadataStore
 
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.coordinator import Coordinator, Seen
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId, numbers_of
 from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.keys import number_in_key, subscription_key, topic_key
 from pydanube_broker.cluster.move_record import Stage
-from pydanube_broker.cluster.office import Office, Seen
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, SubscriptionRecord, TopicRecord
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.delivery.any_pump import AnyPump
@@ -47,7 +47,7 @@ Agreement = Callable[[Sequence[TopicRecord], Mapping[TopicId, Assignment]], None
 class Ownership:
     """See the module. `topics`: the served topics, by name. Single user: the loop."""
 
-    office: Office  # from `opened` on
+    coordinator: Coordinator  # from `opened` on
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Ownership:
             self.on_assigned(key)
             self._arrived(TopicId(number_in_key(key)))
 
-        office = Office(
+        coordinator = Coordinator(
             store,
             me,
             catalog=self._catalog,
@@ -119,17 +119,17 @@ class Ownership:
             seen=seen,
             journal=journal,
         )
-        async with office:
-            self.office = office
-            self._hub.connections = numbers_of(office.membership.registration.incarnation)
+        async with coordinator:
+            self.coordinator = coordinator
+            self._hub.connections = numbers_of(coordinator.membership.registration.incarnation)
             yield
 
     # -- owners ----------------------------------------------------------------------------------------------
 
     def owner(self, topic_id: int) -> BrokerAddress | None:
         """Return the broker that owns a topic. None if there is no owner, or its address is not available."""
-        place = self.office.place(TopicId(topic_id))
-        return None if place is None or not place.is_served else self.office.address(place.broker_id)
+        place = self.coordinator.place(TopicId(topic_id))
+        return None if place is None or not place.is_served else self.coordinator.address(place.broker_id)
 
     def url(self, topic: Topic) -> str:
         """Return the address where a topic's clients connect. For a topic without an owner, this broker's."""
@@ -137,16 +137,16 @@ class Ownership:
 
     def speaks_for_all(self) -> bool:
         """Return whether this broker reports what concerns the whole cluster: its leader does, or a lone broker."""
-        return not self.several or self.office.leads()
+        return not self.several or self.coordinator.leads()
 
     def url_of(self, broker_id: BrokerId) -> str:
         """Return a broker's own address, or "" if it was never seen."""
-        address = self.office.address(broker_id)
+        address = self.coordinator.address(broker_id)
         return "" if address is None else address.broker_url
 
     def leader(self) -> BrokerAddress | None:
-        """Return the broker that assigns topics. None while none is in office."""
-        return self.office.leader()
+        """Return the broker that assigns topics. None while no broker leads."""
+        return self.coordinator.leader()
 
     def members(self) -> list[BrokerAddress]:
         """Return every broker that is registered now."""
@@ -154,22 +154,22 @@ class Ownership:
             return [self.me]
         found = [
             replace(address, state=member.state.value)
-            for broker_id, member in self.office.members.items()
-            if (address := self.office.address(broker_id)) is not None
+            for broker_id, member in self.coordinator.members.items()
+            if (address := self.coordinator.address(broker_id)) is not None
         ]
         return found or [self.me]
 
     def last_known(self, topic_id: int) -> BrokerAddress | None:
         """As `owner`, also for a moving topic. Addresses are empty for a broker that was never seen."""
-        place, owner = self.office.place(TopicId(topic_id)), self.owner(topic_id)
+        place, owner = self.coordinator.place(TopicId(topic_id)), self.owner(topic_id)
         if place is None or owner is not None:
             return owner
-        address = self.office.address(place.broker_id)
+        address = self.coordinator.address(place.broker_id)
         return address or BrokerAddress(broker_id=str(place.broker_id), broker_url="", admin_url="")
 
     def is_mine(self, topic_id: int) -> bool:
         """Return whether this broker owns a topic and serves it, or soon will."""
-        return TopicId(topic_id) in self.office.assignments and topic_id not in self.held
+        return TopicId(topic_id) in self.coordinator.assignments and topic_id not in self.held
 
     def check_served(self, parts: Sequence[TopicRecord]) -> None:
         """Raise `NoOwner` if one of these partitions is this broker's and not served now, so that one is missing."""
@@ -179,12 +179,12 @@ class Ownership:
 
     def _is_last_here(self, topic_id: TopicId) -> bool:
         """Return whether the last owner of a topic is this broker, also during a move."""
-        place = self.office.place(topic_id)
+        place = self.coordinator.place(topic_id)
         return place is not None and str(place.broker_id) == self.me.broker_id
 
     def is_moving(self, topic_id: int) -> bool:
         """Return whether a topic is moving, according to this broker's copy of the assignments."""
-        place = self.office.place(TopicId(topic_id))
+        place = self.coordinator.place(TopicId(topic_id))
         return topic_id in self.held or (place is not None and place.stage is not Stage.SERVING)
 
     async def until_placed(self, topic_id: TopicId) -> None:
@@ -194,13 +194,13 @@ class Ownership:
 
     async def until_moved(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Wait until a topic is served in another epoch, or is deleted."""
-        while (place := self.office.place(topic_id)) is not None and (
+        while (place := self.coordinator.place(topic_id)) is not None and (
             place.epoch == epoch or self._is_between(topic_id)
         ):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
     def _is_between(self, topic_id: TopicId) -> bool:
-        place = self.office.place(topic_id)
+        place = self.coordinator.place(topic_id)
         if place is None or not place.is_served:
             return place is not None
         return self.is_mine(topic_id) and topic_id in self.on_their_way and place.topic not in self.topics
@@ -212,10 +212,10 @@ class Ownership:
     def moves(self) -> list[MoveFacts]:
         """Return the topics that are moving, anywhere in the cluster."""
         found = []
-        for place in self.office.moving_places():
+        for place in self.coordinator.moving_places():
             if place.move is None:
                 continue
-            target = self.office.members.get(place.next_owner)
+            target = self.coordinator.members.get(place.next_owner)
             copying = None if target is None else (target.copying or {}).get(str(place.topic_id))
             found.append(
                 MoveFacts(
@@ -241,13 +241,13 @@ class Ownership:
                 code=place.failed.code,
                 why=place.failed.why,
             )
-            for topic_id in list(self.office.failed)
-            if (place := self.office.place(topic_id)) is not None and place.failed is not None
+            for topic_id in list(self.coordinator.failed)
+            if (place := self.coordinator.place(topic_id)) is not None and place.failed is not None
         ]
 
     def elsewhere(self, record: TopicRecord) -> ClusterError:
         """Return the error for a call about a topic that another broker owns, or that has no owner yet."""
-        place = self.office.place(record.topic_id)
+        place = self.coordinator.place(record.topic_id)
         owner = self.owner(record.topic_id)
         if place is None or owner is None or self._is_last_here(record.topic_id):
             return NoOwner(
@@ -268,7 +268,7 @@ class Ownership:
     @property
     def incarnation(self) -> int:
         """The number of this broker's registration."""
-        return self.office.membership.registration.incarnation
+        return self.coordinator.membership.registration.incarnation
 
     # -- acquisition -----------------------------------------------------------------------------------------
 
@@ -292,10 +292,10 @@ class Ownership:
             opened = anyio.Event()
             self._opening |= dict.fromkeys((record.topic for record in mine), opened)
             try:
-                owned = {assignment.topic_id for assignment in await self.office.assign(mine, here=here)}
+                owned = {assignment.topic_id for assignment in await self.coordinator.assign(mine, here=here)}
                 await self.complete([record for record in mine if record.topic_id in owned])
                 for record in mine:
-                    place = self.office.place(record.topic_id) if self.several else None
+                    place = self.coordinator.place(record.topic_id) if self.several else None
                     had_an_owner = place is not None and place.epoch > 1
                     take_in = await self.arriving(record) if had_an_owner else None
                     # A deletion in between has not found it among the served topics, so it must not become one.
@@ -308,7 +308,7 @@ class Ownership:
                     else:
                         gone.add(record.topic_id)
                         if now is None and not self._catalog.restorable.kept(record.topic_id):
-                            self.office.forget(record.topic_id)
+                            self.coordinator.forget(record.topic_id)
             finally:
                 for record in mine:
                     del self._opening[record.topic]
@@ -326,7 +326,7 @@ class Ownership:
         `place`: needed if the watch has not delivered the assignment yet.
         """
         schema = self._schemas.guard_of(record)
-        place = place or self.office.assignments[record.topic_id]
+        place = place or self.coordinator.assignments[record.topic_id]
         topic: Topic
         if record.dispatch_strategy is DispatchStrategy.NON_RELIABLE:
             limits = self._policies.limits_of(record)
@@ -450,7 +450,7 @@ class Ownership:
         """Release a deleted topic, and delete its data unless this broker may have to restore it."""
         kept = self._catalog.restorable.kept(record.topic_id)
         if not (kept and self.several):
-            self.office.forget(record.topic_id)
+            self.coordinator.forget(record.topic_id)
         if not kept and self.held.pop(record.topic_id, None) is not None:
             self._hub.drop(record.topic_id)
         topic = self.topics.get(record.topic)

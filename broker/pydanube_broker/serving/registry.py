@@ -31,11 +31,11 @@ from pydanube_storage.metadata import MetadataStore
 from pydanube_broker.admin_state import AdminState
 from pydanube_broker.chain.folder import ChainFile
 from pydanube_broker.cluster.assignment import Assignment
+from pydanube_broker.cluster.coordinator import Seen
 from pydanube_broker.cluster.deleting.tombstone_records import TopicTombstone
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import OwnJournal
 from pydanube_broker.cluster.keys import topic_key
-from pydanube_broker.cluster.office import Seen
 from pydanube_broker.cluster.records import DispatchStrategy, Durability, TopicRecord, TopicSettings
 from pydanube_broker.cluster.registry_records import WHOLE
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
@@ -138,8 +138,8 @@ class Registry:
             aclosing(self.quotas.records),
             self.ownership.opened(self._store, me, self._check_agreement, changed, seen, journal=journal),
         ):
-            office = self.ownership.office
-            decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), office.place)
+            coordinator = self.ownership.coordinator
+            decide_copies(self._hub, BrokerId(int(self.ownership.me.broker_id)), coordinator.place)
             self.deleted.place_cursors()
             mine = [each for each in self.catalog.index.topics() if self.ownership.is_mine(each.topic_id)]
             await self.ownership.complete(mine)
@@ -497,7 +497,7 @@ class Registry:
             and topic_key(record.topic) not in aside
             and (
                 self.ownership.is_mine(record.topic_id)
-                or self.ownership.office.place(record.topic_id) is None
+                or self.ownership.coordinator.place(record.topic_id) is None
             )
         ]
         if missing:

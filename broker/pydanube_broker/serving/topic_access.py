@@ -120,13 +120,13 @@ class Placement:
 
     def _placed(self, record: TopicRecord) -> Placed:
         registry = self._registry
-        served, place = registry.find(record.topic), registry.ownership.office.place(record.topic_id)
+        served, place = registry.find(record.topic), registry.ownership.coordinator.place(record.topic_id)
         owner = registry.ownership.owner(record.topic_id)
         is_gone = (
             served is None
             and place is not None
             and place.is_served
-            and place.broker_id not in registry.ownership.office.members
+            and place.broker_id not in registry.ownership.coordinator.members
         )
         if served is not None:
             epoch, largest = served.state.epoch, served.max_message_bytes
@@ -163,7 +163,7 @@ class Placement:
             each
             for each in records
             if registry.find(each.topic) is None
-            and (ownership.office.place(each.topic_id) is None or ownership.is_mine(each.topic_id))
+            and (ownership.coordinator.place(each.topic_id) is None or ownership.is_mine(each.topic_id))
             and topic_key(each.topic) not in registry.catalog.aside.found
         ]
         if ours:

@@ -43,7 +43,7 @@ async def test_row_7_of_candidates_at_the_same_instant_exactly_one_leads(
         states = [election.state for election in elections]
         item = await store.get(keys.LEADER)
         assert item is not None
-        assert item.mod_revision == item.create_revision, "nobody wrote over somebody else's office"
+        assert item.mod_revision == item.create_revision, "no broker wrote over another one's leadership"
         assert sorted(states) == ["following"] * (candidates - 1) + ["leading"]
         assert len({election.leader for election in elections}) == 1
         for election in elections:

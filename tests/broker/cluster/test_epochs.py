@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assigner
+from pydanube_broker.cluster.coordinator import Coordinator
 from pydanube_broker.cluster.epochs import sweep_epochs
 from pydanube_broker.cluster.ids import BrokerId, Incarnation
-from pydanube_broker.cluster.office import Office
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import StoreUnavailable
 from pydanube_core.facts import BrokerAddress
@@ -65,10 +65,10 @@ class MortalStore(EmbeddedStore):
 
 
 @asynccontextmanager
-async def alone(store: MetadataStore, *, raises_format: bool = True) -> AsyncIterator[Office]:
+async def alone(store: MetadataStore, *, raises_format: bool = True) -> AsyncIterator[Coordinator]:
     catalog = TopicCatalog(store, wall_ms=lambda: 1)
     catalog.raises_format = raises_format
-    async with Office(
+    async with Coordinator(
         store,
         BrokerAddress(broker_id=str(ME), broker_url="http://b:1", admin_url="http://b:2"),
         catalog=catalog,
@@ -84,10 +84,10 @@ async def counters(store: MetadataStore) -> set[str]:
     return {item.key for item in (await read_all(store, keys.EPOCHS))[0]}
 
 
-async def made_and_deleted(office: Office, name: TopicName) -> int:
-    (topic,) = await office.assign(await office.catalog.create_topic(name))
-    await office.catalog.delete_topic(name)
-    office.forget(topic.topic_id)
+async def made_and_deleted(coordinator: Coordinator, name: TopicName) -> int:
+    (topic,) = await coordinator.assign(await coordinator.catalog.create_topic(name))
+    await coordinator.catalog.delete_topic(name)
+    coordinator.forget(topic.topic_id)
     return topic.epoch
 
 
@@ -151,19 +151,19 @@ async def test_no_epoch_of_a_name_is_given_twice(
 async def test_counters_of_deleted_topics_are_swept_and_a_new_topic_begins_above_them(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     names = [TopicName("default", f"inbox-{number}") for number in range(120)]
-    async with EmbeddedStore(path) as store, alone(store) as office:
-        (kept,) = await office.assign(await office.catalog.create_topic(NAMES[0]))
+    async with EmbeddedStore(path) as store, alone(store) as coordinator:
+        (kept,) = await coordinator.assign(await coordinator.catalog.create_topic(NAMES[0]))
         for name in names:
-            last = await made_and_deleted(office, name)
+            last = await made_and_deleted(coordinator, name)
         assert len(await counters(store)) == 121
-        again = await made_and_deleted(office, names[0])
-        await office.sweep_metadata()
+        again = await made_and_deleted(coordinator, names[0])
+        await coordinator.sweep_metadata()
         assert await counters(store) == {keys.epoch_key(NAMES[0]), keys.EPOCH_FLOOR}
-        assert await made_and_deleted(office, names[0]) > again > last
-        assert await made_and_deleted(office, TopicName("default", "never-before")) > again
-    async with EmbeddedStore(path) as store, alone(store) as office:
-        assert office.epoch(kept.topic_id) > kept.epoch
-        await office.sweep_metadata()
+        assert await made_and_deleted(coordinator, names[0]) > again > last
+        assert await made_and_deleted(coordinator, TopicName("default", "never-before")) > again
+    async with EmbeddedStore(path) as store, alone(store) as coordinator:
+        assert coordinator.epoch(kept.topic_id) > kept.epoch
+        await coordinator.sweep_metadata()
         assert await counters(store) == {keys.epoch_key(NAMES[0]), keys.EPOCH_FLOOR}
 
 
@@ -171,29 +171,29 @@ async def test_counters_of_deleted_topics_are_swept_and_a_new_topic_begins_above
 async def test_a_sweep_that_dies_anywhere_forgets_no_epoch(tmp_path: Path, dies_after: int) -> None:
     path = tmp_path / "metadata.sqlite"
     names = [TopicName("default", f"inbox-{number}") for number in range(120)]
-    async with MortalStore(path) as store, alone(store) as office:
+    async with MortalStore(path) as store, alone(store) as coordinator:
         epochs = {}
         for round_ in range(3):
             for name in names[round_ :: round_ + 1]:
-                epochs[name] = await made_and_deleted(office, name)
+                epochs[name] = await made_and_deleted(coordinator, name)
         store.left = dies_after
         if dies_after < 3:
             with pytest.raises(StoreUnavailable, match="killed"):
-                await office.sweep_metadata()
+                await coordinator.sweep_metadata()
         else:
-            await office.sweep_metadata()
+            await coordinator.sweep_metadata()
         store.left = None
-    async with EmbeddedStore(path) as again, alone(again) as office:
+    async with EmbeddedStore(path) as again, alone(again) as coordinator:
         for name, epoch in epochs.items():
-            assert await made_and_deleted(office, name) > epoch
+            assert await made_and_deleted(coordinator, name) > epoch
 
 
 async def test_nothing_is_swept_while_a_build_that_knows_no_floor_may_start(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
-    async with EmbeddedStore(path) as store, alone(store, raises_format=False) as office:
-        await made_and_deleted(office, NAMES[0])
-        await office.sweep_metadata()
+    async with EmbeddedStore(path) as store, alone(store, raises_format=False) as coordinator:
+        await made_and_deleted(coordinator, NAMES[0])
+        await coordinator.sweep_metadata()
         assert await counters(store) == {keys.epoch_key(NAMES[0])}
-    async with EmbeddedStore(path) as store, alone(store) as office:
-        await office.sweep_metadata()
+    async with EmbeddedStore(path) as store, alone(store) as coordinator:
+        await coordinator.sweep_metadata()
         assert await counters(store) == {keys.EPOCH_FLOOR}

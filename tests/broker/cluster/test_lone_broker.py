@@ -1,4 +1,4 @@
-"""A broker alone, over its SQLite file: it takes office whatever its former lives left there."""
+"""A broker alone, over its SQLite file: it takes the lead whatever its former lives left there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydanube_broker.cluster import keys
-from pydanube_broker.cluster.office import Office
+from pydanube_broker.cluster.coordinator import Coordinator
 from pydanube_broker.cluster.records import PartitionedSpec, Stage
 from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_core.errors import Conflict, StoreUnavailable
@@ -36,9 +36,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def alone(store: MetadataStore, broker_id: int = 7) -> AsyncIterator[Office]:
+async def alone(store: MetadataStore, broker_id: int = 7) -> AsyncIterator[Coordinator]:
     catalog = TopicCatalog(store, wall_ms=lambda: 1)
-    async with Office(
+    async with Coordinator(
         store,
         BrokerAddress(broker_id=str(broker_id), broker_url="http://b:1", admin_url="http://b:2"),
         catalog=catalog,

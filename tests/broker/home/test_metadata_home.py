@@ -166,7 +166,7 @@ async def test_second_directory_on_a_prefix_is_another_broker_of_the_cluster(pla
     async with place.broker() as first, place.broker("second") as second:
         await create(first, "orders")
         assert {second.data_dir.broker_id, first.data_dir.broker_id} == set(
-            second.registry.ownership.office.members
+            second.registry.ownership.coordinator.members
         )
         await until(lambda: second.registry.catalog.index.find_topic(TopicName.parse("orders")) is not None)
 
@@ -188,7 +188,7 @@ async def test_start_reads_again_when_the_identity_changes_under_it(
         monkeypatch.setattr(EtcdStore, "transact", between)
         async with place.broker("second") as second:
             assert changed
-            assert second.data_dir.broker_id in first.registry.ownership.office.members
+            assert second.data_dir.broker_id in first.registry.ownership.coordinator.members
 
 
 async def test_copy_of_a_directory_is_refused(place: Place) -> None:

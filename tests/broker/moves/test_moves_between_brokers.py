@@ -181,7 +181,7 @@ async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_
         return sum(leaving.registry.find(name) is not None for name in names)
 
     def state() -> str:
-        return leaving.registry.ownership.office.members[mine].state.value
+        return leaving.registry.ownership.coordinator.members[mine].state.value
 
     before = left()
     assert before
@@ -232,7 +232,7 @@ async def test_a_move_pauses_for_the_rest_and_not_for_the_tail(
 
         def counting_append(self: Journal, topic: int, part: bytes, data: bytes, **where: int) -> int:
             if self is target.hub.journal and topic == topic_id:
-                place = target.registry.ownership.office.place(topic_id)
+                place = target.registry.ownership.coordinator.place(topic_id)
                 assert place is not None
                 copied[place.is_served] += len(data)
             return append(self, topic, part, data, **where)
@@ -310,14 +310,14 @@ async def test_a_target_without_room_copies_nothing_and_the_topic_stays(
         monkeypatch.setattr(target.health, "room", lambda: (6 << 20, 1 << 20))
         record = owner.registry.known(name).options
         await owner.moves.begin([record], broker_id(target))
-        office = cluster.brokers[1].registry.ownership.office
+        coordinator = cluster.brokers[1].registry.ownership.coordinator
 
         def failed() -> bool:
-            place = office.place(record.topic_id)
+            place = coordinator.place(record.topic_id)
             return place is not None and place.failed is not None
 
         await until(failed)
-        place = office.place(record.topic_id)
+        place = coordinator.place(record.topic_id)
         assert place is not None
         assert place.failed is not None
         assert (place.failed.code, place.failed.target) == ("DISK_FULL", str(broker_id(target)))
@@ -461,7 +461,7 @@ async def test_a_broker_whose_journal_failed_hands_over_what_was_committed_and_n
         assert session.next_sequence == 6
     await owner.port.unload()
     ownership = owner.registry.ownership
-    await until(lambda: ownership.office.members[broker_id(owner)].state == "drained")
+    await until(lambda: ownership.coordinator.members[broker_id(owner)].state == "drained")
     await until(lambda: all(cluster.serves(name) for name in names))
     arrived = cluster.owner("t").registry.known(names[0])
     assert arrived.commit == arrived.state.next_offset == 5

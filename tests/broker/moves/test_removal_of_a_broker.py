@@ -56,7 +56,7 @@ async def gone(cluster: SeveralBrokers, number: int) -> str:
     me = broker_id(lost)
     await cluster.stop(number)
     for broker in cluster.brokers.values():
-        members = broker.registry.ownership.office.members
+        members = broker.registry.ownership.coordinator.members
         await until(lambda members=members: me not in members)
     return str(me)
 

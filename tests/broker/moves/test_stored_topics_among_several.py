@@ -12,7 +12,7 @@ import pytest
 from pydanube import connect
 from pydanube_broker.broker import Broker
 from pydanube_broker.chain import ChainObjects, fence
-from pydanube_broker.cluster import keys, office
+from pydanube_broker.cluster import coordinator, keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
@@ -115,7 +115,7 @@ async def test_topic_of_a_lost_broker_continues_without_a_gap_or_a_jump(
 async def test_stored_topic_is_refused_while_an_older_build_may_serve_it(
     etcd: EtcdMembers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office, "holding_up", lambda *_: {BrokerId(7)})
+    monkeypatch.setattr(coordinator, "holding_up", lambda *_: {BrokerId(7)})
     async with no_brokers(etcd, tmp_path, quick) as cluster:
         await cluster.start(1)
         with pytest.raises(Conflict, match="needs all brokers to run this build"):
@@ -200,7 +200,7 @@ async def test_owner_that_another_broker_chose_begins_to_store(etcd: EtcdMembers
         for n in (1, 2):
             await cluster.brokers[n].moves.drain()
         one = cluster.brokers[1].registry
-        await until(lambda: list(one.ownership.office.alive()) == [broker_id(cluster.brokers[3])])
+        await until(lambda: list(one.ownership.coordinator.alive()) == [broker_id(cluster.brokers[3])])
         await one.create(NAME, partitions=0, dispatch_strategy="reliable", durability="stored")
         await until(lambda: cluster.serves_name("t"))
         assert cluster.owner("t") is cluster.brokers[3]

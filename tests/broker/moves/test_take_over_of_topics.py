@@ -102,7 +102,7 @@ async def lost(cluster: SeveralBrokers, number: int) -> str:
     me = broker_id(cluster.brokers[number])
     await cluster.stop(number)
     for broker in cluster.brokers.values():
-        members = broker.registry.ownership.office.members
+        members = broker.registry.ownership.coordinator.members
         await until(lambda members=members: me not in members)
     return str(me)
 
@@ -399,7 +399,7 @@ async def test_without_its_lease_a_broker_acknowledges_only_what_its_chain_has(
             monkeypatch.setattr(owner.chain.store, "create", later)
             assert (await producer.send(AFTER[0])).offset == 15, "with its lease the disk counts"
             with monkeypatch.context() as patch:
-                patch.setattr(type(owner.registry.ownership.office.membership), "is_overdue", True)
+                patch.setattr(type(owner.registry.ownership.coordinator.membership), "is_overdue", True)
                 sending = producer.send_nowait(AFTER[1])
                 await until(lambda: served.state.next_offset > 16)
                 end = owner.journal.written_lsn

@@ -28,14 +28,14 @@ def agree(broker: Broker) -> None:
     catalog = {record.topic_id for record in broker.registry.catalog.index.topics()}
     assert {topic.topic_id for topic in broker.registry.topics} == catalog
     assert set(broker.hub.topics) == catalog
-    assert set(broker.registry.ownership.office.assignments) == catalog
+    assert set(broker.registry.ownership.coordinator.assignments) == catalog
 
 
 @pytest.mark.parametrize("partitions", [0, 3])
 async def test_a_topic_deleted_while_it_is_being_made_is_not_served(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    lone = broker.registry.ownership.office
+    lone = broker.registry.ownership.coordinator
     assign = lone.assign
 
     async def deleted_meanwhile(records: Any, **options: Any) -> Any:

@@ -40,7 +40,7 @@ async def test_a_released_topic_takes_nothing_and_goes_on_where_it_was_when_it_i
         await broker.port.topic("t")
 
     record = broker.registry.catalog.index.topic(NAME)
-    ownership.office.forget(TopicId(former.topic_id))
+    ownership.coordinator.forget(TopicId(former.topic_id))
     assert ownership.owner(former.topic_id) is None
     await ownership.acquire([record])
     topic = ownership.topics[NAME]

@@ -96,13 +96,13 @@ async def test_partitions_are_even_over_zones_and_others_hear_who_is_busy(
         assert cluster.brokers[3].registry.count == 4
         shown = {each.broker_id: each.zone for each in await cluster.brokers[2].port.members()}
         assert shown == {str(b.data_dir.broker_id): zones[f"broker-{n}"] for n, b in cluster.brokers.items()}
-        busy = cluster.brokers[1].registry.ownership.office
+        busy = cluster.brokers[1].registry.ownership.coordinator
         await busy.membership.tell_load(told_load({"network_in": 1e9, "network_out": 0.0, "cpu": 0.9}))
         busy_id = BrokerId(int(cluster.brokers[1].data_dir.broker_id))
-        office = cluster.brokers[2].registry.ownership.office
-        await until(lambda: office.members[busy_id].load == {"network_in": 1e9, "cpu": 0.9})
-        await office.open()
-        assert office.members[busy_id].zone == "a", (
+        coordinator = cluster.brokers[2].registry.ownership.coordinator
+        await until(lambda: coordinator.members[busy_id].load == {"network_in": 1e9, "cpu": 0.9})
+        await coordinator.open()
+        assert coordinator.members[busy_id].zone == "a", (
             "what a broker shows of itself stays when it shows another state"
         )
 
@@ -293,7 +293,7 @@ async def test_non_reliable_topics_of_a_broker_that_is_gone_are_served_by_anothe
 
 async def test_one_leads_and_another_follows_when_it_is_gone(cluster: SeveralBrokers) -> None:
     def leaders() -> list[int]:
-        return [n for n, broker in cluster.brokers.items() if broker.registry.ownership.office.leads()]
+        return [n for n, broker in cluster.brokers.items() if broker.registry.ownership.coordinator.leads()]
 
     await until(lambda: len(leaders()) == 1)
     await until(lambda: not any(reasons(broker) for broker in cluster.brokers.values()))

@@ -88,9 +88,9 @@ async def test_a_deletion_is_taken_back_at_a_broker_that_had_no_part_of_the_topi
 async def test_a_deleted_topic_goes_with_its_owners_drain(cluster: SeveralBrokers) -> None:
     owner = await filled(cluster, "t")
     await delete(cluster, owner, "t")
-    me, office = broker_id(owner), owner.registry.ownership.office
+    me, coordinator = broker_id(owner), owner.registry.ownership.coordinator
     await owner.port.unload()
-    await until(lambda: office.members[me].state.value == "drained")
+    await until(lambda: coordinator.members[me].state.value == "drained")
     assert not owner.registry.restorable()
     number = next(n for n, broker in cluster.brokers.items() if broker is owner)
     await cluster.stop(number)

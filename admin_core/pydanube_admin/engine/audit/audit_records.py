@@ -221,10 +221,10 @@ async def run_recorded(context: Context, call: Call) -> Result:
     if call.operation.effect is not Effect.READ:
         await context.audit.write(entry.call())
     try:
-        result = await context.desk.run(context, call)
+        result = await context.executor.run(context, call)
     except BaseException as error:
         known = error if isinstance(error, ClusterError) else Internal("the call was cut off")
-        if not context.desk.tasks.goes_on_later(context.call_id):
+        if not context.executor.tasks.goes_on_later(context.call_id):
             note_refusal(context.audit, entry, entry.outcome(decision="refused", error=known))
         raise
     if call.operation.effect is Effect.READ:

@@ -773,7 +773,7 @@ class SimBroker:
     # -- leading ---------------------------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
-        """Keep the lease, the member's key and, where nobody leads, take office."""
+        """Keep the lease, the member's key and, where no broker leads, take the lead."""
         engine, world = self.etcd.engine, self.world
 
         def work() -> Leadership | None:

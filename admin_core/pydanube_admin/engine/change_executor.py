@@ -1,4 +1,4 @@
-"""The desk plans changes and makes them: one at a time for each thing, recorded before and after.
+"""The executor plans changes and makes them: one at a time for each thing, recorded before and after.
 
 The order of a change: forecast it, refuse it or require a plan, write the audit's `call` durably, store the
 record for its undo and end the plan in one transaction, make the change, store the result, write the audit's
@@ -75,14 +75,14 @@ T = TypeVar("T")
 Parser = Callable[[str, Mapping[str, Any]], Call]
 
 
-class Desk:
+class ChangeExecutor:
     """See the module. Single user: the loop.
 
     Args:
         parse: checks a call by its name and arguments. A parameter, because it imports every operation.
     """
 
-    balancer: Balancer  # set by the maker of the desk
+    balancer: Balancer  # set by the maker of the executor
 
     def __init__(
         self, port: ClusterPort, audit: AuditLog, options: AdminOptions, now_ms: NowMs, parse: Parser

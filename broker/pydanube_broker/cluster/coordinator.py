@@ -75,8 +75,8 @@ class TakenOver:
     why: str | None
 
 
-class Office:
-    """`async with Office(store, me, catalog=…, several=…, …) as office`.
+class Coordinator:
+    """`async with Coordinator(store, me, catalog=…, several=…, …) as coordinator`.
 
     Entering registers, loads the catalog, passes this broker's topics and their former assignments to `check`, and
     takes these topics in a new epoch, except moving ones. A lone broker takes all topics, after finishing operations
