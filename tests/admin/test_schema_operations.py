@@ -196,6 +196,8 @@ async def test_a_topics_schema(operations: Operations) -> None:
         enable_payload_validation=True,
     )
     assert (changed["validation_policy"], changed["enable_payload_validation"]) == ("enforce", True)
+    changed = await operations("topics.set_validation_policy", topic="orders", validation_policy="warn")
+    assert (changed["validation_policy"], changed["enable_payload_validation"]) == ("warn", True)
     described = await operations("topics.describe", topic="orders")
     assert described["schema"]["subject"] == "orders-value"
     (item,) = (await operations("schemas.list"))["items"]

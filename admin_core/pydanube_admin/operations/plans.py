@@ -63,7 +63,7 @@ class ApplyPlanRequest(Request):
         str, Field(min_length=1, max_length=256, description="plan_token of the plan, which works once")
     ]
     plan_id: Annotated[
-        str | None, Field(max_length=64, description="In place of the token where a person answers")
+        str | None, Field(max_length=64, description="Optional: refuse the token of another plan")
     ] = None
 
 

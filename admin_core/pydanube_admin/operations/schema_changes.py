@@ -97,7 +97,9 @@ class ConfigureTopicSchemaRequest(Request):
 class SetValidationPolicyRequest(Request):
     topic: TopicArgument
     validation_policy: PolicyArgument
-    enable_payload_validation: PayloadArgument = False
+    enable_payload_validation: Annotated[
+        bool | None, Field(description="Also check each payload. Unset: as before")
+    ] = None
 
 
 class ChangedCompatibility(CompatibilityResult, Change):
@@ -253,7 +255,8 @@ async def forecast_configure(context: Context, request: ConfigureTopicSchemaRequ
 
 
 async def forecast_set_policy(context: Context, request: SetValidationPolicyRequest) -> Forecast:
-    return await _topic_forecast(context, request.topic, request.model_dump(exclude={"topic"}))
+    given = request.model_dump(exclude={"topic"}, exclude_none=True)
+    return await _topic_forecast(context, request.topic, given)
 
 
 async def _topic_forecast(context: Context, topic: str, given: Mapping[str, Any]) -> Forecast:
@@ -296,10 +299,11 @@ async def undo_topic_schema(
 )
 async def set_validation_policy(context: Context, request: SetValidationPolicyRequest) -> ChangedTopicSchema:
     topic = (await find_topic(context, request.topic)).own.topic
+    payloads = request.enable_payload_validation
+    if payloads is None:
+        payloads = (await topic_schema_of(context, topic)).enable_payload_validation
     await context.port.schemas.set_topic_policy(
-        topic,
-        validation_policy=request.validation_policy,
-        enable_payload_validation=request.enable_payload_validation,
+        topic, validation_policy=request.validation_policy, enable_payload_validation=payloads
     )
     return ChangedTopicSchema(**(await topic_schema_of(context, topic)).model_dump())
 
