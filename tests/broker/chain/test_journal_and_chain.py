@@ -411,6 +411,9 @@ async def test_flush_of_messages_that_were_trimmed_meanwhile_is_no_failure(
         monkeypatch.setattr(broker.tier.child, "call", trimmed)
         assert not await broker.tier.flusher.flush(topic)
         assert broker.tier.flusher.errors == 0
+        monkeypatch.setattr(broker.tier.child, "call", call)
+        assert await broker.tier.flusher.flush(topic)
+        assert topic.state.tiered_offset == 5
 
 
 async def test_probe_of_a_store_that_is_away_can_be_cancelled(
