@@ -24,7 +24,7 @@ QUESTIONS = {
     "compatibility of json schemas, strict profile": ("concepts", "json-schema-two-profiles"),
     "rotate an api token": ("operations", "tokensrotate"),
     "three brokers on one machine": ("cluster", "three-brokers-in-a-minute"),
-    "mirror topics to another region and fail over": ("links", "a-link"),
+    "mirror topics to another region and fail over": ("links", ""),
 }
 
 

@@ -39,7 +39,7 @@ OF_A_BROKER: Final = {
 }
 OF_THE_LEADER: Final = {"cluster.balance", "cluster.rebalance"}
 AT_ANY: Final = {
-    "audit.query", "audit.verify", "brokers.remove", "changes.list", "subscriptions.lag", "topics.create", "topics.describe", "topics.list", "topics.move", "topics.take_over", "topics.unload",
+    "audit.query", "audit.verify", "brokers.remove", "changes.list", "diagnose.producer", "diagnose.subscription", "diagnose.topic", "subscriptions.lag", "topics.create", "topics.describe", "topics.list", "topics.move", "topics.take_over", "topics.unload",
 }  # fmt: skip
 UNDONE_AT_THE_LEADER: Final = {"cluster.rebalance", "topics.move", "topics.unload"}
 ABOUT_CALLS: Final = {"operations.read", "plans.create", "plans.apply", "changes.undo", "tasks.get", "tasks.cancel"}  # fmt: skip

@@ -239,10 +239,11 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Adm
                 ".rebalance",
                 "brokers.remove",
                 ".take_over",
+                ".fail_over",
                 ".reopen",
                 "_offsets",
             )
-        )  # of what is not there, or has not run
+        )  # of things that do not exist here, or have not run
         and not each.handler.__module__.endswith(
             ".schema_changes"
         )  # over a broker, which has a registry: test_schema_operations.py
@@ -266,8 +267,8 @@ async def test_every_change_can_be_looked_at_first(core: AdminCore, cluster: Adm
 async def test_what_destroys_wants_a_plan_on_every_face(core: AdminCore, name: str) -> None:
     if name.startswith("schemas.") or name in ("brokers.remove", "topics.take_over"):
         return  # over a broker, which has a registry; over several
-    if name.endswith(("_offsets", ".reopen")):
-        return  # of a connector that has run: tests/connect/test_workers.py; failed over: tests/broker/links
+    if name.endswith(("_offsets", ".fail_over", ".reopen")):
+        return  # of a connector that has run: tests/connect/test_workers.py; of mirrors: tests/broker/links
     arguments = await made_for(core, name)
     for face in ("cli", "mcp", "jsonrpc"):
         error = await refusal(core, name, over=face, **arguments)

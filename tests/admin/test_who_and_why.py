@@ -66,8 +66,8 @@ async def test_a_plan_shows_its_reason_and_the_change_that_applies_it_has_it_too
     assert plan["untrusted"] == {"why": "it was a test"}
     assert (await cluster("plans.show", plan_id=plan["plan_id"]))["untrusted"] == {"why": "it was a test"}
     done = await cluster("plans.apply", plan_token=plan["plan_token"])
-    told = {each["phase"]: each["untrusted"] for each in await records(cluster, call_id=done["call_id"])}
-    assert told == {"call": {"why": "it was a test"}, "outcome": {"why": "it was a test"}}
+    (told,) = await records(cluster, call_id=done["call_id"])
+    assert (told["phase"], told["untrusted"]) == ("outcome", {"why": "it was a test"})
     undone = await cluster("changes.undo", call_id=done["call_id"], why="it was no test")
     assert {each["untrusted"]["why"] for each in await records(cluster, call_id=undone["call_id"])} == {
         "it was no test"

@@ -128,20 +128,15 @@ async def list_changes(context: Context, request: WhatChangedRequest) -> WhatCha
 async def _records(
     context: Context, request: WhatChangedRequest, until_ms: int
 ) -> tuple[list[AuditRecord], bool]:
-    """Return the outcomes of changes that took effect, newest first, and whether there are older ones.
-
-    The state before is in the record of the call, and added to its outcome here.
-    """
+    """Return the changes that took effect, newest first, and whether there are older ones."""
     asked = QueryAuditRequest(
         since=request.since, topic=request.topic, principal=request.by, effect="change", limit=1000
     )
     found: list[AuditRecord] = []
-    before: dict[str, dict[str, Any] | None] = {}
     looked_at, older = 0, True
     while older and len(found) <= request.limit and looked_at < MOST_LOOKED_AT:
         page = await query_audit(context, asked)
         looked_at += len(page.items)
-        before |= {each.call_id: each.before for each in page.items if each.phase == "call"}
         found += [
             each
             for each in page.items
@@ -154,10 +149,7 @@ async def _records(
         older = page.next_page is not None
         asked = asked.model_copy(update={"page": page.next_page})
     shown = found[: request.limit]
-    return (
-        [each.model_copy(update={"before": before.get(each.call_id)}) for each in shown],
-        older or len(found) > len(shown),
-    )
+    return shown, older or len(found) > len(shown)
 
 
 async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> ChangedItem:
