@@ -176,12 +176,12 @@ NO_DEADLINE_S: Final = 7 * 86_400.0
 _INTERVAL_S: Final = 0.5
 
 
-def with_progress(work: Callable[[], T], status: Callable[[], Mapping[str, Any]], operation: str) -> T:
-    """Run `work`, and show the broker's progress of `operation` on a terminal."""
+def with_progress(work: Callable[[], T], progress: Callable[[], str]) -> T:
+    """Run `work`, and show its line of progress on a terminal as long as it takes. An empty line is not shown."""
     if not sys.stderr.isatty():
         return work()
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(ended, status, operation), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(ended, progress), daemon=True)
     watcher.start()
     try:
         return work()
@@ -190,11 +190,22 @@ def with_progress(work: Callable[[], T], status: Callable[[], Mapping[str, Any]]
         watcher.join()
 
 
-def _watch(ended: threading.Event, status: Callable[[], Mapping[str, Any]], operation: str) -> None:
+def waiting(operation: str) -> Callable[[], str]:
+    """Return the line of a call that usually takes milliseconds. It begins after a second."""
+    begun_s = time.monotonic()
+
+    def line() -> str:
+        passed_s = time.monotonic() - begun_s
+        return f"waiting for the answer to {operation}, {passed_s:.0f} s" if passed_s >= 1 else ""
+
+    return line
+
+
+def _watch(ended: threading.Event, progress: Callable[[], str]) -> None:
     shown = 0
     while not ended.wait(_INTERVAL_S):
         try:
-            line = progress_line(status(), operation)
+            line = progress()
         except ClusterError:
             continue  # the call itself reports the error
         if line:

@@ -37,8 +37,10 @@ from pydanube_cli.answers import (
     lines_of,
     outcome_of,
     print_diagnosis,
+    progress_line,
     row_of,
     show_plan,
+    waiting,
     with_progress,
 )
 from pydanube_cli.command import Command, Common
@@ -253,7 +255,8 @@ def _call(*, operation: Declared, common: Common, **given: Any) -> int:
         show(operation, export_here(operation.name, arguments, common), common)
         return 0
     endless = operation.long_running and not common.timeout_given
-    ask = partial(common.call, operation.name, timeout_s=NO_DEADLINE_S if endless else None)
+    call = partial(common.call, operation.name, timeout_s=NO_DEADLINE_S if endless else None)
+    ask = call if operation.long_running else partial(_waited_for, call, operation.name)
     if ways.dry_run:
         show_plan(operation, arguments, ask({**arguments, "plan_only": True}), as_json=common.as_json)
         return 0
@@ -320,6 +323,13 @@ def _print_paths(paths: list[str], form: str) -> None:
         print(line)
 
 
+def _waited_for(
+    call: Callable[[Mapping[str, Any]], dict[str, Any]], operation: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make a call that usually takes milliseconds. A terminal shows that it waits, as for a broker that hangs."""
+    return with_progress(partial(call, arguments), waiting(operation))
+
+
 def _watched(
     operation: Declared,
     work: Callable[[], dict[str, Any] | None],
@@ -329,7 +339,7 @@ def _watched(
     """Run long work with its progress shown. If interrupted, report how far a replay got."""
     account = ReplayAccount(common.call, arguments["to"]) if operation.name == "topics.replay" else None
     try:
-        return with_progress(work, partial(common.call, "brokers.status"), operation.name)
+        return with_progress(work, lambda: progress_line(common.call("brokers.status"), operation.name))
     except KeyboardInterrupt:
         if account is not None:
             _say_how_far(account.copied_until(), as_json=common.as_json)

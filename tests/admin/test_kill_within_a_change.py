@@ -128,6 +128,10 @@ def state(cluster: Killed, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     found["connectors.list"] = [
         {**item, "generation": 0} for item in cluster("connectors.list")["items"]
     ]  # an undo is one more
+    for item in cluster("links.list")["items"]:
+        described = cluster("links.describe", link=item["link"])
+        shown = ("source", "patterns", "start", "rename", "token_file")
+        found[f"link {item['link']}"] = [described[name] for name in shown], item["state"] == "paused"
     for item in found["topics.list"]:
         topic = item["topic"]
         if not item["partitions"]:
@@ -191,6 +195,9 @@ def cluster(tmp_path: Path) -> Iterator[Killed]:
         for connector in ("runs", "rests"):
             cluster("connectors.create", connector=connector, definition=SINK)
         cluster("connectors.pause", connector="rests")
+        for link in ("runs", "rests"):
+            cluster("links.create", link=link, source="danube://127.0.0.1:9", topics="/default/*")
+        cluster("links.pause", link="rests")
         yield cluster
 
 

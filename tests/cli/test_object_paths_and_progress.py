@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pydanube_cli.answers import ReplayAccount, all_paths, lines_of, progress_line, with_progress
+from pydanube_cli.answers import ReplayAccount, all_paths, lines_of, progress_line, waiting, with_progress
 from pydanube_core.errors import TopicNotFound, Unavailable
 
 
@@ -75,9 +75,25 @@ def test_a_terminal_sees_it_while_the_call_waits_and_nothing_is_left(monkeypatch
             shown.set()
         return answer
 
-    assert with_progress(lambda: shown.wait(60), status, "objects.verify")
+    assert with_progress(lambda: shown.wait(60), lambda: progress_line(status(), "objects.verify"))
     assert terminal.getvalue().endswith("\r")
     assert "objects verify /default/t: 1 of 2 objects" in terminal.getvalue()
+
+
+def test_a_terminal_sees_that_a_call_waits_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, shown = Terminal(), threading.Event()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = waiting("topics.list")
+
+    def seen() -> str:
+        text = line()
+        if terminal.getvalue():
+            shown.set()
+        return text
+
+    assert with_progress(lambda: shown.wait(60), seen)
+    assert "waiting for the answer to topics.list, 1 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r")
 
 
 def test_without_a_terminal_nobody_is_asked_and_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +103,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_written(monkeypatch: 
     def status() -> Any:
         raise AssertionError("nobody looks")
 
-    assert with_progress(lambda: 7, status, "objects.verify") == 7
+    assert with_progress(lambda: 7, status) == 7
     assert quiet.getvalue() == ""
 
 
