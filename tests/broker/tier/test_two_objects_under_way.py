@@ -112,7 +112,7 @@ async def _bench(messages: int) -> AsyncIterator[Bench]:
         topic_id=7, name="/default/logs", closed=None, assigned_epoch=1, start_offset=0, commit=messages,
         subscriptions={}, options=SimpleNamespace(settings=SimpleNamespace(schema=None)),
         state=SimpleNamespace(
-            tiered_offset=0, stored_bytes=messages, producers=SimpleNamespace(sessions=list)
+            tiered_offset=0, needed_offset=0, stored_bytes=messages, producers=SimpleNamespace(sessions=list),
         ),
     )  # fmt: skip
     topic.adopt_tiered = lambda offset: setattr(topic.state, "tiered_offset", offset)
