@@ -1,4 +1,4 @@
-"""docs/cluster.md: its commands do what the page says, as they stand there."""
+"""docs/cluster.md and docs/cluster-metadata.md: their commands do what the pages say, as they stand there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.broker_process import BrokerDied, BrokerProcess
 from tests.support.etcd import EtcdMembers
 from tests.support.pages import ROOT
 
-PAGE = (ROOT / "docs" / "cluster.md").read_text()
+PAGE = "".join((ROOT / "docs" / name).read_text() for name in ("cluster.md", "cluster-metadata.md"))
 COMMANDS = [
     shlex.split(line)
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)

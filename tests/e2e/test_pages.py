@@ -93,6 +93,7 @@ ELSEWHERE = {
     ("docs/connect.md", "danube connect"): "tests/connect/test_scaffold_and_commands.py",
     ("docs/connect.md", "class MyTarget"): "tests/connect/test_scaffold_and_commands.py",
     ("docs/cluster.md", ""): "tests/e2e/test_cluster_page.py",
+    ("docs/cluster-metadata.md", ""): "tests/e2e/test_cluster_page.py",
     ("docs/reference.md", "danube tui"): "tests/tui/test_serving.py",
     ("docs/data-formats.md", ""): "tests/core/test_data_formats_page.py",
     ("docs/delivery.md", ""): "tests/e2e/test_delivery_to_killed_consumers.py",
