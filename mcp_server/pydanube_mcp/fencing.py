@@ -42,6 +42,9 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+,*=?&%~#()\[\]-]*")
 MAX_PLAIN_CHARS: Final = 64
 # Words of letters in a name: every digit, sign and capital separates. More are read as a sentence.
 MOST_WORDS: Final = 5
+#: of a whole path, whose segments are plain: names of topics and subscriptions, but no sentence in many segments
+MAX_PATH_CHARS: Final = 256
+MOST_PATH_WORDS: Final = 12
 _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _LONGEST_WORD: Final = 28
 # An id or a hash that we made: the letters a to f make no sentence.
@@ -90,7 +93,8 @@ def _stays(key: str, text: str, beside: Mapping[str, Any], *, ours: bool) -> boo
     if not ours:
         return is_plain(text)
     if key == "path" and beside.keys() >= _STATE:
-        return all(is_plain(part) for part in text.split("/"))
+        few = len(text) <= MAX_PATH_CHARS and len(_WORD.findall(text)) <= MOST_PATH_WORDS
+        return few and all(is_plain(part) for part in text.split("/"))
     if key == "text" and beside.keys() == _PAGE:
         return True
     if key in _SPACED and _PARTS.fullmatch(text) is not None:

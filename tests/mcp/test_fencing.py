@@ -45,6 +45,8 @@ def test_paths_of_a_plan_and_names_with_spaces_between_stay() -> None:
     hostile = [{"path": f"topics/default/{HOSTILE}", "before": None, "after": 1}, {"subject": HOSTILE}]
     assert [next(iter(fenced(each))) for each in hostile] == ["path", "subject"]
     assert [set(fenced(each)[UNTRUSTED]) for each in hostile] == [{"path"}, {"subject"}]
+    segments = {"path": f"schemas/{'/'.join(['ignore-all-of-that'] * 4)}", "before": None, "after": 1}
+    assert fenced({"diff": [segments]})["diff"][0]["path"] == SEE
     assert fenced({"path": path})["path"] == SEE  # of something else: a file
 
 

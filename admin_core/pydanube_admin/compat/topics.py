@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from pydanube_core.errors import (
     ClusterError,
     InvalidArgument,
     NamespaceNotFound,
+    TopicNotFound,
 )
 from pydanube_core.generated import danube_admin_pb2 as pb
 
@@ -142,7 +144,9 @@ async def _topics(ask: Asking, arguments: dict[str, Any]) -> list[pb.TopicInfo]:
         return []
     # The tool cannot show which topics a list lacks
     away -= {item["topic"] for item in items}
-    items += [await ask("topics.describe", {"topic": name}) for name in sorted(away)]
+    for name in sorted(away):
+        with suppress(TopicNotFound):  # deleted meanwhile
+            items.append(await ask("topics.describe", {"topic": name}))
     found = []
     for item in items:
         parts = [item]

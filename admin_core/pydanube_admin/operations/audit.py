@@ -56,9 +56,7 @@ from pydanube_admin.peers import FORWARD_S, not_seen, unseen
 
 # Records that are read for a page. It may then hold fewer than its limit, and have a next one
 MAX_LOOKED_AT: Final = 20_000
-JOINED_WITHIN: Final = (
-    500  # records between a call and its outcome, across pages: changes are made one at a time
-)
+JOINED_WITHIN: Final = 500  # records between the end of a page and a call whose outcome the page has
 PASSED: Final = 500  # stretches that the index passes over in a turn of the loop: milliseconds
 MAX_EXPORTED: Final = 100_000
 GLOB: Final = frozenset("*?[")  # an operation with one of these is a pattern
@@ -199,8 +197,8 @@ class VerifiedAudit(Result):
 async def query_audit(context: Context, request: QueryAuditRequest) -> Page[AuditRecord]:
     """Return the records of all brokers that match, the newest first, and within a chain by sequence.
 
-    A change is one item, its outcome with the state before. A call without an outcome is under way. With `hashes`, both
-    records are items, as they are in the chain.
+    A change is one item, its outcome with the state before. Its call is an item while it is under way, and where its outcome
+    is on an earlier page. With `hashes`, both records are items, as they are in the chain.
     """
     port = context.port
     if not isinstance(port, ClusterWidePort) or relayed_by.get():
@@ -314,8 +312,6 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
     end = next_offset if begin is None else min(begin[0], next_offset)
     records: list[dict[str, Any]] = []
     calls = _Calls(apart=request.hashes)
-    if begin is not None and not request.hashes:  # outcomes that the page before shows
-        calls.note(await _records(context, end, end + JOINED_WITHIN))
     looked_at = passed = 0
     first = 0
     while end > first and len(records) < request.limit and not (records and looked_at >= MAX_LOOKED_AT):
@@ -331,19 +327,23 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
         for offset, payload in reversed(found):
             if offset >= end or not wanted.may_hold(payload) or (record := _record(payload)) is None:
                 continue
-            if wanted.is_too_old(record):
+            is_too_old = wanted.is_too_old(record)
+            # The outcome of a change has the time of its call, which may be much older than its neighbours.
+            if is_too_old and (record["phase"] != "outcome" or _reads(record["operation"])):
                 end = first
                 break
+            joined = calls.joins(record)
+            if not joined and len(records) == request.limit:
+                break
             end = offset
-            if wanted.holds(record) and calls.takes(record):
+            if not joined and not is_too_old and wanted.holds(record):
                 records.append(record)
-                if len(records) == request.limit:
-                    break
+                calls.note(record)
         else:
             end = stretch
     if calls.begun_before:
         for record in reversed(await _records(context, max(0, end - JOINED_WITHIN), end)):
-            calls.takes(record)
+            calls.joins(record)
     left_out = () if request.hashes else _OF_THE_CHAIN
     items = [
         AuditRecord(
@@ -364,32 +364,28 @@ class _Calls:
     """Joins the `call` of a change with its `outcome`, which then stands for both: records come newest first.
 
     Args:
-        apart: take every record as it is.
+        apart: join none.
     """
 
     def __init__(self, *, apart: bool) -> None:
         self._apart = apart
         self._outcomes: dict[str, dict[str, Any]] = {}  # whose call has not come yet
 
-    def takes(self, record: dict[str, Any]) -> bool:
-        """Return whether a record is an item of its own. The call of a known outcome is not."""
-        if self._apart:
-            return True
-        if record["phase"] != "call":
+    def note(self, record: dict[str, Any]) -> None:
+        """Note an item of the page."""
+        if not self._apart and record["phase"] == "outcome":
             self._outcomes[record["call_id"]] = record
-        elif (outcome := self._outcomes.pop(record["call_id"], None)) is not None:
-            outcome["before"] = outcome["before"] or record["before"]
-            return False
-        return True
 
-    def note(self, records: Sequence[dict[str, Any]]) -> None:
-        """Note records of the page before, oldest first, whose calls may follow."""
-        calls = {each["call_id"] for each in records if each["phase"] == "call"}
-        self._outcomes |= {each["call_id"]: each for each in records if each["call_id"] not in calls}
+    def joins(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the outcome of this call is an item of the page, which gets the state before from it."""
+        if record["phase"] != "call" or (outcome := self._outcomes.pop(record["call_id"], None)) is None:
+            return False
+        outcome["before"] = outcome["before"] or record["before"]
+        return True
 
     @property
     def begun_before(self) -> bool:
-        """Return whether the calls of some outcomes may be older than the records seen. A read has no call."""
+        """Return whether the calls of some outcomes may be older than the records seen. Most reads have no call."""
         return any(not _reads(each["operation"]) for each in self._outcomes.values())
 
 

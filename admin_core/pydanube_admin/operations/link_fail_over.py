@@ -36,6 +36,7 @@ _LOOK_S: Final = 0.05
 LAST_MARKS_S: Final = (
     1.5  # for the last cursors and sessions, which a source of an older build sends every second
 )
+MOVING_S: Final = 4.0  # for mirrors without an owner: well inside the deadline of a face
 CATCH_UP_S: Final = 10.0  # for the rest of a fenced source, which may be more than one round brings
 
 
@@ -79,7 +80,7 @@ async def _to_fail_over(
         return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
 
     away: set[str] = set()
-    with anyio.move_on_after(CATCH_UP_S):
+    with anyio.move_on_after(MOVING_S):
         while True:
             found = found_of(record, await context.port.links())
             mirrors = [each for each in found.mirrors if opens(each.topic)]
@@ -97,6 +98,8 @@ async def _to_fail_over(
     if not mirrors:
         if request.topics is not None:
             raise not_a_mirror(request.topics)
+        if any(each.state == "failed_over" for each in found.left_out):
+            return record, {}  # all are open: a fail-over that was cut off before its record was written
         raise InvalidArgument(
             f"the link {record.name} has no mirrors that could be failed over",
             field="link",
@@ -153,7 +156,7 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
     record, topics = await _to_fail_over(context, request)
     if request.topics is None:
         record = replace(record, failed_over=True, generation=record.generation + 1)
-    fenced = await context.port.fence_source(record.name, _sources(topics))
+    fenced = await context.port.fence_source(record.name, _sources(topics)) if topics else {}
     await _catch_up(context, record, {log: end for log, end in fenced.items() if isinstance(end, int)})
     done: dict[str, FailedOverTopic] = {}
     failures: list[ClusterError] = []

@@ -334,16 +334,36 @@ async def _created(context: Context, request: CreateLinkRequest) -> tuple[LinkRe
     delete = f"Delete it first: danube links delete {request.link}"
     await RECORDS.check_new(context, request.link, most=MOST_LINKS, instead=delete)
     made = _made(request, context.now_ms())
+    if made.roles:
+        await _check_names_of_roles(context, made)
     await _check_holds_all(context, made)
     return None, made
 
 
 async def _check_holds_all(context: Context, record: LinkRecord) -> None:
-    """Check that the caller holds every right on the topics of a link that mirrors roles: the source decides which come."""
+    """Check that the caller of a link that mirrors roles holds every right: the source decides which come."""
     if record.roles:
-        grants = (await stored_grants(context)).grants
-        for namespace in {TopicPattern.parse(each).namespace for each in record.topics}:
-            check_holds(context, grants, "admin", Scope.NAMESPACE, namespace)
+        check_holds(context, (await stored_grants(context)).grants, "admin", Scope.CLUSTER, "")
+
+
+async def _check_names_of_roles(context: Context, record: LinkRecord) -> None:
+    """Check that the link's mirrored roles and bindings replace none of this cluster, and hold on no wider pattern."""
+    for text in record.topics:
+        if set("*?[") & set(TopicPattern.parse(text).glob.removesuffix("*")):
+            raise InvalidArgument(
+                f"with roles, a pattern is a name or begins with one and ends with *: {text} would hold on more topics",
+                field="topics",
+                value=text,
+            )
+    stored = await stored_grants(context)
+    taken = sorted(each for each in (*stored.roles, *stored.bindings) if each.startswith(f"{record.name}:"))
+    if taken:
+        raise InvalidArgument(
+            f"{taken[0]} and {len(taken) - 1} other roles and bindings begin with {record.name}: and would be replaced by those "
+            "of the source. Delete them, or give the link another name",
+            field="link",
+            value=record.name,
+        )
 
 
 @operation(

@@ -15,6 +15,7 @@ from pydanube_core.errors import (
     NoOwner,
     NotOwner,
     TopicNotFound,
+    Unavailable,
 )
 from pydanube_core.names import TopicName
 from pydanube_core.positions import Position
@@ -211,7 +212,9 @@ async def create_topic(context: Context, request: CreateTopicRequest) -> Created
         )
     except AlreadyExists as error:
         raise _taken(name) from error
-    with suppress(NoOwner, NotOwner):  # it is created, whether its owners serve it by now or a moment later
+    with suppress(
+        NoOwner, NotOwner, Unavailable
+    ):  # it is created, whether its owners serve it by now or a moment later
         await context.port.topic(name)
     return CreatedTopic.of(
         created, topic_id=str(created.topic_id), created_at=format_time(created.created_at_ms)

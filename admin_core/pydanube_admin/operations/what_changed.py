@@ -133,10 +133,12 @@ async def _records(
         since=request.since, topic=request.topic, principal=request.by, effect="change", limit=1000
     )
     found: list[AuditRecord] = []
+    before: dict[str, dict[str, Any] | None] = {}  # by call, of those whose outcome was on an earlier page
     looked_at, older = 0, True
     while older and len(found) <= request.limit and looked_at < MOST_LOOKED_AT:
         page = await query_audit(context, asked)
         looked_at += len(page.items)
+        before |= {each.call_id: each.before for each in page.items if each.phase == "call"}
         found += [
             each
             for each in page.items
@@ -149,7 +151,10 @@ async def _records(
         older = page.next_page is not None
         asked = asked.model_copy(update={"page": page.next_page})
     shown = found[: request.limit]
-    return shown, older or len(found) > len(shown)
+    return (
+        [each.model_copy(update={"before": each.before or before.get(each.call_id)}) for each in shown],
+        older or len(found) > len(shown),
+    )
 
 
 async def _of_record(context: Context, record: AuditRecord, now_ms: int) -> ChangedItem:

@@ -6,7 +6,8 @@ deletes counters in one transaction. A caller that finds no counter guards both 
 epoch is given twice if a sweep comes between.
 
 Builds of metadata format 1 know no floor, and begin at 0. Nothing is swept before the metadata have format 2, which
-keeps such builds from starting (`format_gate`).
+keeps such builds from starting (`format_gate`). Builds of format 2 from before 30 November 2026 know no floor either: do not run
+them beside newer ones for longer than a replacement takes.
 """
 
 from __future__ import annotations

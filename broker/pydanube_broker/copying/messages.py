@@ -89,7 +89,7 @@ class Marks:
         time_ms: append time of the newest message.
         cursors: by subscription, encoded snapshots of the cursors that changed since the last marks.
         sessions: the producer sessions that changed since.
-        fenced: whether the topic was failed over, so that these marks are the last ones.
+        fenced: whether the topic was failed over: it takes no client any more, and only commits under way may follow.
     """
 
     topic_id: int

@@ -1,7 +1,7 @@
 """Roles and bindings of a link's source that hold on its mirrors here, for a link that mirrors them.
 
-A mirrored role or binding has the link's name before its own, as `eu:billing`, so that it never replaces one of this
-cluster. A binding holds here on the topics that the link mirrors, and on nothing else, wherever it holds at the source.
+A mirrored role or binding has the link's name before its own, as `eu:billing`. `links.create` refuses a name with which
+this cluster has some. A binding holds here on the topics whose names fit the link's patterns, wherever it holds at the source.
 """
 
 from __future__ import annotations

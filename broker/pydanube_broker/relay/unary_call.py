@@ -70,7 +70,12 @@ class UnaryCall(BrokerCall):
 async def ask(links: Links, headers: Headers, url: str, message: bytes) -> bytes:
     """Return the answer of the broker at `url` to a message. Raises its error, and `Unavailable`."""
     outcome: asyncio.Future[bytes | ClusterError] = asyncio.get_running_loop().create_future()
-    call = UnaryCall(url, outcome.set_result)
+
+    def answered(found: bytes | ClusterError) -> None:
+        if not outcome.done():  # cancelled, and left a turn later
+            outcome.set_result(found)
+
+    call = UnaryCall(url, answered)
     links.ask(headers, frame(message), call)
     try:
         found = await outcome

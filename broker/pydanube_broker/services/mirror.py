@@ -182,7 +182,7 @@ class MirroredService:
             await registry.catalog.fence(topic.options.parent or name, cluster, now_ms())
             registry.policies.apply(topic)
             await topic.settled()
-            for listener in topic.listeners:
+            for listener in tuple(topic.listeners):
                 listener.grew()  # a link sends its last marks
         except ClusterError as error:
             return pb.FencedLog(topic=log, why=error.message)

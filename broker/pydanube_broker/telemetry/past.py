@@ -26,7 +26,9 @@ def past_rings(
     """Return the times of the last run's rounds in `[start_ms, end_ms)`, ascending, and its rings by (topic id, subscription id)."""
     asked: Mapping[str, Any] = {"broker_id": broker_id, "end_ms": end_ms}
     rounds, _ = newest_rows(store, cluster, BROKERS, start_ms=start_ms, most=MOST_ROUNDS, **asked)
-    seen = [dict(zip(BROKERS.names, row, strict=True)) for row in rounds]
+    # A leader's files also have rows of brokers that were removed.
+    every = (dict(zip(BROKERS.names, row, strict=True)) for row in rounds)
+    seen = [each for each in every if each["broker_id"] == broker_id]
     times = sorted({each["taken_at"] for each in seen if each["incarnation"] == seen[0]["incarnation"]})
     if not times:
         return [], {}

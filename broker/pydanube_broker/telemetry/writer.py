@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import psutil
 from pydanube_core.errors import ClusterError
 from pydanube_core.observation import Round
@@ -38,6 +39,7 @@ _SLICE_ROWS: Final = 500  # packed together: half a millisecond
 _TEND_EVERY: Final = 10  # flushes between two rounds of upkeep
 _STEPS: Final = 20  # of one round of upkeep
 _CLOSE_S: Final = 5.0
+RECALL_S: Final = 60.0  # for the run before this one: a store that hangs does not hold up what this run has
 _SET_BACK_MS: Final = 3_600_000
 
 Call = Callable[[str, dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], Any]]]
@@ -139,7 +141,8 @@ class TelemetryWriter:
 
     async def run(self, recall: Callable[[Callable[..., Any]], Awaitable[None]]) -> None:
         """Let the run before this one be read, then flush, and maintain the stored files, until cancelled."""
-        await recall(self.past)
+        with anyio.move_on_after(RECALL_S):
+            await recall(self.past)
         flushes = 0
         while True:
             await asyncio.sleep(self._settings.flush_age)

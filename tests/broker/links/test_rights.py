@@ -157,7 +157,7 @@ def test_roles_and_bindings_are_mirrored_for_the_topics_of_the_link_and_stay_aft
 
 
 @pytest.mark.anyio
-async def test_only_a_caller_with_all_rights_on_the_topics_mirrors_roles(
+async def test_only_a_caller_with_all_rights_mirrors_roles_and_replaces_none(
     brokers: tuple[BrokerProcess, BrokerProcess],
 ) -> None:
     """The source decides which rights come, so that its maker has to hold all of them."""
@@ -181,13 +181,24 @@ async def test_only_a_caller_with_all_rights_on_the_topics_mirrors_roles(
 
         await create()
         await to_thread.run_sync(lambda: by_socket(here, "links.delete", link="mine"))
-        with pytest.raises(PermissionDenied, match="admin gives on mine"):
+        with pytest.raises(PermissionDenied, match="admin gives"):
             await create(roles=True)
-        await to_thread.run_sync(lambda: bind(here, "linker", "admin", "namespace", "mine"))
-        with pytest.raises(PermissionDenied):
-            await create()  # a binding of that name was replaced, and links are the cluster's
-        by_name = {"principal": "linker", "roles": "linker", "scope": "cluster"}
-        await to_thread.run_sync(lambda: by_socket(here, "bindings.create", binding="too", **by_name))
+        by_name = {"principal": "linker", "roles": "admin"}
+        of_namespace = {"scope": "namespace", "resource": "mine", **by_name}
+        await to_thread.run_sync(lambda: by_socket(here, "bindings.create", binding="its", **of_namespace))
+        with pytest.raises(PermissionDenied, match="admin gives"):
+            await create(roles=True)
+        await to_thread.run_sync(
+            lambda: by_socket(here, "bindings.create", binding="all", scope="cluster", **by_name)
+        )
+        await to_thread.run_sync(
+            lambda: by_socket(here, "roles.create", role="mine:ops", permissions="Produce")
+        )
+        with pytest.raises(InvalidArgument, match="mine:ops"):
+            await create(roles=True)  # it would be replaced by the source's
+        await to_thread.run_sync(lambda: by_socket(here, "roles.delete", role="mine:ops"))
+        with pytest.raises(InvalidArgument, match="would hold on more topics"):
+            await admin.links.create("mine", source="127.0.0.1:1", topics="/mine/a?c*", roles=True)
         await create(roles=True)
         assert (await admin.links.describe("mine")).roles
 

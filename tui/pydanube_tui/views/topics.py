@@ -114,7 +114,9 @@ def _rows_of_one(situation: Situation) -> Iterator[Row]:
         owner, messages = part["owner"], part["messages"]
         is_served = owner and "messages_reason" not in part
         state = (
-            f"✓ on {names.get(owner, owner[-6:])}" if is_served else f"✗ {part.get('owner_reason', 'gone')}"
+            f"✓ on {names.get(owner, owner[-6:])}"
+            if is_served
+            else f"✗ {part.get('owner_reason') or part.get('messages_reason', 'gone').removeprefix('owner_')}"
         )
         cells = (
             Cell(part["topic"], Tone.PLAIN, part["topic"]),
