@@ -111,7 +111,7 @@ class Asking:
         items: list[dict[str, Any]] = []
         away: set[str] = set()
         page: dict[str, Any] = {"limit": MAX_LIMIT}
-        for _ in range(MAX_PAGES):
+        while len(items) < MAX_PAGES * MAX_LIMIT:
             found = await self(operation, {**(arguments or {}), **page})
             lacking = found.get("not_seen") or []
             if page["limit"] > TOPICS_NAMED and any(
