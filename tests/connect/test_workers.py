@@ -227,6 +227,8 @@ def test_logs_are_reported_and_offsets_are_reset(
         return int(broker.ask("topics.describe", topic="lines")["messages"])
 
     wait_until(lambda: rows() == 10 and position("lines") == ["100"])
+    # A first report that came after the pause would count as a connector that runs.
+    wait_until(lambda: {item["worker"] for item in items(broker).values()} == {"w"})
     for name in ("sink", "lines"):
         broker.command("connectors", "pause", name)
     wait_until(lambda: {item["worker"] for item in items(broker).values()} == {None})
