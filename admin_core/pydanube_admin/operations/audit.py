@@ -312,6 +312,9 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
     end = next_offset if begin is None else min(begin[0], next_offset)
     records: list[dict[str, Any]] = []
     calls = _Calls(apart=request.hashes)
+    if begin is not None:
+        for record in await _records(context, end, end + 1):  # the last one of the page before
+            calls.note(record)
     looked_at = passed = 0
     first = 0
     while end > first and len(records) < request.limit and not (records and looked_at >= MAX_LOOKED_AT):
