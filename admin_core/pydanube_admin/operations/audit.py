@@ -313,8 +313,8 @@ async def _of_one_chain(context: Context, request: QueryAuditRequest) -> Page[Au
     records: list[dict[str, Any]] = []
     calls = _Calls(apart=request.hashes)
     if begin is not None:
-        for record in await _records(context, end, end + 1):  # the last one of the page before
-            calls.note(record)
+        for last in await _records(context, end, end + 1):  # of the page before
+            calls.note(last)
     looked_at = passed = 0
     first = 0
     while end > first and len(records) < request.limit and not (records and looked_at >= MAX_LOOKED_AT):
