@@ -116,7 +116,9 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
     missing, missing_ms = behind(
         (each.lag_messages, each.lag_ms) for logs in topics.values() for each in logs
     )
-    if missing is None:
+    if not topics:
+        said = "All its mirrors are open already, and only the link is marked as failed over"
+    elif missing is None:
         said = "The source has not said where its topics end, so what is missing is not known"
     elif missing:
         said = f"By its last word the source had {counted(missing, 'message')} more, {missing_ms} ms"
@@ -180,11 +182,16 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
         await RECORDS.write(context, record.name, record)
     opened = [done[name] for name in topics]
     missing, missing_ms = behind((each.missing_messages, each.missing_ms) for each in opened)
+    if not opened:  # what the source had is known to the call that opened them
+        missing, missing_ms = None, None
     return FailedOver(
         link=record.name,
         topics=opened,
-        source_fenced=all(each.source_fenced for each in opened),
-        source=next((each.source for each in opened if not each.source_fenced), None),
+        source_fenced=bool(opened) and all(each.source_fenced for each in opened),
+        source=next(
+            (each.source for each in opened if not each.source_fenced),
+            None if opened else "an earlier call opened all mirrors",
+        ),
         missing_messages=missing,
         missing_ms=missing_ms,
     )

@@ -703,6 +703,21 @@ def test_a_gap_behind_retention_is_named(source: BrokerProcess, here: BrokerProc
     )
 
 
+def test_a_link_whose_mirrors_are_all_open_can_be_failed_over(
+    source: BrokerProcess, here: BrokerProcess, space: str
+) -> None:
+    """As after a fail-over that was cut off before its record was written."""
+    orders = f"{space}/orders"
+    source.publish(orders, payloads(10))
+    link_to(here, source, topics=f"{space}/*")
+    until_copied(source, here, orders)
+    here.ask("links.fail_over", link="eu", topics=orders)
+    until("no mirror", lambda: not described(here)["mirrors"] and described(here)["left_out"])
+    done = here.ask("links.fail_over", link="eu")
+    assert (done["topics"], done["source_fenced"], done["missing_messages"]) == ([], False, None)
+    assert described(here)["state"] == "failed_over"
+
+
 def test_a_source_whose_messages_were_all_deleted_is_a_gap_at_once(
     source: BrokerProcess, here: BrokerProcess, space: str
 ) -> None:
