@@ -182,7 +182,7 @@ async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
         await RECORDS.write(context, record.name, record)
     opened = [done[name] for name in topics]
     missing, missing_ms = behind((each.missing_messages, each.missing_ms) for each in opened)
-    if not opened:  # what the source had is known to the call that opened them
+    if not opened:  # only the call that opened them has these figures
         missing, missing_ms = None, None
     return FailedOver(
         link=record.name,
