@@ -451,7 +451,8 @@ class Moves:
 
     async def activate(self) -> str:
         """Take topics again. Return the broker's state."""
-        self._draining = anyio.Event()
+        if self._draining.is_set():  # else `_drain` waits for this event, and would not see another one
+            self._draining = anyio.Event()
         if self._registry.ownership.several:
             await self._show(BrokerState.ACTIVE, "activate")
         return BrokerState.ACTIVE.value

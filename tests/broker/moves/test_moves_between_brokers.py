@@ -200,6 +200,18 @@ async def test_a_broker_that_is_unloaded_hands_all_over_and_takes_no_more_until_
     await until(lambda: state() == "active")
 
 
+async def test_a_broker_that_was_activated_while_active_can_be_unloaded(cluster: SeveralBrokers) -> None:
+    """`activate` of an active broker changes nothing, also not for the drain that follows."""
+    name = TopicName.parse("t")
+    await create(cluster.brokers[1], "t")
+    await until(lambda: cluster.serves(name))
+    leaving = cluster.owner("t")
+    for _ in range(2):
+        assert await leaving.port.activate() == "active"
+    await leaving.port.unload()
+    await until(lambda: cluster.serves(name) and leaving.registry.find(name) is None, deadline_s=40)
+
+
 async def test_moves_that_cannot_be_are_refused(cluster: SeveralBrokers) -> None:
     await create(cluster.brokers[1], "t")
     name = TopicName.parse("t")
