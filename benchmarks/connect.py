@@ -31,6 +31,7 @@ import uvicorn
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import write_deltalake
 from pydanube.testing import InMemoryCluster
+from pydanube_cli.connect import collect_seldom
 from pydanube_connect.file import declared
 from pydanube_connect.running import runner_of
 from starlette.applications import Starlette
@@ -163,6 +164,7 @@ async def main() -> None:
     parser.add_argument("--only", default="delta,postgres,webhook,kafka", help="systems, with commas")
     given = parser.parse_args()
     only = given.only.split(",")
+    collect_seldom()  # as `danube connect run` does. The library alone runs under it too
     rows = rows_of(given.rows)
     found: dict[str, list[float]] = {"delta": [], "postgres": [], "kafka": [], "webhook": []}
     with InMemoryCluster() as cluster, tempfile.TemporaryDirectory() as folder:

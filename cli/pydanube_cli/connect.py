@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument
@@ -28,6 +29,9 @@ from pydanube_cli.runtime import run_async
 if TYPE_CHECKING:
     from pydanube_connect.file import Declared
     from pydanube_connect.log_lines import LogLines
+
+#: made since the last look for cycles among them
+_NEW_OBJECTS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,7 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
         AsyncExitStack() as stack,
     ):
         await _reach(common)
+        collect_seldom()
         runners = [runner_of(declared, client, stop=stop, once=options.once) for declared in found]
         if options.metrics_port is not None:
             port = await stack.enter_async_context(
@@ -144,6 +149,13 @@ async def _run(found: Sequence[Declared], common: Common, options: RunOptions) -
         report(error, as_json=common.as_json)
     if failed:
         raise failed[0][1]
+
+
+def collect_seldom() -> None:
+    """Let CPython look for cycles less often. Records form none, and thousands of them live for one batch."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 20, 20)
 
 
 async def _reach(common: Common) -> None:
@@ -191,6 +203,7 @@ async def _work(common: Common, options: WorkerOptions) -> None:
         AsyncExitStack() as stack,
     ):
         await _reach(common)
+        collect_seldom()
         group_worker = GroupWorker(client, group=options.group, name=name, stop=stop, lines=lines)
         if options.metrics_port is not None:
             port = await stack.enter_async_context(

@@ -50,7 +50,8 @@ def attributes_bytes(attributes: Mapping[str, str]) -> int:
         InvalidArgument: they are not text to text.
     """
     try:
-        size = len("".join((*attributes, *attributes.values())).encode())
+        text = "".join((*attributes, *attributes.values()))
+        size = len(text) if text.isascii() else len(text.encode())
     except (AttributeError, TypeError, UnicodeEncodeError) as error:
         why = f": {error}" if isinstance(error, UnicodeError) else ""
         raise InvalidArgument(

@@ -11,8 +11,9 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, Final
 from zlib import crc32
 
@@ -42,50 +43,102 @@ _NAMEABLE: Final = re.compile(
 )  # names have 256 characters, 100 are the connector's
 
 
+@dataclass(slots=True)
+class _Columns:
+    """Records of a batch for one lane, in order."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    attributes: list[Mapping[str, str]] = field(default_factory=list)
+
+    def add(self, payload: bytes, key: str | None, attributes: Mapping[str, str]) -> None:
+        self.payloads.append(payload)
+        self.keys.append(key)
+        self.attributes.append(attributes)
+
+    def after(self, count: int) -> _Columns:
+        """Return the records behind the first `count`."""
+        return _Columns(self.payloads[count:], self.keys[count:], self.attributes[count:]) if count else self
+
+    def most_attribute_chars(self) -> int:
+        """Return a bound of the characters in the attributes of one record. One call, not one per record."""
+        texts = chain.from_iterable([each.values() for each in self.attributes])
+        return max(map(len, texts), default=0) * max(map(len, self.attributes), default=0)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Lane:
     """The producer of one shard for one topic."""
 
     producer: Producer
-    encode: Writer
-    partitions: int
+    encode: Writer | None  # None: the topic has no schema, and bytes are published unchanged
+    partitions: int  # above 1, the connector chooses the partition where repeated records are recognised
     router: Router
-    explicit: bool  # the connector chooses the partition
-    counts: (
-        list[int] | None
-    )  # records by partition, including skipped ones. None: repeated records are not recognised
+    #: records by partition, including skipped ones. None: repeated records are not recognised
+    counts: list[int] | None
     held: tuple[int, ...]  # records that the producer's session holds, by partition
 
-    def partition(self, key: str | None, shard: int) -> int:
-        """Return the partition of a record, which is the same on every read."""
-        if self.partitions == 1:
-            return 0
-        return shard % self.partitions if key is None else self.router.pick(key, None)
-
-    def refusal(self, payload: bytes, attributes: Mapping[str, str]) -> str | None:
-        """Return why no topic can store the record. None: it can."""
+    def columns(self, records: Sequence[Record]) -> tuple[_Columns, list[tuple[Record, str]]]:
+        """Encode the records. Return their columns, and apart the records that no topic can store with the reasons."""
         most = self.producer.max_message_bytes
-        if len(payload) > most:
-            return f"the record has {len(payload)} bytes, and the topic takes {most}"
-        if sum(map(len, attributes.values())) > _MOST_ATTRIBUTE_CHARS:
-            return f"the attributes of the record have more than {_MOST_ATTRIBUTE_CHARS} characters"
-        return None
+        found = _Columns([one.value for one in records])
+        if (
+            self.encode is None
+            and {*map(type, found.payloads)} == {bytes}
+            and max(map(len, found.payloads)) <= most
+        ):
+            found.keys = [one.key for one in records]
+            found.attributes = [one.attributes for one in records]
+            if found.most_attribute_chars() <= _MOST_ATTRIBUTE_CHARS:
+                return found, []
+        found = _Columns()
+        refused: list[tuple[Record, str]] = []
+        encode = self.encode or writer(None)
+        for record in records:
+            value, attributes = record.value, record.attributes
+            if value is None:
+                attributes = {**attributes, NULL: "true"}
+            try:
+                payload = b"" if value is None else encode(value)
+            except PayloadInvalid as error:
+                refused.append((record, error.message))
+                continue
+            if len(payload) > most:
+                refused.append((record, f"the record has {len(payload)} bytes, and the topic takes {most}"))
+            elif sum(map(len, attributes.values())) > _MOST_ATTRIBUTE_CHARS:
+                refused.append(
+                    (
+                        record,
+                        f"the attributes of the record have more than {_MOST_ATTRIBUTE_CHARS} characters",
+                    )
+                )
+            else:
+                found.add(payload, record.key, attributes)
+        return found, refused
 
+    def new(self, columns: _Columns, shard: int) -> list[tuple[int | None, _Columns]]:
+        """Return the records that the topic does not hold yet, by partition. None: the producer chooses the partition.
 
-class _Columns:
-    """The records of a batch for one partition of a lane, in order."""
+        The partition and the number of a record are the same on every read.
+        """
+        if self.counts is None:
+            return [(None, columns)]
+        if self.partitions == 1:
+            before = self.counts[0]
+            self.counts[0] += len(columns.payloads)
+            return [(None, columns.after(max(0, self.held[0] - before)))]
+        parts: dict[int | None, _Columns] = {}
+        for payload, key, attributes in zip(columns.payloads, columns.keys, columns.attributes, strict=True):
+            at = shard % self.partitions if key is None else self.router.pick(key, None)
+            self.counts[at] += 1
+            if self.counts[at] > self.held[at]:
+                parts.setdefault(at, _Columns()).add(payload, key, attributes)
+        return [*parts.items()]
 
-    __slots__ = ("attributes", "keys", "payloads")
-
-    def __init__(self) -> None:
-        self.payloads: list[bytes] = []
-        self.keys: list[str | None] = []
-        self.attributes: list[Mapping[str, str]] = []
-
-    async def send(self, lane: _Lane, partition: int | None) -> None:
+    async def send(self, columns: _Columns, partition: int | None) -> None:
         """Publish the records. They are durable when this returns."""
-        await lane.producer.send_many(
-            self.payloads, keys=self.keys, attributes=self.attributes, partition=partition
+        await self.producer.send_many(
+            columns.payloads, keys=columns.keys, attributes=columns.attributes, partition=partition
         )
 
 
@@ -183,51 +236,43 @@ class SourceRunner:
             records, refusals = self._shape(records)
             for refused in (*undecoded, *refusals):
                 await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
-        columns: dict[tuple[int, int | None], tuple[_Lane, _Columns]] = {}
-        shard = crc32(batch.shard.encode())
-        lanes: dict[str | None, _Lane] = {}  # by the topic that a record names
-        for record in records:
-            lane = lanes.get(record.topic)
-            if lane is None:
-                lane = lanes[record.topic] = await self._lane(batch.shard, self._topic_of(record), stack)
-            value = record.value
-            try:
-                payload = b"" if value is None else lane.encode(value)
-            except PayloadInvalid as error:
-                await self._refuse([(record, error.message)], letters)
-                continue
-            attributes = record.attributes if value is not None else {**record.attributes, NULL: "true"}
-            if (why := lane.refusal(payload, attributes)) is not None:
-                await self._refuse([(record, why)], letters)
-                continue
-            at = None
-            if lane.counts is not None:
-                at = lane.partition(record.key, shard)
-                lane.counts[at] += 1
-                if lane.counts[at] <= lane.held[at]:
-                    self.statistics.repeated += 1
-                    continue
-            place = (id(lane), at if lane.explicit else None)
-            if place not in columns:
-                columns[place] = (lane, _Columns())
-            own = columns[place][1]
-            own.payloads.append(payload)
-            own.keys.append(record.key)
-            own.attributes.append(attributes)
+        sends: list[tuple[_Lane, int | None, _Columns]] = []
+        for lane, some in await self._by_lane(batch.shard, records, stack):
+            columns, refused = lane.columns(some)
+            for one in refused:
+                await self._refuse([one], letters)
+            new = lane.new(columns, crc32(batch.shard.encode()))
+            sends += [(lane, at, part) for at, part in new if part.payloads]
+            self.statistics.repeated += len(columns.payloads) - sum(len(part.payloads) for _, part in new)
         try:
             async with anyio.create_task_group() as tasks:
-                for (_, at), (lane, own) in columns.items():
-                    tasks.start_soon(own.send, lane, at)
+                for lane, at, part in sends:
+                    tasks.start_soon(lane.send, part, at)
         except BaseExceptionGroup as group:
             raise alone(group) from None
         # From here every record of the batch is durable, in its topic or in the dead-letter topic
-        self.statistics.wrote(sum(len(own.payloads) for _, own in columns.values()))
+        self.statistics.wrote(sum(len(part.payloads) for _, _, part in sends))
         if batch.position is None or self._positions is None:
             await self.source.stored(batch)
             return
         self._positions.note(batch.shard, batch.position)
         self._unconfirmed[batch.shard] = batch
         self.statistics.positions[batch.shard or "position"] = batch.position
+
+    async def _by_lane(
+        self, shard: str, records: Sequence[Record], stack: AsyncExitStack
+    ) -> list[tuple[_Lane, Sequence[Record]]]:
+        """Return the records of each lane, in order. Two spellings of a topic are one lane."""
+        lanes = {record.topic: record for record in records}
+        opened = {
+            name: await self._lane(shard, self._topic_of(record), stack) for name, record in lanes.items()
+        }
+        if len(opened) == 1:
+            return [(lane, records) for lane in opened.values()]
+        found: dict[int, tuple[_Lane, list[Record]]] = {id(lane): (lane, []) for lane in opened.values()}
+        for record in records:
+            found[id(opened[record.topic])][1].append(record)
+        return [*found.values()]
 
     def _topic_of(self, record: Record) -> str:
         if record.topic is not None:
@@ -275,10 +320,9 @@ class SourceRunner:
             counts = self._positions.stored(shard, topic, held, partitions)
         lane = self._lanes[shard, topic] = _Lane(
             producer=producer,
-            encode=writer(schema),
+            encode=None if schema is None else writer(schema),
             partitions=partitions,
             router=Router(Routing.KEY, partitions),
-            explicit=several,
             counts=counts,
             held=producer.stored_before,
         )
