@@ -238,9 +238,9 @@ class SourceRunner:
                 await self._refuse([(record, refused.reason) for record in refused.records or ()], letters)
         sends: list[tuple[_Lane, int | None, _Columns]] = []
         for lane, some in await self._by_lane(batch.shard, records, stack):
-            columns, refused = lane.columns(some)
-            for one in refused:
-                await self._refuse([one], letters)
+            columns, unfit = lane.columns(some)
+            if unfit:
+                await self._refuse(unfit, letters)
             new = lane.new(columns, crc32(batch.shard.encode()))
             sends += [(lane, at, part) for at, part in new if part.payloads]
             self.statistics.repeated += len(columns.payloads) - sum(len(part.payloads) for _, part in new)
