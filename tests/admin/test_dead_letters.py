@@ -189,6 +189,46 @@ async def test_letters_that_are_forged_or_whose_originals_are_gone_deliver_nothi
     assert refused.code == "PERMISSION_DENIED"
 
 
+async def forge(client: Client, payload: bytes, offset: str, count: int = 1) -> None:
+    attributes = {
+        "x-original-topic": "/default/orders",
+        "x-original-subscription": "billing",
+        "x-original-topic-offset": offset,
+    }
+    async with client.producer("orders-dlq-billing", name="forger") as producer:
+        for _ in range(count):
+            producer.send_nowait(payload, attributes=attributes)
+        await producer.flush()
+
+
+async def test_a_forged_letter_does_not_stand_in_for_a_genuine_one(
+    cluster: Administered, client: Client
+) -> None:
+    await publish(client, 4)
+    await work(client, [b"1"], 4)
+    await letters(cluster, 1)
+    await forge(client, b"pay me", "1")
+    assert [each["state"] for each in await letters(cluster, 2)] == ["waiting", "waiting"]
+    done = await cluster("dead_letters.replay", **LETTERS)
+    assert (done["messages"], done["not_there"]) == (1, {"differs": 1})
+    assert await work(client, [], 1) == [b"1"]
+    assert [each["state"] for each in await letters(cluster, 2)] == ["handled", "waiting"]
+
+
+async def test_letters_without_an_original_take_no_room_in_a_call(
+    cluster: Administered, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "MAX_REPLAYED", 2)
+    monkeypatch.setattr(dead_letters, "CHUNK", 3)
+    await publish(client, 4)
+    await cluster("topics.create", topic="orders-dlq-billing")
+    await forge(client, b"pay me", "1", 5)
+    await work(client, [b"0", b"2", b"3"], 4)
+    await letters(cluster, 8)
+    done = await cluster("dead_letters.replay", **LETTERS)
+    assert (done["messages"], done["not_there"], done["left"]) == (2, {"differs": 1}, 1)
+
+
 async def test_copies_are_the_messages_without_what_the_broker_added(
     cluster: Administered, client: Client
 ) -> None:

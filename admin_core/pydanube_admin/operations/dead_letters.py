@@ -13,11 +13,11 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
 from pydanube_core.batch import timing
@@ -61,6 +61,7 @@ ADDED: Final = frozenset(
     }
 )  # fmt: skip
 
+Kept = TypeVar("Kept")  # the part of a message that is held
 State = Literal["waiting", "replayed", "handled", "failed_again"]
 
 
@@ -80,6 +81,11 @@ class Letter:
     @property
     def original(self) -> tuple[str, int | None]:
         return self.original_log, self.original_offset
+
+    @property
+    def contents(self) -> tuple[str, int | None, bytes]:
+        """Return the original with the digest: a forged letter does not stand for one that the broker made."""
+        return self.original_log, self.original_offset, self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +209,7 @@ async def _states(
     found: Sequence[Letter],
     replays: Mapping[tuple[str, int], object],
 ) -> dict[tuple[str, int], State]:
-    newest = {letter.original: letter for letter in found}
+    newest = {letter.contents: letter for letter in found}
     asked: dict[str, list[int]] = {}
     for letter in newest.values():
         if (letter.log, letter.offset) in replays and letter.original_offset is not None:
@@ -216,7 +222,7 @@ async def _states(
     states: dict[tuple[str, int], State] = {}
     for letter in found:
         place = (letter.log, letter.offset)
-        if newest[letter.original] is not letter and letter.original_offset is not None:
+        if newest[letter.contents] is not letter and letter.original_offset is not None:
             states[place] = "failed_again"
         elif place not in replays:
             states[place] = "waiting"
@@ -397,6 +403,16 @@ class _Choice:
         }
 
     @property
+    def originals(self) -> dict[tuple[str, int], int]:
+        """Return the deliveries of each original of the chosen letters: two letters may have the same one."""
+        found: dict[tuple[str, int], int] = {}
+        for letter in self.chosen:
+            if letter.original_offset is not None:
+                place = letter.original_log, letter.original_offset
+                found[place] = max(letter.deliveries, found.get(place, 0))
+        return found
+
+    @property
     def earlier(self) -> list[dict[str, Any]]:
         """Return the replays of the chosen letters, and of those left out as replayed before."""
         letters = [*self.chosen, *self.replayed_before]
@@ -440,6 +456,7 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
             for start, end in ranges
             for offset in range(start, end)
         }
+    candidates: list[Letter] = []
     for letter in letters.found:
         place = (letter.log, letter.offset)
         if pinned is not None and place not in pinned:
@@ -452,49 +469,68 @@ async def _choose(context: Context, topic: Topic, request: ReplayDeadLettersRequ
             continue
         if place in letters.replays and not request.again and request.to is None:
             choice.replayed_before.append(letter)
-        elif len(choice.chosen) == MAX_REPLAYED:
-            choice.left += 1
         else:
-            choice.chosen.append(letter)
+            candidates.append(letter)
+    # Letters without an original take no room: enough forged ones would keep every call from the genuine ones.
+    at = 0
+    while at < len(candidates) and len(choice.chosen) < MAX_REPLAYED:
+        some = candidates[at : at + CHUNK]
+        at += len(some)
+        if request.to is None:
+            some = await _with_originals(context, topic, request.subscription, some, choice)
+        room = MAX_REPLAYED - len(choice.chosen)
+        choice.chosen += some[:room]
+        choice.left += len(some[room:])
+    choice.left += len(candidates) - at
     if pinned is None:
         choice.left += letters.unread
-    if request.to is None:
-        choice.chosen = await _with_originals(context, topic, request.subscription, choice)
     return choice
 
 
-async def _with_originals(context: Context, topic: Topic, subscription: str, choice: _Choice) -> list[Letter]:
-    """Return the chosen letters whose originals are stored, equal and acknowledged. Count the others."""
+async def _with_originals(
+    context: Context, topic: Topic, subscription: str, candidates: Sequence[Letter], choice: _Choice
+) -> list[Letter]:
+    """Return the letters whose originals are stored, equal and acknowledged. Count the others in `choice`."""
     logs = {log.topic: log for log in topic.logs}
     found: list[Letter] = []
-    by_log: dict[str, dict[int, Letter]] = {}
-    for letter in choice.chosen:
+    by_log: dict[str, dict[int, list[Letter]]] = {}
+    for letter in candidates:
         if letter.original_offset is None:
             choice.not_there["differs"] += 1
         else:
-            by_log.setdefault(letter.original_log, {})[letter.original_offset] = letter
+            by_log.setdefault(letter.original_log, {}).setdefault(letter.original_offset, []).append(letter)
     for log, wanted in by_log.items():
         start, end = logs[log].start_offset, logs[log].next_offset
-        choice.not_there["retention"] += sum(offset < start for offset in wanted)
-        choice.not_there["recreated"] += sum(offset >= end for offset in wanted)
         there = sorted(offset for offset in wanted if start <= offset < end)
         waiting = set(await context.port.unacknowledged(log, subscription, there))
-        choice.already_waiting += len(waiting)
-        there = [offset for offset in there if offset not in waiting]
-        for offset, message in (await _originals(context, log, there)).items():
-            letter = wanted[offset]
-            if message is None:
-                choice.not_there["retention"] += 1
-            elif digest_of(message, timed=letter.timed) != letter.digest:
-                choice.not_there["differs"] += 1
+        read = await _originals(
+            context,
+            log,
+            [offset for offset in there if offset not in waiting],
+            lambda message: {timed: digest_of(message, timed=timed) for timed in (False, True)},
+        )
+        for offset, letters in wanted.items():
+            if offset >= end:
+                choice.not_there["recreated"] += len(letters)
+            elif offset in waiting:
+                choice.already_waiting += len(letters)
+            elif (digests := read.get(offset)) is None:
+                choice.not_there["retention"] += len(letters)
             else:
-                found.append(letter)
+                equal = [letter for letter in letters if digests[letter.timed] == letter.digest]
+                choice.not_there["differs"] += len(letters) - len(equal)
+                found += equal
     return sorted(found, key=lambda each: (each.log, each.offset))
 
 
-async def _originals(context: Context, log: str, offsets: Sequence[int]) -> dict[int, MessageFacts | None]:
-    """Read messages by their offsets, with None for those that are not stored."""
-    found: dict[int, MessageFacts | None] = dict.fromkeys(offsets)
+async def _originals(
+    context: Context, log: str, offsets: Sequence[int], kept: Callable[[MessageFacts], Kept]
+) -> dict[int, Kept | None]:
+    """Read messages by their offsets, with None for those that are not stored.
+
+    Only `kept` of each is held: thousands of payloads together would not fit into memory.
+    """
+    found: dict[int, Kept | None] = dict.fromkeys(offsets)
     at = 0
     while at < len(offsets):
         end = at + 1
@@ -503,7 +539,7 @@ async def _originals(context: Context, log: str, offsets: Sequence[int]) -> dict
         chunk = await context.port.read_messages(
             log, start=offsets[at], end=offsets[end - 1] + 1, max_messages=CHUNK, max_bytes=CHUNK_BYTES
         )
-        read = {message.offset: message for message in chunk if message.offset in found}
+        read = {message.offset: kept(message) for message in chunk if message.offset in found}
         found |= read
         reached = max(read, default=offsets[end - 1])
         at = end if reached == offsets[end - 1] or not read else offsets.index(reached, at) + 1
@@ -540,25 +576,26 @@ async def _checked(context: Context, request: ReplayDeadLettersRequest) -> tuple
 def _image(choice: _Choice, keys: Mapping[tuple[str, int], str]) -> dict[str, list[list[Any]]]:
     """Return the originals by log: offset, deliveries, key."""
     image: dict[str, list[list[Any]]] = {}
-    for letter in choice.chosen:
-        assert letter.original_offset is not None, "its original was read"
-        key = keys.get((letter.original_log, letter.original_offset), "")
-        image.setdefault(letter.original_log, []).append([letter.original_offset, letter.deliveries, key])
+    for (log, offset), deliveries in choice.originals.items():
+        image.setdefault(log, []).append([offset, deliveries, keys.get((log, offset), "")])
     return {log: sorted(rows) for log, rows in image.items()}
 
 
 async def _redeliveries(context: Context, choice: _Choice) -> dict[str, list[Redelivery]]:
     """Return the originals of the chosen letters by log, with the keys by which they are routed."""
     offsets: dict[str, list[int]] = {}
-    for letter in choice.chosen:
-        if letter.original_offset is not None:
-            offsets.setdefault(letter.original_log, []).append(letter.original_offset)
+    for log, offset in choice.originals:
+        offsets.setdefault(log, []).append(offset)
     keys: dict[tuple[str, int], str] = {}
     for log, some in offsets.items():
-        for offset, message in (await _originals(context, log, sorted(some))).items():
-            if message is not None:
-                keys[log, offset] = message.producer if message.key is None else message.key
+        for offset, key in (await _originals(context, log, sorted(some), _routed_by)).items():
+            if key is not None:
+                keys[log, offset] = key
     return _of_image(_image(choice, keys))
+
+
+def _routed_by(message: MessageFacts) -> str:
+    return message.producer if message.key is None else message.key
 
 
 def _of_image(image: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Redelivery]]:
@@ -571,7 +608,7 @@ def _of_image(image: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Re
 async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLettersRequest) -> Forecast:
     topic, choice = await _checked(context, request)
     facts = await subscription_facts(context, topic.own.topic, request.subscription)
-    messages = len(choice.chosen)
+    messages = len(choice.chosen if request.to is not None else choice.originals)
     pinned = choice.pinned if context.pinned is None else context.pinned
     to_topic = request.to is not None
     path = (
