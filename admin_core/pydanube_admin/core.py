@@ -43,7 +43,7 @@ from pydanube_admin.engine.audit.audit_records import Entry, data_records, note_
 from pydanube_admin.engine.balancer import BalanceOptions, Balancer
 from pydanube_admin.engine.change_executor import ChangeExecutor
 from pydanube_admin.engine.context import AdminOptions, Context, NowMs, system_now_ms
-from pydanube_admin.engine.freezes import check_not_frozen
+from pydanube_admin.engine.freezes import OURSELVES, check_not_frozen
 from pydanube_admin.engine.kept_records import CALL, new_id
 from pydanube_admin.engine.list_memory import ListMemory
 from pydanube_admin.engine.models import Effect, Page
@@ -256,8 +256,15 @@ class AdminCore:
             call = self._parse(name, arguments, plan_token=plan_token)
             _check_named(call, face)
             if call.operation.effect is not Effect.READ:
+                shown = calling()
                 await check_not_frozen(
-                    self._port, face=face, principal=context.principal, operation=name, now_ms=self._now_ms()
+                    self._port,
+                    face=face,
+                    principals={context.principal}
+                    if shown is None
+                    else {context.principal, shown.principal.name},
+                    operation=name,
+                    now_ms=self._now_ms(),
                 )
             context = replace(context, why=call.why)
         except ClusterError as error:
@@ -333,6 +340,12 @@ class AdminCore:
     async def _answer(self, call: CallRequest) -> tuple[bytes, str]:
         """Return the encoded answer, and its code: `OK`, or that of the error."""
         try:
+            if call.face in OURSELVES:  # no freeze covers it
+                raise InvalidArgument(
+                    f"face {call.face!r} is the broker's own; name the program's, such as cli or mcp",
+                    field="face",
+                    value=call.face,
+                )
             if (elsewhere := await self.of_others(call)) is not None:
                 return CallResponse(result=elsewhere).SerializeToString(), OK
         except ClusterError as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from pydanube_admin.core import AdminCore
 from pydanube_admin.engine.freezes import MAX_FREEZES
 from pydanube_core.errors import ClusterError
+from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from tests.admin.real_broker import Administered, administered
@@ -78,6 +80,21 @@ async def test_a_frozen_principal_is_frozen_on_every_face_and_no_other_is(cluste
     for face in ("mcp", "cli", "jsonrpc", "tui", "python"):
         assert await over(cluster, face, "topics.create", "robot", topic="orders") == "FROZEN"
     assert "call_id" in await over(cluster, "mcp", "topics.create", "robots", topic="orders")
+
+
+async def test_no_caller_goes_round_a_freeze_by_the_brokers_own_face(cluster: Administered) -> None:
+    await cluster("faces.freeze", principal="robot", reason=WHY)
+    for face, code in (("balance", "INVALID_ARGUMENT"), ("mcp", "FROZEN"), ("unheard of", "FROZEN")):
+        call = CallRequest(
+            operation="topics.create",
+            arguments=b'{"topic": "orders"}',
+            principal="robot",
+            face=face,
+            client_name="x",
+        )
+        answer = CallResponse.FromString(await cluster.core.serve_call(call.SerializeToString()))
+        assert ClusterError.from_dict(json.loads(answer.error)).code == code
+    assert (await cluster("topics.list"))["items"] == []
 
 
 async def test_a_freeze_ends_at_its_time(anyio_backend: str) -> None:

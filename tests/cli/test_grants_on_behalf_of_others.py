@@ -48,6 +48,16 @@ async def test_a_gateway_does_not_become_admin_by_naming_one(locked: Locked) -> 
     assert await locked.code("gate", "bindings.create", twin) == ""
 
 
+async def test_a_frozen_principal_changes_nothing_in_the_name_of_another(locked: Locked) -> None:
+    await locked.call("admin", "roles.create", role="gate", permissions="security:act_for,topics:create")
+    await give(locked, "gate", "gate")
+    await locked.call("admin", "faces.freeze", principal="gate", reason="its token was stolen")
+    as_admin = {"topic": "orders", "principal_claimed": "admin"}
+    assert await locked.code("gate", "topics.create", as_admin) == "FROZEN"
+    await locked.call("admin", "faces.thaw", principal="gate")
+    assert await locked.code("gate", "topics.create", as_admin) == ""
+
+
 async def test_a_list_that_is_cut_shows_what_the_actor_may_see_too(locked: Locked) -> None:
     await locked.call("admin", "roles.create", role="gate", permissions="security:act_for,security:read")
     await give(locked, "gate", "gate")

@@ -7,6 +7,7 @@ no right away from other faces. The operator at a broker's own socket is never f
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,7 @@ FACES: Final = {
     "cli": "cli",
     "console": "tui",
 }  # as callers write them → of a call
-OURSELVES: Final = frozenset({"balance"})  # calls of the broker itself
+OURSELVES: Final = frozenset({"balance"})  # faces of the broker's own calls, which no caller may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class Freeze(KeptRecord):
     def holds(self, now_ms: int) -> bool:
         return self.until_ms is None or now_ms < self.until_ms
 
-    def covers(self, face: str, principal: str) -> bool:
-        """Return whether calls of a principal over a face are frozen by this."""
+    def covers(self, face: str, principals: Collection[str]) -> bool:
+        """Return whether calls of these principals over a face are frozen by this."""
         if self.principal is not None:
-            return principal == self.principal
+            return self.principal in principals
         return self.face == ALL or FACES.get(self.face or "") == face
 
 
@@ -64,13 +65,17 @@ async def freezes(port: ClusterPort, now_ms: int) -> list[Freeze]:
 
 
 async def check_not_frozen(
-    port: ClusterPort, *, face: str, principal: str, operation: str, now_ms: int
+    port: ClusterPort, *, face: str, principals: Collection[str], operation: str, now_ms: int
 ) -> None:
-    """Check that changes over a face, by a principal, are not frozen. Raises `Frozen`."""
+    """Check that changes over a face are not frozen. Raises `Frozen`.
+
+    Args:
+        principals: the one that the call counts as, and the one whose credential it showed, which may act for others.
+    """
     if face in OURSELVES or sits_at_the_broker():
         return
     for each in await freezes(port, now_ms):
-        if each.covers(face, principal):
+        if each.covers(face, principals):
             subject = (
                 f"the principal {each.principal[:80]}"
                 if each.principal is not None
