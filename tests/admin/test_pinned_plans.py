@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube import Client, connect
+from pydanube_admin.operations import cursor_moves
 from pydanube_admin.operations.cursor_moves import shown_ranges
 from pydanube_admin.operations.offset_ranges import ranges_of_text
 
@@ -119,6 +120,42 @@ async def test_one_offset_is_skipped_and_the_others_stay(cluster: Administered) 
     assert lag["lag_messages"] == 10
     for arguments in ({}, {"count": 1, "offsets": "3"}, {"offsets": "3-1"}):
         assert (await cluster.refused("subscriptions.skip", **OF, **arguments)).code == "INVALID_ARGUMENT"
+
+
+async def test_a_skip_counts_what_is_there_and_not_acknowledged(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledged offsets, repeated ones and those of no message were counted as lost."""
+    monkeypatch.setattr(cursor_moves, "MOST_AT_ONCE", 2)
+    async with (
+        connect(cluster.broker.broker_url) as client,
+        client.consumer("orders", "billing", type="shared") as consumer,
+    ):
+        for message in await take(consumer, 10):
+            if message.offset in (4, 5, 7):
+                await message.ack()
+        await consumer.flush_acks()
+    for offsets, messages, shown in (
+        ("4-5", 0, "4-5"),
+        ("3-6", 2, "3-6"),
+        ("3,3,2-3", 2, "2-3"),
+        ("9-1000000000", 1, "9"),
+        ("10-20", 0, None),
+        ("0-9", 7, "0-9"),
+    ):
+        plan = await cluster("subscriptions.skip", **OF, offsets=offsets, plan_only=True)
+        (lag, *named) = plan["diff"]
+        assert (lag["before"], lag["after"], plan["blast_radius"]["messages"]) == (7, 7 - messages, messages)
+        assert [each["after"] for each in named] == ([] if shown is None else [shown])
+    plan = await cluster("subscriptions.seek", **OF, to="offset:6", plan_only=True)
+    assert plan["blast_radius"]["messages"] == 4, "0 to 3; of 6 to 9 one is acknowledged"
+    plan = await cluster("subscriptions.purge", **OF, plan_only=True)
+    assert plan["blast_radius"]["messages"] == 7
+    plan = await cluster("subscriptions.skip", **OF, offsets="9-1000000000", plan_only=True)
+    async with connect(cluster.broker.broker_url) as client:
+        await publish(client, 5)
+    done = await cluster("subscriptions.skip", **OF, offsets="9-1000000000", plan_token=plan["plan_token"])
+    assert done["skipped_messages"] == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))

@@ -20,7 +20,7 @@ from pydanube_admin.engine.declaration import Example
 from pydanube_admin.engine.forecast import Done, Forecast, Undo, entry
 from pydanube_admin.engine.models import Change, Effect, Result
 from pydanube_admin.engine.operation import next_call, operation
-from pydanube_admin.operations.offset_ranges import ranges_of_text
+from pydanube_admin.operations.offset_ranges import merged, ranges_of_text
 from pydanube_admin.operations.subscription_changes import (
     consumers_of,
     find_subscription,
@@ -90,6 +90,7 @@ _AGAIN: Final = (
 )
 
 
+MOST_AT_ONCE: Final = 10_000  # offsets of one query: some 60 KB on its way to another broker
 _MOVES: Final = ("subscriptions.seek", "subscriptions.skip", "subscriptions.purge")
 
 
@@ -217,11 +218,9 @@ async def forecast_seek(context: Context, request: SeekSubscriptionRequest) -> F
         )
         for facts in found
     ]
-    passed = sum(
-        max(0, facts.state.lag_messages - max(0, facts.state.next_offset - targets[facts.topic]))
-        for facts in found
-        if targets[facts.topic] > facts.state.next_unacked
-    )
+    passed = 0
+    for facts in found:
+        passed += await _unacknowledged(context, request.subscription, facts, [(0, targets[facts.topic])])
     pinned = {"targets": dict(targets)} if _keeps(topic) else None
     return await _moving(
         context, topic, request.subscription, found, diff=diff, messages=passed, pinned=pinned
@@ -291,17 +290,8 @@ async def forecast_skip(context: Context, request: SkipMessagesRequest) -> Forec
     if ranges is None:
         assert request.count is not None, "checked"
         skipped = min(request.count, lag)
-    elif request.count is not None and context.pinned is None:
-        skipped = min(request.count, lag)
     else:
-        skipped = min(
-            lag,
-            sum(
-                end - max(start, found[0].state.next_unacked)
-                for start, end in ranges
-                if end > found[0].state.next_unacked
-            ),
-        )
+        skipped = min(lag, await _unacknowledged(context, request.subscription, found[0], ranges))
     diff = [entry(f"{path}/lag_messages", lag, lag - skipped)]
     if ranges:
         diff.append(entry(f"{path}/offsets", None, shown_ranges(ranges, found[0].state.next_unacked)))
@@ -320,11 +310,34 @@ async def _skipped(
     if context.pinned is not None:
         return [(start, end) for start, end in context.pinned["ranges"]]
     if request.offsets is not None:
-        return ranges_of_text(request.offsets)
+        # An offset without a message yet is none that the plan has counted.
+        end = found[0].state.next_offset
+        return merged((start, min(last, end)) for start, last in ranges_of_text(request.offsets))
     assert request.count is not None, "checked"
     start = found[0].state.next_unacked
     end = await context.port.end_of_oldest(topic.own.topic, request.subscription, request.count)
     return [(start, end)] if end > start else []
+
+
+async def _unacknowledged(
+    context: Context, subscription: str, facts: SubscriptionFacts, ranges: Sequence[tuple[int, int]]
+) -> int:
+    """Return how many messages of the ranges are not acknowledged.
+
+    O(offsets), up to the last one that was acknowledged out of order: those after it are all unacknowledged.
+    """
+    state = facts.state
+    floor, head = max(state.next_unacked, state.start_offset), state.next_offset
+    above = [(max(start, floor), min(end, head)) for start, end in ranges if floor < end and start < head]
+    found, acknowledged = sum(end - start for start, end in above), state.acked_above
+    for start, end in above:
+        while start < end and acknowledged > 0:
+            some = range(start, min(start + MOST_AT_ONCE, end))
+            still = await context.port.unacknowledged(facts.topic, subscription, list(some))
+            found -= len(some) - len(still)
+            acknowledged -= len(some) - len(still)
+            start = some.stop
+    return found
 
 
 def shown_ranges(ranges: Sequence[tuple[int, int]], floor: int) -> str:
@@ -359,17 +372,20 @@ async def skip_messages(context: Context, request: SkipMessagesRequest) -> Moved
 async def forecast_purge(context: Context, request: SubscriptionRequest) -> Forecast:
     topic, found = await find_subscription(context, request)
     lag = lag_of(found)
-    left = 0
+    purged = lag
     pinned = None
     if _keeps(topic):
         ends = (
             context.pinned["ends"] if context.pinned else {log.topic: log.next_offset for log in topic.logs}
         )
         pinned = {"ends": ends}
-        left = sum(max(0, facts.state.next_offset - ends[facts.topic]) for facts in found)
-    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, min(lag, left))]
+        purged = 0
+        for facts in found:
+            purged += await _unacknowledged(context, request.subscription, facts, [(0, ends[facts.topic])])
+    left = max(0, lag - purged)
+    diff = [entry(f"{subscription_path(topic, request.subscription)}/lag_messages", lag, left)]
     return await _moving(
-        context, topic, request.subscription, found, diff=diff, messages=max(0, lag - left), pinned=pinned
+        context, topic, request.subscription, found, diff=diff, messages=purged, pinned=pinned
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pydanube_core.errors import InvalidArgument
 
@@ -27,17 +27,22 @@ def ranges_of_text(text: str) -> list[tuple[int, int]]:
     return ranges
 
 
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same offsets as ascending ranges that neither overlap nor touch. Empty ranges are left out."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(each for each in ranges if each[0] < each[1]):
+        if found and start <= found[-1][1]:
+            start, end = found[-1][0], max(end, found.pop()[1])
+        found.append((start, end))
+    return found
+
+
 def within(ranges: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
     """Return a function that returns whether an offset is in any of the half-open ranges. O(log ranges)."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            before = merged.pop()
-            start, end = before[0], max(end, before[1])
-        merged.append((start, end))
+    found = merged(ranges)
 
     def is_within(offset: int) -> bool:
-        at = bisect_right(merged, offset, key=lambda each: each[0]) - 1
-        return at >= 0 and offset < merged[at][1]
+        at = bisect_right(found, offset, key=lambda each: each[0]) - 1
+        return at >= 0 and offset < found[at][1]
 
     return is_within
