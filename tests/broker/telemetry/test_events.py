@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydanube_broker.telemetry import Events, TelemetryWriter, hash_of
 from pydanube_broker.telemetry.rows import Machine, Row
+from pydanube_broker.tier.process import URGENT, nice_of
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
 from pydanube_core.facts import SettingFacts
@@ -136,3 +137,16 @@ async def test_events_that_are_flushed_while_files_are_read_are_in_the_answer(tm
     for _ in range(2):
         found, _ = await writer.events(START, START + 1, 10)
         assert len(found) == 1
+
+
+@pytest.mark.anyio
+async def test_events_that_an_operator_waits_for_are_not_read_with_low_priority(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+    call = Store(tmp_path).call
+
+    async def noted(name: str, arguments: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], Any]:
+        asked.append({"call": name, "arguments": arguments})
+        return await call(name, arguments, blob)
+
+    await TelemetryWriter(OPTIONS, MACHINE, noted, "c", now_ms=lambda: START).events(START, START + 1, 10)
+    assert [(each["call"], nice_of(each)) for each in asked] == [("telemetry_events", URGENT)]
