@@ -128,3 +128,14 @@ async def test_the_schema_of_a_result_is_given_on_demand(cluster: Administered) 
     (whole,) = (await cluster("operations.find", **asked, schema=True))["items"]
     assert whole["operation"] == "topics.list"
     assert whole["result"]["properties"].keys() >= {"items", "next_page", "total"}
+
+
+async def test_a_read_inside_a_read_is_refused_without_a_plan_for_it(cluster: Administered) -> None:
+    inner = {"operation": "topics.list", "arguments": {}}
+    refused = await cluster.refused("operations.read", operation="operations.read", arguments=inner)
+    assert (refused.code, refused.details["field"], list(refused.next)) == (
+        "INVALID_ARGUMENT",
+        "operation",
+        [],
+    )
+    assert "plan" not in refused.message

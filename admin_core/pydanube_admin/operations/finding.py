@@ -168,7 +168,13 @@ def _names(operation: Operation) -> set[str]:
 async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
     call = context.executor.parse(request.operation, request.arguments or {})
     operation = call.operation
-    if operation.effect is not Effect.READ or operation.name in ITSELF:
+    if operation.name in ITSELF:
+        raise InvalidArgument(
+            f"{operation.name} does not call itself: name the operation inside it",
+            field="operation",
+            value=operation.name,
+        )
+    if operation.effect is not Effect.READ:
         error = InvalidArgument(
             f"{operation.name} does not only read: plan it with plans.create, then apply the plan",
             field="operation",
