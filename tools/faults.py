@@ -3,8 +3,9 @@
     python -m tools.faults [--count 200] [--seed N] [--since REV] [--room NAME ...] [--only TEXT] [--minutes N] [--list]
 
 The committed tree is copied to .tools/mutants; nothing else is changed. Each room of `ROOMS` has its sources and
-the folders of tests that must catch its faults. Those tests run once under coverage.py, to learn which test runs which
-line, in brokers that they start too. Then `--count` faults are drawn (tools/mutations.py has the kinds), the same for the
+the folders of tests that must catch its faults. A process per room collects them once and runs the chosen ones in forks
+(tools/faults_server.py). A file of tests runs once under coverage.py, to learn which test runs which line, in brokers that
+it starts too: first the files that name something of the faulty module, the others only if the fault survives those. Then `--count` faults are drawn (tools/mutations.py has the kinds), the same for the
 same commit and seed, as many of each room: of lines changed since `--since`, or of all. For each fault the tests run that
 execute its statement, the quickest first, until one fails. A test that catches a fault for the first time in a run is
 repeated without the fault: one that fails then too is unsteady, is listed, and catches nothing.
@@ -24,6 +25,7 @@ Exit status: 0 if at most 5 % survived, 1 if more did, 2 for bad arguments.
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime
 import hashlib
 import json
@@ -46,6 +48,7 @@ from typing import Final
 import coverage
 
 from tools.faults_cover import CONTEXT
+from tools.faults_process import TestProcess
 from tools.gate import MARK, RUN, end_what_is_left
 from tools.mutations import Mutation, mutations_of
 
@@ -66,9 +69,9 @@ SOURCE_ROOTS: Final = (
     "spark_diagnostics",
 )
 SURVIVORS_MAX: Final = 0.05
-# Seconds: for the tests of a folder under coverage, and for the tests of one fault as measured without it. `SLACK_S` is
+# Seconds: for the tests of a file under coverage, and for the tests of one fault as measured without it. `SLACK_S` is
 # added for starting and for a busy machine. A fault that makes a test wait longer counts as caught.
-COVER_S: Final = 1500.0
+COVER_S: Final = 900.0
 TESTS_S: Final = 60.0
 SLACK_S: Final = 90.0
 ONE_TEST_S: Final = 60
@@ -115,7 +118,7 @@ ROOMS: Final[Mapping[str, Room]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
-    """The passing tests of one folder with their seconds, and the tests by file and line that they run."""
+    """The passing tests of one file with their seconds, and the tests by file and line that they run."""
 
     seconds: Mapping[str, float]
     failed: Sequence[str]
@@ -141,6 +144,8 @@ class Run:
     results_path: Path
     seed: int
     deadline: float
+    tests_s: float = TESTS_S
+    near_only: bool = False
     done: dict[str, Result] = field(default_factory=dict)
     steady: set[str] = field(default_factory=set)
     unsteady: set[str] = field(default_factory=set)
@@ -173,8 +178,13 @@ def copy_tree(commit: str) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """Return the environment of a test run in the copy: its sources come before the installed ones."""
+    return plain_environment() | {MARK: RUN} | more
+
+
+def plain_environment() -> dict[str, str]:
+    """Return that of a test process, which outlives the runs that it forks and so has no mark of theirs."""
     roots = os.pathsep.join(str(TREE / name) for name in SOURCE_ROOTS)
-    return dict(os.environ) | {MARK: RUN, "PYTHONPATH": roots, "OPENBLAS_NUM_THREADS": "1"} | more
+    return dict(os.environ) | {"PYTHONPATH": roots, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def run_tests(
@@ -224,39 +234,98 @@ def run_tests(
 # -- which test runs which line ------------------------------------------------------------------------------
 
 
-def cover_of(folder: str, commit: str) -> Cover:
-    """Return the lines that the tests of a folder run. An earlier measurement counts if tests and product are the same."""
-    trees = [git("rev-parse", f"{commit}:{path}") for path in (folder, "tests/support", *SOURCE_ROOTS)]
-    key = hashlib.sha256("".join(trees).encode()).hexdigest()[:12]
-    kept = HOME / f"cover-{folder.replace('/', '-')}-{key}.json"
-    if not kept.is_file():
-        print(f"== {folder} under coverage", flush=True)
-        started = time.monotonic()
-        found = measure(folder)
-        kept.write_text(json.dumps(asdict(found)))
-        print(
-            f"   {len(found.seconds)} tests, {len(found.failed)} not passed, {time.monotonic() - started:.0f} s",
-            flush=True,
+class Bench:
+    """The tests of one room: their process, and what each of their files runs. Close it at the end."""
+
+    def __init__(self, room: Room, commit: str, seed: int) -> None:
+        self._sources = [git("rev-parse", f"{commit}:{path}") for path in (*room.sources, "tests/support")]
+        self._commit = commit
+        self._covers: dict[str, Cover] = {}
+        self._texts: dict[str, tuple[str, frozenset[str]]] = {}
+        options = (f"--hypothesis-seed={seed}", f"--timeout={ONE_TEST_S * 2}")
+        output = HOME / f"output-{room.tests[0].replace('/', '-')}.txt"
+        self.process = TestProcess(TREE, room.tests, output, *options, environment=plain_environment())
+        self.files: dict[str, list[str]] = {}
+        for test in self.process.tests:
+            self.files.setdefault(test.partition("::")[0], []).append(test)
+
+    def near(self, path: str) -> list[str]:
+        """Return the test files that import the module, or name a class or function of it, those with most names first."""
+        tree = ast.parse((TREE / path).read_bytes())
+        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        names = {node.name for node in tree.body if isinstance(node, kinds)}
+        module = re.compile(rf"\b{Path(path).parent.name}(\.| import .*\b){Path(path).stem}\b")
+        found: list[tuple[int, str]] = []
+        for file in self.files:
+            if file not in self._texts:
+                text = (TREE / file).read_text(encoding="utf-8")
+                self._texts[file] = text, frozenset(re.findall(r"\w+", text))
+            text, words = self._texts[file]
+            if count := len(names & words) + (module.search(text) is not None):
+                found.append((-count, file))
+        return [file for _, file in sorted(found)]
+
+    def stages(self, path: str, *, near_only: bool) -> Iterator[list[Cover]]:
+        """Yield what to run, in turn: files that are measured already, then one after the other, near files first.
+
+        So that a fault which the first tests find costs no measurement of all others.
+        """
+        near = self.near(path)
+        left = [*near, *(file for file in self.files if file not in near and not near_only)]
+        known = [file for file in left if self._is_measured(file)]
+        yield [self.cover_of(file) for file in known]
+        for file in left:
+            if file not in known:
+                yield [self.cover_of(file)]
+
+    def _kept(self, file: str) -> Path:
+        parts = [git("rev-parse", f"{self._commit}:{file}"), *self._sources]
+        key = hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
+        return HOME / "covers" / f"{file.replace('/', '-')}-{key}.json"
+
+    def _is_measured(self, file: str) -> bool:
+        return file in self._covers or self._kept(file).is_file()
+
+    def cover_of(self, file: str) -> Cover:
+        """Return the lines that the tests of a file run. An earlier measurement counts if it and the room are the same."""
+        if file not in self._covers:
+            kept = self._kept(file)
+            if not kept.is_file():
+                kept.parent.mkdir(exist_ok=True)
+                kept.write_text(json.dumps(asdict(self._measure(file))))
+            self._covers[file] = Cover(**json.loads(kept.read_text()))
+        return self._covers[file]
+
+    def _measure(self, file: str) -> Cover:
+        data = HOME / "data"
+        shutil.rmtree(data, ignore_errors=True)
+        data.mkdir(parents=True)
+        settings, tests = data / "coveragerc", data / "tests.jsonl"
+        paths = sorted({source for room in ROOMS.values() for source in room.sources})
+        included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in paths)
+        settings.write_text(
+            f"[run]\ndata_file = {data / 'lines'}\nparallel = true\nsigterm = true\ndisable_warnings = *\n"
+            f"context = ${{{CONTEXT}-}}\ninclude =\n{included}"
         )
-    return Cover(**json.loads(kept.read_text()))
+        variables = environment(COVERAGE_PROCESS_START=str(settings))
+        variables["PYTHONPATH"] += os.pathsep + str(TREE / ".mutants")
+        self.process.run(
+            self.files[file],
+            HOME / "report.jsonl",
+            environment=variables,
+            limit_s=COVER_S,
+            cover={"settings": str(settings), "tests": str(tests)},
+        )
+        outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
+        return Cover(
+            seconds={each["test"]: each["seconds"] for each in outcomes if each["ok"]},
+            failed=[each["test"] for each in outcomes if not each["ok"]],
+            lines=lines_by_test(data),
+        )
 
 
-def measure(folder: str) -> Cover:
-    data = HOME / "data"
-    shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True)
-    settings = data / "coveragerc"
-    paths = sorted({source for room in ROOMS.values() for source in room.sources})
-    included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in paths)
-    settings.write_text(
-        f"[run]\ndata_file = {data / 'lines'}\nparallel = true\nsigterm = true\ndisable_warnings = *\n"
-        f"context = ${{{CONTEXT}-}}\ninclude =\n{included}"
-    )
-    tests = data / "tests.jsonl"
-    variables = environment(COVERAGE_PROCESS_START=str(settings), PYDANUBE_MUTANTS_TESTS=str(tests))
-    variables["PYTHONPATH"] += os.pathsep + str(TREE / ".mutants")
-    run_tests([folder], variables, "-p", "tools.faults_cover", f"--timeout={ONE_TEST_S * 3}", limit_s=COVER_S)
-    outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
+def lines_by_test(data: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the tests by file and line from what coverage.py wrote for each process."""
     lines: dict[str, dict[str, set[str]]] = {}
     for part in data.glob("lines.*"):
         recorded = coverage.CoverageData(str(part))
@@ -270,17 +339,13 @@ def measure(folder: str) -> Cover:
             continue
         finally:
             recorded.close()
-    return Cover(
-        seconds={each["test"]: each["seconds"] for each in outcomes if each["ok"]},
-        failed=[each["test"] for each in outcomes if not each["ok"]],
-        lines={
-            path: {line: sorted(tests) for line, tests in of_file.items()} for path, of_file in lines.items()
-        },
-    )
+    return {path: {line: sorted(tests) for line, tests in each.items()} for path, each in lines.items()}
 
 
-def covering(mutation: Mutation, covers: Sequence[Cover], without: set[str]) -> list[tuple[str, float]]:
-    """Return the tests that run a fault's statement, quickest first, as many as take `TESTS_S` together."""
+def covering(
+    mutation: Mutation, covers: Sequence[Cover], without: set[str], *, most_s: float = TESTS_S
+) -> list[tuple[str, float]]:
+    """Return the tests that run a fault's statement, quickest first, as many as take `most_s` seconds together."""
     found: dict[str, float] = {}
     for cover in covers:
         of_file = cover.lines.get(mutation.path, {})
@@ -290,7 +355,7 @@ def covering(mutation: Mutation, covers: Sequence[Cover], without: set[str]) -> 
                     found[test] = cover.seconds[test]
     chosen: list[tuple[str, float]] = []
     for test, seconds in sorted(found.items(), key=lambda item: (item[1], item[0])):
-        if chosen and sum(each for _, each in chosen) + seconds > TESTS_S:
+        if chosen and sum(each for _, each in chosen) + seconds > most_s:
             break
         chosen.append((test, seconds))
     return chosen
@@ -342,46 +407,63 @@ def draw(by_room: Mapping[str, list[Mutation]], seed: int) -> Iterator[tuple[str
                 yield name, mutations.pop()
 
 
-def judge(mutation: Mutation, room: str, covers: Sequence[Cover], run: Run) -> Result:
+def judge(mutation: Mutation, room: str, bench: Bench, run: Run) -> Result:
     """Put the fault in, run its tests, take it out."""
     started = time.monotonic()
+    ran: set[str] = set()
+    for covers in bench.stages(mutation.path, near_only=run.near_only):
+        while chosen := covering(mutation, covers, run.unsteady | ran, most_s=run.tests_s):
+            tests = [test for test, _ in chosen]
+            limit_s = 3 * sum(seconds for _, seconds in chosen) + SLACK_S
+            status, by = run_with(mutation, tests, bench, run, limit_s)
+            if by is None and status != "time":
+                ran.update(tests)
+                break
+            if by is None or by in run.steady or is_steady(by, bench, run):
+                took = time.monotonic() - started
+                return Result(
+                    name=mutation.name,
+                    room=room,
+                    verdict="caught",
+                    by=by or "time",
+                    seconds=took,
+                    tests=len(tests),
+                )
+    verdict = "survived" if ran else "not run"
+    return Result(
+        name=mutation.name, room=room, verdict=verdict, seconds=time.monotonic() - started, tests=len(ran)
+    )
+
+
+def run_with(
+    mutation: Mutation, tests: Sequence[str], bench: Bench, run: Run, limit_s: float
+) -> tuple[str, str | None]:
+    """Run tests with a fault. Return how the run ended, and the test that failed."""
     file = TREE / mutation.path
     source, times = file.read_bytes(), (file.stat().st_atime_ns, file.stat().st_mtime_ns)
     report = HOME / "report.jsonl"
-    while True:
-        chosen = covering(mutation, covers, run.unsteady)
-        tests = [test for test, _ in chosen]
-        if not tests:
-            return Result(name=mutation.name, room=room, verdict="not run")
-        report.unlink(missing_ok=True)
-        variables = environment(PYTHONDONTWRITEBYTECODE="1", PYDANUBE_GATE_REPORT=str(report))
-        options = (
-            "-x",
-            "-p",
-            "tools.gate_report",
-            f"--hypothesis-seed={run.seed}",
-            f"--timeout={ONE_TEST_S}",
-        )
-        try:
-            file.write_bytes(mutation.applied_to(source))
-            limit_s = 3 * sum(seconds for _, seconds in chosen) + SLACK_S
-            status, output = run_tests(tests, variables, *options, limit_s=limit_s)
-        finally:
-            file.write_bytes(source)
-            os.utime(file, ns=times)  # so that its bytecode counts again
-        took = time.monotonic() - started
-        if status == 0:
-            return Result(name=mutation.name, room=room, verdict="survived", seconds=took, tests=len(tests))
-        by = failed_test(report)
-        if status is None or by is None or by in run.steady or is_steady(by, variables, run, output):
-            return Result(
-                name=mutation.name,
-                room=room,
-                verdict="caught",
-                by=by or ("time" if status is None else "import"),
-                seconds=took,
-                tests=len(tests),
+    variables = environment(PYTHONDONTWRITEBYTECODE="1")
+    try:
+        file.write_bytes(mutation.applied_to(source))
+        fault = (file, mutation.line)
+        status = bench.process.run(tests, report, environment=variables, limit_s=limit_s, fault=fault)
+        if status == "not replaced":  # a process that imports the file
+            variables["PYDANUBE_GATE_REPORT"] = str(report)
+            report.unlink(missing_ok=True)
+            options = (
+                "-x",
+                "-p",
+                "tools.gate_report",
+                f"--hypothesis-seed={run.seed}",
+                f"--timeout={ONE_TEST_S}",
             )
+            ended, _ = run_tests(tests, variables, *options, limit_s=limit_s)
+            failed = failed_test(report)
+            status = "time" if ended is None or (ended and failed is None) else "ended"
+    finally:
+        file.write_bytes(source)
+        os.utime(file, ns=times)  # so that its bytecode counts again
+    return status, failed_test(report)
 
 
 def failed_test(report: Path) -> str | None:
@@ -393,12 +475,15 @@ def failed_test(report: Path) -> str | None:
     return None
 
 
-def is_steady(test: str, variables: Mapping[str, str], run: Run, output: Path) -> bool:
+def is_steady(test: str, bench: Bench, run: Run) -> bool:
     """Return whether a test passes without the fault."""
-    shutil.copy(output, HOME / "caught.txt")
-    status, _ = run_tests([test], variables, f"--timeout={ONE_TEST_S}", limit_s=2 * ONE_TEST_S + SLACK_S)
-    (run.steady if status == 0 else run.unsteady).add(test)
-    return status == 0
+    report = HOME / "report.jsonl"
+    shutil.copy(report, HOME / "caught.jsonl")
+    limit_s = 2 * ONE_TEST_S + SLACK_S
+    status = bench.process.run([test], report, environment=environment(), limit_s=limit_s)
+    passed = status == "ended" and report.is_file() and failed_test(report) is None
+    (run.steady if passed else run.unsteady).add(test)
+    return passed
 
 
 def write_survivors(run: Run, path: Path, names: Sequence[str]) -> tuple[int, int]:
@@ -434,6 +519,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", help="only faults whose name contains this text")
     parser.add_argument("--again", type=Path, help="only the faults named in this file of survivors")
     parser.add_argument("--minutes", type=float, default=240.0, help="stop after this time (240)")
+    parser.add_argument(
+        "--tests-s", type=float, default=TESTS_S,
+        help=f"seconds of tests per fault ({TESTS_S:.0f}); more on a busy machine, where all take longer",
+    )  # fmt: skip
+    parser.add_argument(
+        "--near", action="store_true", help="only tests in files that name something of the faulty module"
+    )
     parser.add_argument("--list", action="store_true", help="print the faults, without running anything")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -465,27 +557,31 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print(*(each.name for _, each in chosen), sep="\n")
         return 0
-    run = Run(HOME / f"{commit[:12]}-{seed}.jsonl", seed, time.monotonic() + options.minutes * 60)
+    deadline = time.monotonic() + options.minutes * 60
+    run = Run(HOME / f"{commit[:12]}-{seed}.jsonl", seed, deadline, options.tests_s, options.near)
     if run.results_path.is_file():
         for line in run.results_path.read_text(encoding="utf-8").splitlines():
             result = Result(**json.loads(line))
             run.done[result.name] = result
     survivors = run.results_path.with_suffix(".survivors.txt")
     names = [each.name for _, each in chosen]
+    benches: dict[str, Bench] = {}
     try:
-        covers: dict[str, list[Cover]] = {}
         for number, (room, mutation) in enumerate(chosen, 1):
             if time.monotonic() > run.deadline:
                 print(f"{options.minutes:.0f} minutes are over, the same command goes on", flush=True)
                 break
             if mutation.name not in run.done:
-                if room not in covers:
-                    covers[room] = [cover_of(folder, commit) for folder in ROOMS[room].tests]
-                result = judge(mutation, room, covers[room], run)
+                if room not in benches:
+                    benches[room] = Bench(ROOMS[room], commit, seed)
+                result = judge(mutation, room, benches[room], run)
                 run.note(result)
                 print(f"{number:4} {result.verdict:9} {result.seconds:5.0f} s  {result.name}", flush=True)
     except KeyboardInterrupt:
         print("interrupted, the same command goes on", flush=True)
+    finally:
+        for bench in benches.values():
+            bench.process.close()
     left, total = write_survivors(run, survivors, names)
     print(survivors.read_text(encoding="utf-8"), end="")
     print(f"in {survivors}")
