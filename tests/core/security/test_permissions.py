@@ -56,6 +56,11 @@ def topic(name: str) -> Resource:
         (bound("producer", scope="namespace", resource="a*"), PRODUCE, topic("/ab/c"), True),
         (bound("admin", scope="namespace", resource="a"), "brokers:read", CLUSTER, False),
         (bound("admin", scope="topic", resource="/a/b"), "namespaces:change", Resource("a"), False),
+        # every namespace is not the cluster, and every topic is neither a namespace nor the cluster
+        (bound("admin", scope="namespace", resource="*"), "brokers:read", CLUSTER, False),
+        (bound("admin", scope="namespace", resource="*"), "namespaces:change", Resource("a"), True),
+        (bound("admin", scope="topic", resource="*"), "brokers:read", CLUSTER, False),
+        (bound("admin", scope="topic", resource="*"), "namespaces:change", Resource("a"), False),
         (bound("no-such-role"), PRODUCE, topic("/a/b"), False),
     ],
 )
