@@ -72,6 +72,7 @@ SURVIVORS_MAX: Final = 0.05
 # Seconds: for the tests of a file under coverage, and for the tests of one fault as measured without it. `SLACK_S` is
 # added for starting and for a busy machine. A fault that makes a test wait longer counts as caught.
 COVER_S: Final = 900.0
+NEAR_COVER_S: Final = 120.0  # in a quick look: tests that begin later are left out
 TESTS_S: Final = 60.0
 SLACK_S: Final = 90.0
 ONE_TEST_S: Final = 60
@@ -237,7 +238,8 @@ def run_tests(
 class Bench:
     """The tests of one room: their process, and what each of their files runs. Close it at the end."""
 
-    def __init__(self, room: Room, commit: str, seed: int) -> None:
+    def __init__(self, room: Room, commit: str, seed: int, *, cover_s: float) -> None:
+        self._cover_s = cover_s
         self._sources = [git("rev-parse", f"{commit}:{path}") for path in (*room.sources, "tests/support")]
         self._commit = commit
         self._covers: dict[str, Cover] = {}
@@ -279,7 +281,7 @@ class Bench:
                 yield [self.cover_of(file)]
 
     def _kept(self, file: str) -> Path:
-        parts = [git("rev-parse", f"{self._commit}:{file}"), *self._sources]
+        parts = [git("rev-parse", f"{self._commit}:{file}"), *self._sources, str(self._cover_s)]
         key = hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
         return HOME / "covers" / f"{file.replace('/', '-')}-{key}.json"
 
@@ -313,7 +315,7 @@ class Bench:
             self.files[file],
             HOME / "report.jsonl",
             environment=variables,
-            limit_s=COVER_S,
+            limit_s=self._cover_s,
             cover={"settings": str(settings), "tests": str(tests)},
         )
         outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
@@ -573,7 +575,9 @@ def main(arguments: Sequence[str]) -> int:
                 break
             if mutation.name not in run.done:
                 if room not in benches:
-                    benches[room] = Bench(ROOMS[room], commit, seed)
+                    benches[room] = Bench(
+                        ROOMS[room], commit, seed, cover_s=NEAR_COVER_S if run.near_only else COVER_S
+                    )
                 result = judge(mutation, room, benches[room], run)
                 run.note(result)
                 print(f"{number:4} {result.verdict:9} {result.seconds:5.0f} s  {result.name}", flush=True)

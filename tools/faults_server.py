@@ -37,6 +37,9 @@ from tools.faults_cover import Contexts
 
 PIPES: Final = "PYDANUBE_MUTANTS_PIPES"  # in the environment: descriptors to read requests from, to answer to
 _LOOK_S: Final = 0.02  # seconds between looks whether a fork has ended
+_COVERED_SHARE: Final = (
+    0.8  # of its time: a fork that covers begins no further test then, and keeps what it has
+)
 _NOT_REPLACED: Final = 3  # exit status of a fork
 
 
@@ -104,6 +107,7 @@ def until_ended(fork: int, limit_s: float) -> str:
 def serve(session: pytest.Session, items: Mapping[str, pytest.Item], request: Mapping[str, Any]) -> int:
     """Run the tests of a request, in a fork. Return its exit status."""
     os.setsid()
+    started = time.monotonic()
     os.environ.update(request["environment"])
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     tempfile.tempdir = None  # the environment has another one
@@ -119,7 +123,8 @@ def serve(session: pytest.Session, items: Mapping[str, pytest.Item], request: Ma
     chosen = [items[test] for test in request["tests"] if test in items]
     for item, following in zip(chosen, [*chosen[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if outcomes.failed and measuring is None:
+        late = time.monotonic() > started + request["limit_s"] * _COVERED_SHARE
+        if late if measuring is not None else outcomes.failed:
             break
     if measuring is not None:
         measuring.stop()

@@ -1,15 +1,20 @@
-"""`make mutants`: the faults, the tests that are to find them, and the list of survivors."""
+"""`make mutants`: the faults, the tests that are to find them, and the list of survivors. Faults by name."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tools import faults as fault_runs
 from tools.faults import ROOMS, ROOT, Cover, Result, Run, covering, draw, equivalents, write_survivors
+from tools.faults_named import NamedFault, named_faults
+from tools.faults_process import TestProcess
+from tools.faults_server import function_around
+from tools.gate import MARK, RUN
 from tools.mutations import Mutation, mutations_of
 
 SOURCE = b'''\
@@ -120,3 +125,60 @@ def test_every_fault_that_counts_as_equivalent_exists_and_has_a_reason() -> None
         path = ROOT / name.partition(" ")[0]
         assert path.is_file(), f"{name}: the file is gone; take the entry out"
         assert name in {fault.name for fault in mutations_of(str(path.relative_to(ROOT)), path.read_bytes())}
+
+
+@pytest.mark.parametrize("fault", named_faults(), ids=lambda fault: fault.promise)
+def test_every_named_fault_can_be_put_in_and_its_test_exists(fault: NamedFault) -> None:
+    ast.parse(fault.applied_to((ROOT / fault.path).read_text(encoding="utf-8")))
+    file, _, test = fault.test.partition("::")
+    assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_a_named_fault_whose_text_is_gone_says_what_to_write() -> None:
+    fault = NamedFault(promise="p", path="kept.py", old="a < b", new="a <= b", test="test_kept.py::test_it")
+    with pytest.raises(ValueError, match="has 0 times 'a < b'"):
+        fault.applied_to("a > b")
+
+
+def test_the_function_around_a_line_is_the_outermost_one_with_its_decorators() -> None:
+    tree = ast.parse(
+        "class A:\n    @property\n    def b(self):\n        def c():\n            return 1\n        return c\n"
+    )
+    assert {function_around(tree, line) for line in (2, 3, 5, 6)} == {("b", 2)}
+    with pytest.raises(ValueError, match="line 1"):
+        function_around(ast.parse("x = 1"), 1)
+
+
+def test_a_fault_is_seen_by_its_own_run_only_wherever_the_function_is_held(tmp_path: Path) -> None:
+    """By modules that imported the function before, by processes that tests start, and by no later run."""
+    module = tmp_path / "kept.py"
+    sound = "def may_go(end):\n    return end > 1\n"
+    module.write_text(sound)
+    (tmp_path / "test_kept.py").write_text(
+        "import subprocess, sys\n"
+        "from kept import may_go\n\n\n"
+        "def test_here():\n    assert not may_go(1)\n\n\n"
+        "def test_there():\n"
+        "    words = [sys.executable, '-c', 'import kept; assert not kept.may_go(1)']\n"
+        "    assert subprocess.run(words).returncode == 0\n"
+    )
+    roots = os.pathsep.join((str(ROOT), str(tmp_path)))
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment |= {"PYTHONPATH": roots, "PYTHONDONTWRITEBYTECODE": "1"}
+    report = tmp_path / "report.jsonl"
+    process = TestProcess(tmp_path, ["test_kept.py"], tmp_path / "output.txt", environment=environment)
+
+    def outcomes(*tests: str, fault: tuple[Path, int] | None = None) -> list[str]:
+        assert process.run(tests, report, environment={MARK: RUN}, limit_s=60, fault=fault) == "ended"
+        return [json.loads(line)["outcome"] for line in report.read_text().splitlines()]
+
+    try:
+        here, there = process.tests
+        assert outcomes(here, there) == ["passed", "passed"]
+        module.write_text(sound.replace(">", ">="))
+        assert outcomes(here, fault=(module, 2))[0] == "failed"
+        assert outcomes(there, fault=(module, 2))[0] == "failed"
+        module.write_text(sound)
+        assert outcomes(here, there) == ["passed", "passed"]
+    finally:
+        process.close()
