@@ -32,6 +32,8 @@ from typing import Any, BinaryIO, Final
 
 import coverage
 import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import engine
 
 from tools.faults_cover import Contexts
 
@@ -40,6 +42,7 @@ _LOOK_S: Final = 0.02  # seconds between looks whether a fork has ended
 _COVERED_SHARE: Final = (
     0.8  # of its time: a fork that covers begins no further test then, and keeps what it has
 )
+SHRINKING_S: Final = 1
 _NOT_REPLACED: Final = 3  # exit status of a fork
 
 
@@ -178,6 +181,23 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for each in code.co_consts:
         if isinstance(each, CodeType):
             yield from _codes(each)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Let property tests report the first failure that they find: making it smaller takes minutes, and changes no verdict."""
+    phases = (Phase.explicit, Phase.generate)
+    slow = [HealthCheck.too_slow]
+    settings.register_profile(
+        "faults",
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=slow,
+        phases=phases,
+        report_multiple_bugs=False,
+    )
+    settings.load_profile("faults")  # tests/conftest.py keeps a profile that is not the default
+    engine.MAX_SHRINKING_SECONDS = SHRINKING_S  # for tests with settings of their own
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -447,6 +447,8 @@ def groups() -> list[Path]:
 
 # `python -m` puts the directory it runs in, ROOT, on the path: plugins are found there as tools.NAME.
 PYTEST: Final = (sys.executable, "-m", "pytest", "-p", "tools.gate_report")
+# Their import loads Textual, a second of each pytest process, and only the console's tests compare pictures.
+WITHOUT_PICTURES: Final = ("-p", "no:textual-snapshot", "-p", "no:syrupy")
 
 
 def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: float | None) -> list[Step]:
@@ -454,7 +456,8 @@ def pytest_steps(reports: Path, *, pytest_arguments: Sequence[str], budget_s: fl
     for folder in groups():
         name = str(folder.relative_to(ROOT))
         report = reports / f"{name.replace('/', '-')}.jsonl"
-        command = (*PYTEST, *pytest_arguments)
+        pictures = () if folder.name == "tui" else WITHOUT_PICTURES
+        command = (*PYTEST, *pictures, *pytest_arguments)
         budget = budget_s or GROUP_BUDGET_S
         whole = Step(name=name, command=command, budget_s=budget, select=(name,), report=report)
         if folder.name == "spark":

@@ -116,3 +116,18 @@ async def test_a_start_on_a_full_disk_makes_do_with_a_small_segment(fast_path: P
     await healed.start()
     assert await append(healed, 1, 2000)
     await healed.journal.close()
+
+
+async def test_a_start_with_room_for_one_segment_makes_it_and_later_ones_of_full_size(
+    fast_path: Path,
+) -> None:
+    """The segment is there, although the room behind it is to stay free: nothing is refused, and nothing gets smaller."""
+    disk = SmallDisk(2 * LARGE - 1)
+    desk = Desk(fast_path / "j", disk=disk, segment_bytes=LARGE)
+    desk.journal.keep_free(lambda: 1)
+    await desk.start()
+    disk.size_bytes *= 4
+    with anyio.fail_after(30):
+        await until(lambda: len(list((fast_path / "j").glob("*.journal"))) > 2)
+    await desk.journal.close()
+    assert {path.stat().st_size for path in (fast_path / "j").glob("*.journal")} == {LARGE}
