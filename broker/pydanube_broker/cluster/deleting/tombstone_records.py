@@ -61,7 +61,7 @@ def not_kept(kind: type[ClusterError], call_id: str) -> ClusterError:
 def name_reused(name: str, stands: str = "") -> NameReused:
     """Return the error for a name in use. `stands`: the kind of topic that has the name."""
     return NameReused(
-        f"{name} is the name of another topic now{stands and f', {stands}'}: delete or rename that one's use first, "
+        f"{name} is the name of another topic now{stands and f', {stands}'}: delete that one first, "
         "then undo again",
         field="topic",
         value=name,
