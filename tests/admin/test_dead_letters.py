@@ -158,6 +158,26 @@ async def test_an_undo_takes_back_what_no_consumer_has_got(cluster: Administered
     done = await cluster("dead_letters.replay", **LETTERS)
     await cluster("changes.undo", call_id=done["call_id"])
     assert await lag(cluster) == 0
+    assert [(each["state"], each["replayed"]) for each in await letters(cluster, 2)] == [("waiting", [])] * 2
+    assert (await cluster("dead_letters.replay", **LETTERS))["messages"] == 2, "without again"
+
+
+async def test_an_undo_leaves_those_replayed_that_a_consumer_got(
+    cluster: Administered, client: Client
+) -> None:
+    await publish(client, 4)
+    await work(client, [b"1", b"3"], 4)
+    await letters(cluster, 2)
+    done = await cluster("dead_letters.replay", **LETTERS)
+    async with client.consumer("orders", "billing", type="shared", credit_messages=1) as consumer:
+        (message,) = await take(consumer, 1)
+        await cluster("changes.undo", call_id=done["call_id"])
+        both_sent = await lag(cluster) == 2  # the second is on its way to a consumer that takes the first
+        await message.ack()
+        await consumer.flush_acks()
+    first, second = await letters(cluster, 2)
+    assert (message.payload, first["state"]) == (b"1", "handled")
+    assert second["state"] == ("replayed" if both_sent else "waiting")
 
 
 async def test_letters_that_are_forged_or_whose_originals_are_gone_deliver_nothing(

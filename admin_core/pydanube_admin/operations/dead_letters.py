@@ -43,7 +43,7 @@ from pydanube_admin.engine.models import (
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import cut, glob, none_because
 from pydanube_admin.operations.messages import CHUNK, CHUNK_BYTES, MaxBytes, fenced
-from pydanube_admin.operations.offset_ranges import ranges_of_text, within
+from pydanube_admin.operations.offset_ranges import merged, ranges_of_text, within
 from pydanube_admin.operations.subscriptions import subscription_facts
 from pydanube_admin.operations.topics import Topic, find_topic
 
@@ -627,6 +627,7 @@ async def forecast_replay_dead_letters(context: Context, request: ReplayDeadLett
         ),
         reversible=False if to_topic else None,
         image={
+            "call_id": context.call_id,
             "subscription_ids": [str(each.subscription_id) for each in facts],
             "redelivered": {
                 log: [[each.offset, each.deliveries, each.key] for each in rows]
@@ -658,7 +659,7 @@ async def undo_replay(context: Context, request: ReplayDeadLettersRequest, done:
         waiting += len(await context.port.unacknowledged(log, request.subscription, offsets))
     path = f"topics{topic.own.topic}/subscriptions/{request.subscription}/redelivered"
     return Undo(
-        act=partial(_withdraw, context, request.subscription, redelivered),
+        act=partial(_withdraw, context, topic, request.subscription, redelivered, done.image.get("call_id")),
         forecast=Forecast(
             diff=[entry(path, {"not_acknowledged": waiting}, None)],
             blast_radius=blast_radius(subscriptions=1, messages=waiting, bytes=None),
@@ -668,10 +669,45 @@ async def undo_replay(context: Context, request: ReplayDeadLettersRequest, done:
 
 
 async def _withdraw(
-    context: Context, subscription: str, redelivered: Mapping[str, Sequence[Redelivery]]
+    context: Context,
+    topic: Topic,
+    subscription: str,
+    redelivered: Mapping[str, Sequence[Redelivery]],
+    call_id: str | None,
 ) -> None:
+    withdrawn: set[tuple[str, int | None]] = set()
     for log, rows in redelivered.items():
-        await context.port.withdraw(log, subscription, rows)
+        offsets = await context.port.withdraw(log, subscription, rows)
+        withdrawn.update((log, offset) for offset in offsets)
+    if withdrawn and call_id is not None:
+        await _forget(context, topic, subscription, call_id, withdrawn)
+
+
+async def _forget(
+    context: Context,
+    topic: Topic,
+    subscription: str,
+    call_id: str,
+    withdrawn: Collection[tuple[str, int | None]],
+) -> None:
+    """Take letters whose originals no consumer got out of the note of a replay, so that they are `waiting` again."""
+    letters = await _letters(context, topic, subscription)
+    originals = {(letter.log, letter.offset): letter.original for letter in letters.found}
+    kept = []
+    for each in await _remembered(context, letters.key):
+        if each["call_id"] == call_id:
+            places = (
+                (each["topic"], offset) for start, end in each["ranges"] for offset in range(start, end)
+            )
+            still = [offset for log, offset in places if originals.get((log, offset)) not in withdrawn]
+            each["ranges"] = merged((offset, offset + 1) for offset in still)
+        if each["ranges"]:
+            kept.append(each)
+    await context.port.write_state({letters.key: _record(kept)})
+
+
+def _record(replays: Sequence[Mapping[str, Any]]) -> bytes:
+    return json.dumps({"version": 1, "replays": replays}).encode()
 
 
 @operation(
@@ -733,5 +769,4 @@ async def _remember(context: Context, choice: _Choice) -> None:
         )
     sizes = accumulate(len(json.dumps(each)) + 2 for each in reversed(remembered))
     gone = sum(size > MAX_RECORD_BYTES for size in sizes)
-    value = json.dumps({"version": 1, "replays": remembered[gone:]}).encode()
-    await context.port.write_state({choice.letters.key: value})
+    await context.port.write_state({choice.letters.key: _record(remembered[gone:])})
