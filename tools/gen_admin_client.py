@@ -244,6 +244,8 @@ def signature(operation: Operation, name: str, result: str, *, token: bool) -> s
             rest.append(f"{python}: {kind.removesuffix(' | None')} | None = None")
     if token:
         rest.append("plan_token: str | None = None")
+    if operation.takes_why:
+        rest.append("why: str | None = None")
     if rest:
         parts += ["*", *rest]
     return f"async def {name}({', '.join(parts)}) -> {result}:"

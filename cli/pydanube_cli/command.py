@@ -58,11 +58,11 @@ class Common:
             timeout_s=self.timeout_s if timeout_s is None else timeout_s,
             face="cli",
             principal=self.principal,
-            program=_program(),
+            program=this_command(),
         )
 
 
-def _program() -> CallingProgram:
+def this_command() -> CallingProgram:
     """Return this command for the audit: of a person if it reads from a terminal."""
     at_a_terminal = sys.stdin is not None and sys.stdin.isatty()
     return CallingProgram(name="danube", version=package_version(), by=PERSON if at_a_terminal else "")

@@ -6,16 +6,19 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import anyio
 from pydanube_core.errors import ClusterError, InvalidArgument
 
-from pydanube_cli.command import Common, command
+from pydanube_cli.command import Common, command, this_command
 from pydanube_cli.messages.lines import LineSource, Outlet, split_lines, stdin_pieces
 from pydanube_cli.parameters import argument, option
 from pydanube_cli.render import print_json
 from pydanube_cli.runtime import run_async
+
+if TYPE_CHECKING:
+    from pydanube_admin.remote import OpsClient
 
 MAX_LINE_BYTES: Final = 4 << 20  # as over HTTP
 
@@ -73,13 +76,23 @@ def _params(text: str | None) -> dict[str, Any]:
     return found
 
 
-async def _call(common: Common, request: bytes) -> bytes:
-    from pydanube_admin.jsonrpc import JsonRpc
+def _client(common: Common) -> OpsClient:
+    """Return a client whose calls are those of JSON-RPC, and recorded as made by this command."""
     from pydanube_admin.remote import OpsClient
 
-    async with OpsClient(
-        common.admin_url, timeout_s=common.timeout_s, principal=common.principal, face="jsonrpc"
-    ) as ops:
+    return OpsClient(
+        common.admin_url,
+        timeout_s=common.timeout_s,
+        principal=common.principal,
+        face="jsonrpc",
+        program=this_command(),
+    )
+
+
+async def _call(common: Common, request: bytes) -> bytes:
+    from pydanube_admin.jsonrpc import JsonRpc
+
+    async with _client(common) as ops:
         answer = await JsonRpc(ops).handle(request)
     assert answer is not None, "the request has an id"
     return answer
@@ -88,12 +101,9 @@ async def _call(common: Common, request: bytes) -> bytes:
 async def _serve(common: Common) -> None:
     """Answer lines in their order."""
     from pydanube_admin.jsonrpc import JsonRpc, too_long
-    from pydanube_admin.remote import OpsClient
 
     async with (
-        OpsClient(
-            common.admin_url, timeout_s=common.timeout_s, principal=common.principal, face="jsonrpc"
-        ) as ops,
+        _client(common) as ops,
         LineSource(lambda: split_lines(stdin_pieces(), max_bytes=MAX_LINE_BYTES, cut=True)) as source,
         Outlet() as outlet,
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -89,6 +90,8 @@ def test_every_operation_has_its_method() -> None:
         methods = getattr(admin, group)
         assert callable(getattr(methods, verb))
         assert hasattr(methods, f"plan_{verb}") == operation.planned
+        found = [getattr(methods, name) for name in (verb, f"plan_{verb}") if hasattr(methods, name)]
+        assert all(("why" in inspect.signature(each).parameters) == operation.takes_why for each in found)
 
 
 def test_what_is_committed_is_what_is_generated() -> None:

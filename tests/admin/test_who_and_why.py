@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from pydanube.admin import connect_admin
 from pydanube_admin.http import HttpFace
 from pydanube_admin.jsonrpc import JsonRpc
 from pydanube_admin.remote import OpsClient
-from pydanube_core.calling_program import AGENT, PERSON, CallingProgram, current_program
+from pydanube_core.calling_program import AGENT, PERSON, CallingProgram, current_program, package_version
 from pydanube_core.errors import ClusterError
 
 from tests.admin.real_broker import Administered, administered
@@ -142,12 +144,23 @@ async def test_clients_of_ours_and_of_http_name_themselves(cluster: Administered
                 answer = await web.post("/rpc", json=call, headers={"user-agent": agent})
                 assert "error" not in answer.json()
     async with connect_admin(cluster.url) as admin:
-        await admin.topics.create("two")
+        await admin.topics.create("two", why="a trial")
+        plan = await admin.topics.plan_create("three", why="the trial went well")
+        await plan.apply()
+    command = ["rpc", "topics.create", "--params", '{"topic": "four"}', "--admin", cluster.url]
+    assert (await anyio.run_process([sys.executable, "-m", "pydanube_cli.main", *command])).returncode == 0
+    reasons = {
+        each["arguments"]["topic"]: each["untrusted"]
+        for each in await records(cluster, operation="topics.create")
+        if each["client"] == {"name": "pydanube", "version": package_version()}
+    }
+    assert reasons == {"two": {"why": "a trial"}, "three": {"why": "the trial went well"}}
     named = {
         each["arguments"]["topic"]: each["client"]
         for each in await records(cluster, operation="topics.create")
     }
     assert named["one"]["name"] == "danube"
     assert named["two"]["name"] == "pydanube"
+    assert named["four"]["name"] == "danube"
     assert named["by-http-0"] == {"name": "deployer", "version": "3.1"}
     assert named["by-http-1"] is None
