@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from evals.players import Nothing, Scripted
-from evals.run import StepFailed, attempt, carried_out, judged, run, scripts
+from evals.run import StepFailed, attempt, carried_out, holds, judged, run, scripts
 from evals.task_files import Step, Task, read_tasks
 from tests.support.broker_process import BrokerProcess, broker_process_fixture
 from tests.support.warm_commands import warm_commands
@@ -94,6 +94,13 @@ def test_there_are_the_forty_that_were_promised() -> None:
         assert any(step.contains for step in task.verify), f"{task.name} demands no answer"
         assert any(step.script for step in task.verify), f"{task.name} does not look whether all is there"
     assert scripts().keys() == {task.name for task in TASKS}
+
+
+def test_no_answer_stands_in_its_question() -> None:
+    """Who repeats the prompt, and looks at nothing, passes no task."""
+    for task in TASKS:
+        wanted = [step.contains for step in task.verify if step.contains]
+        assert not wanted or not all(holds(task.prompt, words) for words in wanted), task.name
 
 
 def test_tasks_touch_only_names_of_their_own() -> None:
