@@ -115,6 +115,7 @@ class Writer:
                     left = self._new(left, await self._positions(list(batch.ends)))
                     await self._write(left, batch)
             except Refused as refused:
+                self._count(refused.written)
                 left = await self._refuse(self._unwritten(left), refused)
             except Overtaken as error:
                 overtaken += 1
@@ -122,7 +123,9 @@ class Writer:
                 if overtaken > _MOST_OVERTAKEN:
                     await self._again(error)
             except Exception as failure:
-                left = _without(self._unwritten(left), getattr(failure, "written", ()))
+                written = getattr(failure, "written", ())
+                self._count(written)
+                left = _without(self._unwritten(left), written)
                 self._asked.clear()  # the attempt may have succeeded although its answer was lost
                 await self._again(failure)
             else:
@@ -130,6 +133,11 @@ class Writer:
                 self._known.update(batch.ends)
                 self._statistics.wrote(len(self._unwritten(left)))
                 return
+
+    def _count(self, written: Sequence[Record]) -> None:
+        """Count the records that an attempt wrote before it failed. The next attempt omits them."""
+        if written:
+            self._statistics.wrote(len(written))
 
     async def _again(self, failure: Exception) -> None:
         await self.close()

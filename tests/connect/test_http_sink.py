@@ -76,6 +76,22 @@ async def test_batches_are_arrays_or_lines_and_bad_records_are_found(target: Htt
     assert target.asked[0].body == b'{"id":1}\n{"id":2}\n'
 
 
+async def test_what_was_written_beside_refused_records_and_before_a_retry_is_counted(
+    target: HttpTarget,
+) -> None:
+    busy = [Answer(503)]
+
+    def answer(asked: Asked) -> Answer:
+        if asked.json["id"] == 7:
+            return Answer(422, {}, b"seven")
+        return busy.pop() if busy and asked.json["id"] == 3 else Answer(201)
+
+    target.answer = answer
+    outcome = await deliver(file(target), [{"id": n} for n in range(16)])
+    assert [each.record.value for each in outcome.refused] == [{"id": 7}]
+    assert (outcome.statistics.records, outcome.statistics.refused) == (15, 1)
+
+
 async def test_busy_answers_are_tried_again_after_what_they_ask(target: HttpTarget) -> None:
     answers = [Answer(429, {"Retry-After": "0"}), Answer(503), Answer(500), Answer(204, {}, b"")]
     target.answer = lambda _: answers.pop(0)
