@@ -50,7 +50,9 @@ def _findings(view: ConnectorView, now_ms: int) -> Iterator[Finding]:
     own = {"connector": view.connector}
     describe = NextCall("connectors.describe", own, "shows its file, worker, counters and positions")
     logs = NextCall("connectors.logs", own, "shows what its worker logged")
-    errors = NextCall("connectors.errors", own, "shows the refused records, each with its reason")
+    errors = NextCall(
+        "connectors.errors", own, "shows the last error, and the refused records with their reasons"
+    )
     restart = NextCall("connectors.restart", own, "starts it again after the cause is mended")
 
     def finding(

@@ -299,6 +299,17 @@ def test_a_threshold_comes_after_the_cause_and_explains_nothing() -> None:
     assert [one.rule for one in quiet(facts)] == ["cursor_stuck", "threshold_exceeded"]
 
 
+def test_a_cursor_that_waits_for_a_message_says_how_often_it_failed() -> None:
+    """With few failures it is no poison yet: it may wait for its next attempt behind what the consumer holds."""
+    at_cursor = replace(WORST, failures=2, reason="no such customer")
+    [found] = quiet(view(consumers=(consumer(),), head_of_line=at_cursor))
+    assert found.rule == "cursor_stuck"
+    assert found.summary.endswith("from offset 20, which has failed 2 times")
+    assert (found.evidence["failures"], found.untrusted) == (2, {"reason": "no such customer"})
+    [other] = quiet(view(consumers=(consumer(),), head_of_line=replace(at_cursor, offset=21)))
+    assert (other.evidence["failures"], other.untrusted) == (None, {})
+
+
 def test_what_looks_like_the_newer_faults_and_is_none() -> None:
     read = {"unread": 0, "consumers": (consumer(),), "acknowledged": SOME}
     assert quiet(view(type="key-shared", unrouted=SOME, **read)) == [], (

@@ -281,6 +281,7 @@ def head_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         "reason": "as the status tells it: `nothing_in_flight`, `no_ack`, `head_of_line`, …",
         "cursor_still_s": "for how long",
         "credit_messages": "what the consumers still take",
+        "failures": "of the message at the cursor",
     },
     unobservable=("whether its consumers want more: they have told how much they take, and nothing else",),
     helps="look at the consumers and at the message at the cursor",
@@ -291,10 +292,13 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if view.status is not LagStatus.STUCK:
         return f"the lag's status is {view.status.value}"
     reason = view.lag.stuck_reason
+    worst = view.head_of_line
+    failed = None if worst is None or worst.offset != view.state.oldest_unread else worst
     return Finding(
         confidence=0.6,
         summary=f"the cursor of {view.log} / {view.subscription} does not move: {counted(view.unread, 'message waits', 'messages wait')} from offset "
-        f"{view.state.oldest_unread}",
+        f"{view.state.oldest_unread}"
+        + ("" if failed is None else f", which has failed {counted(failed.failures, 'time')}"),
         evidence={
             "lag_messages": view.unread,
             "status": view.status.value,
@@ -306,7 +310,9 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             "consumers": len(view.consumers),
             "credit_messages": sum(one.credit_messages for one in view.consumers),
             "dispatch_rate_limit": view.dispatch_rate_limit or None,
+            "failures": None if failed is None else failed.failures,
         },
+        untrusted={} if failed is None else {"reason": failed.reason},
         next=(
             NextCall("consumers.list", {"topic": view.topic}, "see who is attached, and holds what"),
             _peek(view),
