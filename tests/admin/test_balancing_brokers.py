@@ -148,3 +148,31 @@ async def test_act_evens_out_by_itself_is_in_the_audit_and_moves_no_topic_twice(
         await until(lambda: all(cluster.serves(topic) for topic in TOPICS))
         assert owned(cluster)[-1] <= 4
         assert all(now - then <= 1 for now, then in zip(epochs(cluster), began, strict=True))
+
+
+async def test_spread_partitions_stay_apart_where_other_topics_can_even_out_the_numbers(
+    etcd: EtcdMembers, tmp_path: Path
+) -> None:
+    @asynccontextmanager
+    async def make(settings: Settings) -> AsyncIterator[Broker]:
+        async with administered(settings) as (broker, _):
+            yield broker
+
+    async def place(cluster: SeveralBrokers, topic: str, target: Broker) -> None:
+        await until(lambda: cluster.serves(TopicName.parse(topic)))
+        if cluster.owner(topic) is not target:
+            await ask(target, "topics.move", topic=topic, to_broker=id_of(target))
+            await until(lambda: target.registry.find(TopicName.parse(topic)) is not None)
+
+    async with several_brokers(etcd, tmp_path, make) as cluster:
+        brokers = cluster.brokers
+        await ask(brokers[1], "topics.create", topic="/default/apart", partitions=3)
+        for n in range(3):
+            await place(cluster, f"/default/apart-part-{n}", brokers[1 + n])
+        for n in range(4):
+            await ask(brokers[1], "topics.create", topic=f"/default/whole-{n}")
+            await place(cluster, f"/default/whole-{n}", brokers[1])
+        plan = await ask(brokers[2], "cluster.rebalance", by="topics", plan_only=True)
+        moved = [each["path"] for each in plan["diff"] if each["path"].endswith("/owner")]
+        assert len(moved) == 2
+        assert all(path.startswith("topics/default/whole-") for path in moved), moved

@@ -170,14 +170,19 @@ async def _chosen(context: Context, request: RebalanceRequest) -> tuple[Judged, 
 
 
 async def _by_number(context: Context, found: Judged, max_moves: int | None) -> list[Move]:
-    """Return the moves that even out the numbers of topics of the brokers that take topics. Idle topics go first."""
+    """Return the moves that even out the numbers of topics of the brokers that take topics.
+
+    Idle topics go first, and of them those at one broker: partitions that are spread stay apart as long as others can move.
+    """
     takers = set(await context.port.takers())
     counts = {
         each.broker_id: each.topics for each in await context.port.statuses() if each.broker_id in takers
     }
     busy = {topic.topic for topic in found.snapshot.topics}
     moving = {move.topic for move in found.under_way}
-    keys = sorted(await context.port.topic_index(), key=lambda key: (key.topic in busy, key.topic))
+    keys = sorted(
+        await context.port.topic_index(), key=lambda key: (key.topic in busy, len(key.owners) > 1, key.topic)
+    )
     movable = {
         broker: await _some_of(
             context, broker, moving, [key.topic for key in keys if broker in key.owners], count
