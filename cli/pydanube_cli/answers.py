@@ -119,11 +119,10 @@ def row_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row: `key`, `payload` and `reason` of a message, or the subject of a finding, beside the item's own fields."""
     row = dict(item)
     if isinstance(fenced := item.get("untrusted"), Mapping):
-        row.setdefault("key", fenced.get("key"))
-        row.setdefault(
-            "reason", fenced.get("reason") or (fenced.get("attributes") or {}).get("x-failure-reason")
-        )
-        row.setdefault("payload", _payload(fenced))
+        reason = fenced.get("reason") or (fenced.get("attributes") or {}).get("x-failure-reason")
+        for name, value in {"key": fenced.get("key"), "reason": reason, "payload": _payload(fenced)}.items():
+            if value is not None:  # a freeze has no key, and a line of a log no reason
+                row.setdefault(name, value)
     if isinstance(subject := item.get("subject"), Mapping):
         row["subject"] = " ".join(str(value) for value in subject.values() if value is not None)
     return row

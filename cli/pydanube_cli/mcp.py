@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydanube.addresses import DEFAULT_ADMIN_URL
+from pydanube_core.errors import Conflict
 
 from pydanube_cli.command import Common, command
 from pydanube_cli.parameters import option
 
+DEFAULT_PORT: Final = 8765
 # Paths, which may stand in an assistant's configuration. A token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
@@ -51,8 +53,15 @@ class McpOptions:
     ] = None
     host: Annotated[str, option("--host", help="With --transport http.")] = "127.0.0.1"
     http_port: Annotated[
-        int, option("--http-port", metavar="PORT", min=0, max=65_535, help="With --transport http.")
-    ] = 8765
+        int | None,
+        option(
+            "--http-port",
+            metavar="PORT",
+            min=0,
+            max=65_535,
+            help="With --transport http. [default: 8765; to print, that of the broker that is named]",
+        ),
+    ] = None
     explain: Annotated[
         str | None, option("--explain", "TOOL", "Say why a tool is in the list or not, and end.")
     ] = None
@@ -110,8 +119,24 @@ def mcp(*, common: Common, options: McpOptions) -> None:
     from pydanube_broker.rpc.connection_limits import patient_http, places
     from pydanube_broker.rpc.listening import listen
 
-    listener = listen(options.host, options.http_port, flag="http-port")
+    port = DEFAULT_PORT if options.http_port is None else options.http_port
+    listener = listen(options.host, port, flag="http-port")
     run_http(listener, connections, protocol=patient_http(places().other), **served)
+
+
+def _http_url(options: McpOptions, common: Common) -> str:
+    """Return the address of MCP: by the port that is given, else the named broker's own, else the default port."""
+    if options.http_port is None and common.admin_url != DEFAULT_ADMIN_URL:
+        url = common.call("brokers.status", {})["listen"].get("http")
+        if url is None:
+            raise Conflict(
+                f"the broker at {common.admin_url} serves no MCP over HTTP. Start it as `danube up`, or name another "
+                "address by --host and --http-port"
+            )
+        return f"{url}/mcp"
+    scheme = "https" if common.admin_url.startswith("https://") else "http"
+    port = DEFAULT_PORT if options.http_port is None else options.http_port
+    return f"{scheme}://{options.host}:{port}/mcp"
 
 
 def _print_config(options: McpOptions, common: Common) -> None:
@@ -136,6 +161,5 @@ def _print_config(options: McpOptions, common: Common) -> None:
         if file := os.environ.get(name):
             env[name] = str(Path(file).absolute())
     token = any(os.environ.get(name) for name in ("DANUBE_TOKEN", "DANUBE_TOKEN_FILE"))
-    scheme = "https" if common.admin_url.startswith("https://") else "http"
-    url = f"{scheme}://{options.host}:{options.http_port}/mcp" if options.transport == "http" else None
+    url = _http_url(options, common) if options.transport == "http" else None
     print(print_config(options.print_config, arguments=words, env=env or None, url=url, token=token))

@@ -284,7 +284,9 @@ def _call(*, operation: Declared, common: Common, **given: Any) -> int:
         print("nothing was changed", file=sys.stderr)
         return 1
     if ways.wait and result.get("task_id"):
-        result = outcome_of(result["task_id"], common.call)
+        # The task keeps the result as it was before the call had a plan and the task an id
+        ended = outcome_of(result["task_id"], common.call)
+        result |= {name: value for name, value in ended.items() if value not in (None, "")}
     show(operation, result, common)
     if any(result[field] for field in operation.damage):
         return CODES[CorruptObject.code].exit
@@ -434,7 +436,10 @@ def show(operation: Declared, result: Mapping[str, Any], common: Common) -> None
     if common.as_json:
         print_json(result)
     elif isinstance(items := result.get("items"), list):
-        if items:
+        if items and operation.name == "connectors.logs":  # whole lines, which have their time and level
+            for item in items:
+                print(f"{item['worker']}  {printable(item['untrusted']['text'])}")
+        elif items:
             print_table([row_of(item) for item in items], COLUMNS.get(operation.name))
         else:
             why = result.get("items_reason")

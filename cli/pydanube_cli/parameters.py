@@ -174,7 +174,9 @@ def parse(parameters: Sequence[inspect.Parameter], args: Sequence[str]) -> dict[
         given |= {word.name: [word.value(text) for text in loose[:taken]]} if loose else {}
         del loose[:taken]
     if loose:
-        raise InvalidArgument(f"there is an argument too many: {' '.join(loose)}", value=loose[0])
+        ids = [word.flags[0] for word in words if word.flags and word.flags[0].endswith("-id")]
+        hint = f"; did you mean {ids[0]} {loose[0]}?" if len(ids) == len(loose) == 1 else ""
+        raise InvalidArgument(f"there is an argument too many: {' '.join(loose)}{hint}", value=loose[0])
     values: dict[str, Any] = {}
     for word in words:
         if word.name in given:

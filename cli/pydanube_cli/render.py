@@ -86,6 +86,10 @@ def _pairs(result: Mapping[str, Any], indent: str) -> None:
         elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
             print(f"{indent}{printable(name)}:")
             print_table(value)
+        elif isinstance(value, str) and "\n" in value.strip():
+            print(f"{indent}{printable(name)}:")
+            for line in value.rstrip().split("\n"):
+                print(f"{indent}  {printable(line)}")
         else:
             print(f"{indent}{printable(name):<{width}}  {cell(name, value, result)}")
 

@@ -44,6 +44,16 @@ def test_words_are_read_as_other_commands_read_them(words: str, found: dict[str,
     assert parse(PARAMETERS, words.split()) == {"topic": "t", **USUAL, **found}
 
 
+def test_an_id_without_its_option_is_answered_with_the_option() -> None:
+    def command(*, broker_id: Annotated[str | None, option("--broker-id", help="Which.")] = None) -> None: ...
+
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
+    with pytest.raises(InvalidArgument, match=r"too many: 17; did you mean --broker-id 17\?"):
+        parse(parameters, ["17"])
+    with pytest.raises(InvalidArgument, match=r"too many: 17 18$"):
+        parse(parameters, ["17", "18"])
+
+
 def test_what_follows_two_dashes_is_no_option() -> None:
     assert parse(PARAMETERS, ["--", "--count"])["topic"] == "--count"
     assert parse(PARAMETERS, ["-"])["topic"] == "-"

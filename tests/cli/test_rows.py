@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydanube_admin.registry import OPERATIONS
 from pydanube_cli.answers import row_of
 from pydanube_cli.command import Common
-from pydanube_cli.operations import COLUMNS, show
-from pydanube_cli.render import print_table
+from pydanube_cli.operations import COLUMNS, _call, show
+from pydanube_cli.render import print_pairs, print_table
 
 MESSAGE = {
     "topic": "/default/t",
@@ -48,6 +50,59 @@ def test_an_alert_says_whom_it_is_about(capsys: pytest.CaptureFixture[str]) -> N
     }
     print_table([row_of(alert)], COLUMNS["alerts.list"])
     assert "/default/t s" in capsys.readouterr().out
+
+
+def show_common() -> Common:
+    return Common(as_json=False, timeout_s=1.0, timeout_given=False, broker=None, admin=None, principal=None)
+
+
+def test_only_what_is_there_of_others_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    frozen = {"face": "mcp", "by": "ann", "untrusted": {"reason": "it loops"}}
+    show(OPERATIONS["faces.list"], {"items": [frozen]}, show_common())
+    assert capsys.readouterr().out.split() == ["face", "by", "reason", "mcp", "ann", "it", "loops"]
+
+
+def test_lines_of_a_log_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"2026-01-31T12:00:00.000Z info {'x' * 100}\x1b[2J"
+    item = {
+        "time": "2026-01-31T12:00:00.000Z",
+        "level": "info",
+        "worker": "w1",
+        "untrusted": {"text": line},
+    }
+    show(OPERATIONS["connectors.logs"], {"items": [item]}, show_common())
+    out = capsys.readouterr().out
+    assert f"w1  {line.removesuffix(chr(27) + '[2J')}" in out
+    assert "\x1b" not in out
+
+
+def test_a_text_of_several_lines_is_shown_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pairs({"connector": "crm", "definition": 'name = "crm"\ntopic = "t"\x1b[2J\n', "kind": "sink"})
+    out = capsys.readouterr().out
+    assert '  name = "crm"\n  topic = "t"' in out
+    assert "\x1b" not in out
+
+
+def test_the_end_that_was_waited_for_keeps_the_ids_of_its_call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: dict[str, Any] = {
+        "call_id": "c1",
+        "plan_id": "p1",
+        "undo_until": None,
+        "topic": "/default/t",
+        "moves": [],
+        "task_id": "t1",
+    }
+    ended = begun | {"plan_id": "", "task_id": None, "moves": [{"topic": "/default/t", "to": "7"}]}
+    answers = {
+        "topics.move": begun,
+        "tasks.get": {"state": "done", "error": None, "result": ended, "work": []},
+    }
+    monkeypatch.setattr(Common, "call", lambda self, operation, *_, **__: answers[operation])
+    _call(operation=OPERATIONS["topics.move"], common=show_common(), arg_topic="t", option_wait=True)
+    shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+    assert (shown["plan_id"].strip(), shown["task_id"].strip()) == ("p1", "t1")
 
 
 def test_dead_letters_show_why() -> None:

@@ -137,7 +137,7 @@ def _text(status: dict[str, Any]) -> str:
             f"{counted(len(status['brokers']), 'broker is', 'brokers are')} ready; data in {status['data_dir']}",
             "",
             *(
-                f"  broker {each['n']}   {each['grpc']}   administration {each['admin']}   MCP {each['http']}"
+                f"  broker {each['n']}   {each['grpc']}   administration {each['admin']}   MCP {each['http']}/mcp"
                 for each in status["brokers"]
             ),
             "",
