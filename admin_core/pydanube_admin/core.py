@@ -249,7 +249,8 @@ class AdminCore:
             if read_only and known is not None and known.effect is not Effect.READ:
                 raise ReadOnly(
                     f"{name} is no read, and only reads are taken here: the address is /mcp/read, or the server was started "
-                    "with --read-only. Connect to /mcp, start it without, or use the command line",
+                    "with --read-only, or with ,read_only behind this cluster's address. Connect to /mcp, start it without, "
+                    "or use the command line",
                     field="operation",
                     value=name,
                 )

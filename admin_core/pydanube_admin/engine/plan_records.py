@@ -85,7 +85,7 @@ def digest_of(secret: str) -> str:
 
 def no_plan(plan_id: str, *, field: str = "plan_id") -> PlanNotFound:
     return PlanNotFound(
-        f"there is no plan {plan_id[:64]!r}: it never was, or its time has been over for long",
+        f"the plan {plan_id[:64]!r} does not exist, or has expired: make another one",
         field=field,
         value=plan_id[:64],
     )

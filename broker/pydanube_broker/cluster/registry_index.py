@@ -275,7 +275,9 @@ class RegistryIndex:
         found = self.find_namespace(name)
         if found is None:
             raise NamespaceNotFound(
-                f"namespace {name} does not exist; create it first", field="namespace", value=name
+                f"namespace {name} does not exist. Create it: danube namespaces create {name}",
+                field="namespace",
+                value=name,
             )
         return found
 
