@@ -26,11 +26,13 @@ from mcp.types import (
     SubscriptionsListenResult,
     UnsubscribeRequestParams,
 )
+from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, PermissionDenied, Unauthenticated
 from pydanube_core.security.identity import OPERATOR, current_identity
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced
+from pydanube_mcp.narrowing import current_narrowing
 
 ALERTS_URI: Final = "danube://alerts"
 PAUSE_S: Final = 1.0
@@ -87,6 +89,7 @@ class AlertWatch:
             return
         for name in self._clusters.names:
             try:
+                current_narrowing.get().check(OPERATIONS["alerts.list"], {})
                 await self._clusters.named(name).call("alerts.list", {"limit": 1})
             except (PermissionDenied, Unauthenticated) as error:
                 raise MCPError(

@@ -22,8 +22,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from mcp import MCPError
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, Completion, Resource, ResourceTemplate
 from pydanube_admin.registry import OPERATIONS
+from pydanube_admin.remote import OpsClient
 from pydanube_admin.wording.pages import SHIPPED, page_text
 from pydanube_core.errors import ClusterError, InvalidArgument, TopicNotFound
 from pydanube_core.names import TopicName
@@ -31,7 +33,8 @@ from pydanube_core.spelling import close_names
 
 from pydanube_mcp.clusters import Clusters
 from pydanube_mcp.fencing import fenced, is_plain
-from pydanube_mcp.presenting import Asked, body_of
+from pydanube_mcp.narrowing import current_narrowing
+from pydanube_mcp.presenting import Asked, body_of, flow_label
 from pydanube_mcp.profiles import CLUSTER, Profile
 from pydanube_mcp.tools import answer_schema
 
@@ -115,6 +118,12 @@ _FIXED: Final = (
 )
 
 
+def _offered(templates: Iterable[_Template]) -> Iterable[_Template]:
+    """Return those whose operation the address of the request has."""
+    narrowing = current_narrowing.get()
+    return (each for each in templates if narrowing.has(OPERATIONS[each.operation]))
+
+
 def resource_list(clusters: Clusters) -> list[Resource]:
     """Return the resources without parts. With several clusters there is one for each."""
     return [
@@ -125,7 +134,7 @@ def resource_list(clusters: Clusters) -> list[Resource]:
             description=each.description,
             mime_type=JSON_TYPE,
         )
-        for each in _FIXED
+        for each in _offered(_FIXED)
         for query, cluster in (
             [(f"?{CLUSTER}={name}", name) for name in clusters.names] if clusters.several else [("", "")]
         )
@@ -142,7 +151,7 @@ def template_list(clusters: Clusters) -> list[ResourceTemplate]:
             description=template.description,
             mime_type=JSON_TYPE,
         )
-        for template in _TEMPLATES
+        for template in _offered(_TEMPLATES)
     ] + [
         ResourceTemplate(
             uri_template=PAGE + "{page}",
@@ -191,8 +200,8 @@ def read_operation(uri: str) -> str:
     return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
 
 
-async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> str:
-    """Return the resource as JSON text.
+async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) -> ReadResourceContents:
+    """Return the resource as JSON text, with the label of a result.
 
     Raises:
         MCPError: -32602 if there is no such resource, -32603 if it cannot be read now. `data` has the URI and
@@ -203,6 +212,7 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
         template, parts, query = _parse(uri)
         arguments = template.arguments(**parts)
         client, _, _ = clusters.pick(query)
+        current_narrowing.get().check(OPERATIONS[template.operation], arguments)
         result = await client.call(template.operation, arguments, principal=principal)
         if template.kind == "broker" and result["broker_id"] != parts["broker_id"]:
             raise InvalidArgument(
@@ -220,7 +230,9 @@ async def read_resource(clusters: Clusters, uri: str, *, principal: str | None) 
         arguments=arguments,
         profile=Profile.DEFAULT,
     )
-    return json.dumps(body_of(result, asked), ensure_ascii=False, separators=(",", ":"))
+    body = body_of(result, asked)
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return ReadResourceContents(content=text, mime_type=JSON_TYPE, meta=flow_label(body))
 
 
 def _parse(uri: str) -> tuple[_Template, dict[str, str], dict[str, str]]:
@@ -259,13 +271,19 @@ def completion(hits: Iterable[str]) -> Completion:
 async def complete_topic(clusters: Clusters, prefix: str) -> Completion:
     """Return topics of the first cluster by their full names, for arguments of prompts."""
     try:
-        answer = await clusters.named(clusters.names[0]).call("topics.list", {"limit": 1000})
+        answer = await _listed(clusters.named(clusters.names[0]), "topics.list", {"limit": 1000})
     except ClusterError:
         return completion(())
     names = (item["topic"] for item in answer["items"])
     return completion(
         name for name in names if name.startswith(prefix) or name.rpartition("/")[2].startswith(prefix)
     )
+
+
+async def _listed(client: OpsClient, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a list, if the address of the request has its operation."""
+    current_narrowing.get().check(OPERATIONS[operation], dict(arguments))
+    return await client.call(operation, arguments)
 
 
 async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str, str]) -> list[str]:
@@ -279,14 +297,14 @@ async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str,
     page: dict[str, Any] = {"limit": 1000}
     match name:
         case "broker_id":
-            return [item["broker_id"] for item in (await client.call("brokers.list", page))["items"]]
+            return [item["broker_id"] for item in (await _listed(client, "brokers.list", page))["items"]]
         case "subject":
-            return [item["subject"] for item in (await client.call("schemas.list", page))["items"]]
+            return [item["subject"] for item in (await _listed(client, "schemas.list", page))["items"]]
         case "subscription" if "topic" in given:
             name = given["topic"]
             topic = name if name.startswith("/") else f"/{given.get('namespace', 'default')}/{name}"
             try:
-                listed = await client.call("subscriptions.list", page | {"topic": topic})
+                listed = await _listed(client, "subscriptions.list", page | {"topic": topic})
             except TopicNotFound:
                 return []
             return [item["subscription"] for item in listed["items"]]
@@ -294,7 +312,8 @@ async def _names(clusters: Clusters, name: str, prefix: str, given: Mapping[str,
             if "namespace" in given:
                 page["namespace"] = given["namespace"]
             names = [
-                TopicName.parse(item["topic"]) for item in (await client.call("topics.list", page))["items"]
+                TopicName.parse(item["topic"])
+                for item in (await _listed(client, "topics.list", page))["items"]
             ]
             return [topic.name if name == "topic" else topic.namespace for topic in names]
         case _:

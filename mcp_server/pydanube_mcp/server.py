@@ -72,7 +72,7 @@ from pydanube_mcp.consent import Confirm, SealedClient
 from pydanube_mcp.envelopes import refusal, refused
 from pydanube_mcp.lenient import lenient, readable_parameters
 from pydanube_mcp.narrowing import EVERYTHING, current_narrowing
-from pydanube_mcp.presenting import Asked, error_result, ok_result, saying, take_part
+from pydanube_mcp.presenting import Asked, error_result, flow_label, ok_result, saying, take_part
 from pydanube_mcp.profiles import Profile, parse_toolsets
 from pydanube_mcp.prompts import choices_of, get_prompt, prompt_list
 from pydanube_mcp.resources import (
@@ -355,11 +355,10 @@ class DanubeServer(MCPServer[Any]):
         ):
             return await super().read_resource(uri, context)
         if str(uri).startswith(PAGE):
-            return [ReadResourceContents(content=read_page(str(uri)), mime_type=MARKDOWN_TYPE)]
+            return [_of_ours(read_page(str(uri)), MARKDOWN_TYPE)]
         if str(uri).startswith(OPERATION):
-            return [ReadResourceContents(content=read_operation(str(uri)), mime_type=JSON_TYPE)]
-        text = await read_resource(self.clusters, str(uri), principal=_principal(context))
-        return [ReadResourceContents(content=text, mime_type=JSON_TYPE)]
+            return [_of_ours(read_operation(str(uri)), JSON_TYPE)]
+        return [await read_resource(self.clusters, str(uri), principal=_principal(context))]
 
     async def _complete(
         self,
@@ -375,6 +374,10 @@ class DanubeServer(MCPServer[Any]):
             if argument.name == "topic":
                 return await complete_topic(self.clusters, argument.value)
         return await complete(self.clusters, argument.name, argument.value, given)
+
+
+def _of_ours(content: str, mime_type: str) -> ReadResourceContents:
+    return ReadResourceContents(content=content, mime_type=mime_type, meta=flow_label({}))
 
 
 def _principal(context: Context[Any, Any] | None) -> str | None:

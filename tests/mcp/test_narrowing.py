@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
+from mcp.types import ResourceTemplateReference
 from pydanube_admin.http import http_server
 from pydanube_core.errors import InvalidArgument
 from pydanube_mcp import build_server, http_face, parse_connections
@@ -75,6 +76,24 @@ async def test_an_address_with_sets_has_these_and_the_general_tools(url: str, mo
         ):
             error = await refusal(client, tool, arguments)
             assert (error["code"], error["details"]["field"]) == ("PERMISSION_DENIED", "toolsets")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_address_with_sets_has_no_resources_of_others(url: str, mode: str) -> None:
+    async with Client(f"{url}/mcp?toolsets=topics", mode=mode) as client:
+        assert (await client.read_resource("danube://topic/default/orders")).contents
+        for uri in ("danube://metrics", "danube://alerts", "danube://subscription/default/orders/billing"):
+            with pytest.raises(MCPError, match="none of the sets that this address has"):
+                await client.read_resource(uri)
+        listed = [str(each.uri) for each in (await client.list_resources()).resources]
+        assert not [uri for uri in listed if uri.startswith("danube:")]
+        templates = {each.name for each in (await client.list_resource_templates()).resource_templates}
+        assert "topic" in templates
+        assert not templates & {"broker", "subscription", "schema"}
+        part = {"name": "subscription", "value": ""}
+        asked = ResourceTemplateReference(uri="danube://subscription/{namespace}/{topic}/{subscription}")
+        found = await client.complete(asked, part, {"namespace": "default", "topic": "orders"})
+        assert found.completion.values == []
 
 
 async def test_a_plan_of_another_set_is_not_applied_there(url: str) -> None:
