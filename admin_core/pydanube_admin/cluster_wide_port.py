@@ -66,6 +66,7 @@ T = TypeVar("T")
 _AGAIN_S: Final = 0.05  # longest pause between two queries of an owner
 _SOON_S: Final = 0.004  # first pause: a new owner opens the topic within milliseconds
 ON_ITS_WAY_S: Final = 1.0  # how long a list waits for a topic between two owners: longer than most moves take
+UNREAD_AGAIN_S: Final = 5.0  # between two attempts to read a gone broker's last report: one may take a second
 
 
 def growing_pauses() -> Iterator[float]:
@@ -166,6 +167,7 @@ class ClusterWidePort:
         self._peers = peers
         self._own = port.life.partition("/")[0]
         self._known_gone: dict[str, GoneOwner] = {}
+        self._read_s: dict[str, float] = {}  # when each of them was read
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._at_owners, name) if name in _AT_OWNERS else getattr(self._port, name)
@@ -207,16 +209,20 @@ class ClusterWidePort:
     async def _gone(self, owners: Iterable[BrokerAddress] | None) -> list[GoneOwner]:
         """Return those owners that are not registered, with their last reports. None: of all owners."""
         missed = await self._port.missed()
+        now_s = anyio.current_time()
         # A report does not change while its broker is gone
         self._known_gone = {
             each: replace(gone, topics=missed[each])
             for each, gone in self._known_gone.items()
             if each in missed
+            and gone.gone_since_ms == self._port.gone_since_ms(each)
+            and not (gone.unread and now_s >= self._read_s[each] + UNREAD_AGAIN_S)
         }
         wanted = missed.keys() if owners is None else missed.keys() & {each.broker_id for each in owners}
         for broker_id in wanted - self._known_gone.keys() - {self._own}:
             if (gone := await gone_owner(self._port, broker_id)) is not None:
                 self._known_gone[broker_id] = gone
+                self._read_s[broker_id] = anyio.current_time()
         return [self._known_gone[each] for each in sorted(wanted) if each in self._known_gone]
 
     async def _note_left_out(

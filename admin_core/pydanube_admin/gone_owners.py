@@ -25,7 +25,7 @@ from pydanube_admin.engine.operation import next_call
 
 GONE: Final = "gone"
 SILENT: Final = "silent"
-METADATA_S: Final = 1.0  # how long the metadata store is waited for. Without it, the rest is answered
+STORES_S: Final = 1.0  # how long metadata and object store are waited for. Without them, the rest is answered
 _REMOVE: Final = "its plan shows what would be lost; carry it out only if the data directory is gone for good"
 
 
@@ -40,6 +40,7 @@ class GoneOwner:
     taken_over: bool = False  # whether others take over its topics without a plan (`cluster.on_loss`)
     copies: bool = False  # whether its journal is copied into the object store
     silent: str | None = None  # it is registered, and why it does not answer
+    unread: bool = False  # whether its last report or its journal record could not be read
 
     @property
     def why(self) -> str:
@@ -53,6 +54,8 @@ class GoneOwner:
     @property
     def _state(self) -> str:
         reported = "it never reported how far its topics go"
+        if self.unread:
+            reported = "its last report of how far its topics go could not be read"
         if self.reported_at_ms is not None:
             reported = f"it reported last at {format_time(self.reported_at_ms)} how far its topics go"
         since = "" if self.gone_since_ms is None else f" since {format_time(self.gone_since_ms)}"
@@ -141,10 +144,26 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
     waiting = (await port.missed()).get(broker_id, 0)
     if not waiting:
         return None
-    reported_ms, journals = None, {}
-    with suppress(ClusterError), anyio.move_on_after(METADATA_S):
-        reported_ms = await port.reported_at_ms(broker_id)
-        journals = dict(await port.journals())
+    reported_ms: int | None = None
+    journals: dict[str, Mapping[str, Any]] = {}
+    read = 0
+
+    async def read_report() -> None:
+        nonlocal reported_ms, read
+        with suppress(ClusterError):
+            reported_ms = await port.reported_at_ms(broker_id)
+            read += 1
+
+    async def read_journals() -> None:
+        nonlocal read
+        with suppress(ClusterError):
+            journals.update(await port.journals())
+            read += 1
+
+    with anyio.move_on_after(STORES_S):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_report)
+            group.start_soon(read_journals)
     journal = journals.get(broker_id, {})
     return GoneOwner(
         broker_id=broker_id,
@@ -153,4 +172,5 @@ async def gone_owner(port: ClusterPort, broker_id: str) -> GoneOwner | None:
         gone_since_ms=port.gone_since_ms(broker_id),
         taken_over=journal.get("on_loss") == "take_over",
         copies=bool(journal.get("copies")),
+        unread=read < 2,
     )

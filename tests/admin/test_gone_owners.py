@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import anyio
 import pytest
-from pydanube_admin.gone_owners import GoneOwner
+from pydanube_admin import cluster_wide_port, gone_owners
+from pydanube_admin.cluster_wide_port import ClusterWidePort
+from pydanube_admin.gone_owners import GoneOwner, gone_owner
+from pydanube_admin.peers import Peers
+from pydanube_core.cluster_port import ClusterPort
+from pydanube_core.facts import BrokerAddress
 
 TAKE_OVER = "topics take-over"
 
@@ -28,3 +36,66 @@ def test_the_remedy_fits_what_the_brokers_do_by_themselves(
     assert gone.diagnosis("/default/t", {"topic": "/default/t"}).findings[0].summary == gone.sentence(
         "/default/t"
     )
+
+
+class PortWithSlowStore:
+    """Broker 7 is gone; its last report cannot be read before `store_answers`."""
+
+    life = "1/1"
+
+    def __init__(self) -> None:
+        self.store_answers = False
+        self.reads = 0
+        self.gone_since = 5
+
+    async def missed(self) -> dict[str, int]:
+        return {"7": 3}
+
+    async def reported_at_ms(self, broker_id: str) -> int | None:
+        self.reads += 1
+        if not self.store_answers:
+            await anyio.sleep_forever()
+        return 1_000
+
+    async def journals(self) -> dict[str, dict[str, Any]]:
+        return {"7": {"on_loss": "wait", "copies": True}}
+
+    def gone_since_ms(self, broker_id: str) -> int | None:
+        return self.gone_since
+
+
+@pytest.mark.anyio
+async def test_a_report_that_is_not_read_in_time_is_not_said_to_be_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gone_owners, "STORES_S", 0.05)
+    found = await gone_owner(cast(ClusterPort, PortWithSlowStore()), "7")
+    assert found is not None
+    assert found.copies, "the journal records are read beside the report, not after it"
+    assert "never reported" not in found.own_error().message
+    assert "could not be read" in found.own_error().message
+
+
+@pytest.mark.anyio
+async def test_what_could_not_be_read_of_a_gone_owner_is_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gone_owners, "STORES_S", 0.05)
+    monkeypatch.setattr(cluster_wide_port, "UNREAD_AGAIN_S", 0.2)
+    port = PortWithSlowStore()
+    wide = ClusterWidePort(cast(ClusterPort, port), cast(Peers, None))
+    owner = [BrokerAddress(broker_id="7", broker_url="", admin_url="")]
+
+    async def reported() -> int | None:
+        (found,) = await wide._gone(owner)
+        return found.reported_at_ms
+
+    for _ in range(3):
+        assert await reported() is None
+    assert port.reads == 1, "a store that is away does not hold up every call"
+    port.store_answers = True
+    await anyio.sleep(0.25)
+    for _ in range(3):
+        assert await reported() == 1_000
+    assert port.reads == 2
+    port.gone_since = 9  # it was back meanwhile
+    await reported()
+    assert port.reads == 3

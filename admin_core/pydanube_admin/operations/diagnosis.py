@@ -32,7 +32,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
-from pydanube_admin.gone_owners import METADATA_S
+from pydanube_admin.gone_owners import STORES_S
 from pydanube_admin.operations.alert_silences import silences
 from pydanube_admin.operations.connectors import findings_of_connectors
 from pydanube_admin.operations.past_events import past_events, with_past
@@ -155,7 +155,7 @@ async def _cluster(context: Context) -> Diagnosis:
     """Return the findings of all brokers and of the declared connectors, worst first."""
     found = await context.port.diagnose_cluster()
     connectors: list[Finding] | None = None
-    with suppress(MetadataUnavailable), anyio.move_on_after(METADATA_S):
+    with suppress(MetadataUnavailable), anyio.move_on_after(STORES_S):
         connectors = await findings_of_connectors(context)
     if connectors is None:
         lacking = "declared connectors: the metadata store does not answer"
