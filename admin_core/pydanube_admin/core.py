@@ -29,7 +29,7 @@ from pydanube_core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from pydanube_core.facts import DataChangesTaken
+from pydanube_core.facts import CreatedTopicFacts, DataChangesTaken
 from pydanube_core.generated.danube_ops_pb2 import CallRequest, CallResponse
 from pydanube_core.secrets import without_passwords
 from pydanube_core.security.identity import OPERATOR, current_identity, relayed_by
@@ -375,6 +375,11 @@ class AdminCore:
         if call.operation.partition(".")[0] in _ABOUT_SETTINGS:
             result = without_passwords(result)
         return CallResponse(result=result.encode()).SerializeToString(), OK
+
+    async def created_topic(self, topic: str) -> CreatedTopicFacts:
+        """Return the facts of a topic that this broker has in its memory, without its owner. Raises `TopicNotFound`."""
+        assert self._port is not None, "attached"
+        return await self._port.created_topic(topic)
 
     async def of_others(self, call: CallRequest) -> bytes | None:
         """Carry out a call for or from another broker. Return None if this broker answers it itself."""

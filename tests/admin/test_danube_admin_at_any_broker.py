@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
+from pydanube_admin.compat import topics
+from pydanube_admin.compat.asking import Asking
 from pydanube_admin.remote import OpsClient
 from pydanube_broker.broker import Broker
 from pydanube_core.generated import danube_admin_pb2 as pb
@@ -140,6 +143,32 @@ async def test_the_leader_judges_the_balance_whichever_broker_is_asked(cluster: 
     assert recorded == [leader]
 
 
+async def test_a_list_waits_for_silent_owners_once() -> None:
+    """`topics.list` has found that they do not answer. What it lacks is in the metadata."""
+
+    class Ask:
+        async def every_and_away(self, *_: Any) -> tuple[list[dict[str, Any]], set[str]]:
+            item = {"dispatch_strategy": "reliable", "owner": "1"}
+            items = [{**item, "topic": "/default/a", "partitions": 0}]
+            return [*items, {**item, "topic": "/default/wide", "partitions": 2, "owner": None}], {
+                "/default/b"
+            }
+
+        async def created(self, topic: str) -> Any:
+            owners = (
+                {topic: "9"} if topic != "/default/wide" else {f"{topic}-part-{n}": "9" for n in range(2)}
+            )
+            return SimpleNamespace(owners=owners, dispatch_strategy="non_reliable")
+
+    found = await topics._topics(cast(Asking, Ask()), {})  # any other call would be an AttributeError
+    assert [(each.name, each.broker_id, each.delivery) for each in found] == [
+        ("/default/a", "1", "Reliable"),
+        ("/default/b", "9", "NonReliable"),
+        ("/default/wide-part-0", "9", "NonReliable"),
+        ("/default/wide-part-1", "9", "NonReliable"),
+    ]
+
+
 def counts(cluster: SeveralBrokers) -> list[int]:
     return sorted(broker.registry.count for broker in cluster.brokers.values())
 
@@ -170,3 +199,25 @@ async def test_what_the_balance_shows_is_what_a_rebalance_acts_on(cluster: Sever
         again = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest())
         assert (again.success, again.moves_executed) == (True, 0)
         assert "differ by at most one" in again.error_message
+
+
+async def test_a_drained_broker_does_not_count_as_one_without_load(cluster: SeveralBrokers) -> None:
+    """Nothing can be moved to it, so a balance that counted it would ask for a rebalance for ever."""
+    empty, asked = cluster.brokers[1], cluster.brokers[3]
+    for n in range(4):
+        await create_at(cluster, f"/default/even-{n}", cluster.brokers[2 + n % 2])
+    async with tool_at(asked) as tool:
+        await tool("BrokerAdmin/UnloadBroker", pb.UnloadBrokerRequest(broker_id=id_of(empty)))
+        await until(lambda: state_of(cluster, empty) == "drained")
+        await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest(max_moves=1000))
+        others = (cluster.brokers[2], cluster.brokers[3])
+        await until(lambda: abs(others[0].registry.count - others[1].registry.count) < 2)
+        shown = await tool("BrokerAdmin/GetClusterBalance", pb.ClusterBalanceRequest())
+        assert shown.coefficient_of_variation == 0
+        assert shown.min_load >= shown.max_load - 1 > 0
+        assert not any(each.is_overloaded or each.is_underloaded for each in shown.brokers)
+        assert shown.broker_count == 3
+        again = await tool("BrokerAdmin/TriggerRebalance", pb.RebalanceRequest())
+        assert (again.success, again.moves_executed) == (True, 0)
+        await tool("BrokerAdmin/ActivateBroker", pb.ActivateBrokerRequest(broker_id=id_of(empty)))
+        await until(lambda: state_of(cluster, empty) == "active")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pydanube_core.errors import ClusterError, ConsumerBusy, GrpcStatus, Overloaded
+from pydanube_core.facts import CreatedTopicFacts
 from pydanube_core.grpc_wire import is_sdk_agent
 from pydanube_core.ops_call import call_request
 from pydanube_core.security.identity import Identity, current_identity
@@ -99,6 +100,10 @@ class Asking:
     def by_sdk(self) -> bool:
         """Whether our own SDK makes the call under way."""
         return is_sdk_agent(dict(self._metadata()).get("user-agent"))
+
+    async def created(self, topic: str) -> CreatedTopicFacts:
+        """Return the facts of a topic that a list named, without its owner. Raises `TopicNotFound`."""
+        return await self._core.created_topic(topic)
 
     async def every(self, operation: str, arguments: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Return all items of a list. Raises `Overloaded`: too many for an answer without pages."""

@@ -80,7 +80,9 @@ class Brokers(AskingService):
         """Return the balance: loads of the bottleneck, or the numbers of topics if no resource is in much use.
 
         The tool derives its verdict from the coefficient of variation. This field is 0 if the brokers count
-        as balanced here, so that the tool suggests no rebalance that would find nothing to move.
+        as balanced here, so that the tool suggests no rebalance that would find nothing to move. The figures
+        are those of the brokers that a rebalance would consider: a broker that is gone or drained takes no topics,
+        and one without a fresh sample has no load.
         """
         found = await self._ask("cluster.balance")
         topics = {each["broker_id"]: each["topics"] for each in await self._ask.every("brokers.list")}
@@ -89,24 +91,27 @@ class Brokers(AskingService):
             each["broker_id"]: each["load"].get(key, 0.0) if key else float(topics.get(each["broker_id"], 0))
             for each in found["brokers"]
         }
-        spread = spread_of(list(loads.values()) or [0.0])
-        balanced = (
-            found["verdict"] == "BALANCED" if key else spread.highest - min(loads.values(), default=0) < 2
-        )
+        judged = {
+            each["broker_id"]: loads[each["broker_id"]]
+            for each in found["brokers"]
+            if (each["load"] if key else each["takes_topics"])
+        }
+        spread, lowest = spread_of(list(judged.values()) or [0.0]), min(judged.values(), default=0.0)
+        balanced = found["verdict"] == "BALANCED" if key else spread.highest - lowest < 2
         return pb.ClusterBalanceResponse(
             coefficient_of_variation=0.0 if balanced else spread.cv or 0.0,
             mean_load=spread.mean,
             max_load=spread.highest,
-            min_load=min(loads.values(), default=0.0),
-            std_deviation=pstdev(loads.values()) if loads else 0.0,
+            min_load=lowest,
+            std_deviation=pstdev(judged.values()) if judged else 0.0,
             broker_count=len(loads),
             brokers=[
                 pb.BrokerLoadInfo(
                     broker_id=int(broker),
                     load=load,
                     topic_count=topics.get(broker, 0),
-                    is_overloaded=not balanced and load > spread.mean * (1 + BAND),
-                    is_underloaded=not balanced and load < spread.mean * (1 - BAND),
+                    is_overloaded=not balanced and broker in judged and load > spread.mean * (1 + BAND),
+                    is_underloaded=not balanced and broker in judged and load < spread.mean * (1 - BAND),
                 )
                 for broker, load in sorted(loads.items(), key=lambda item: item[1])
             ],

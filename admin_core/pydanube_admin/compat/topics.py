@@ -142,22 +142,20 @@ async def _topics(ask: Asking, arguments: dict[str, Any]) -> list[pb.TopicInfo]:
         items, away = await ask.every_and_away("topics.list", arguments)
     except NamespaceNotFound:
         return []
-    # The tool cannot show which topics a list lacks
-    away -= {item["topic"] for item in items}
-    for name in sorted(away):
-        with suppress(TopicNotFound):  # deleted meanwhile
-            items.append(await ask("topics.describe", {"topic": name}))
-    found = []
+    found: dict[str, list[pb.TopicInfo]] = {}
     for item in items:
-        parts = [item]
-        if item["partitions"]:
-            parts = (await ask("topics.describe", {"topic": item["topic"]}))["parts"]
-        delivery = DELIVERY[item["dispatch_strategy"]]
-        found += [
-            pb.TopicInfo(name=part["topic"], broker_id=part["owner"] or "", delivery=delivery)
-            for part in parts
-        ]
-    return found
+        name, delivery = item["topic"], DELIVERY[item["dispatch_strategy"]]
+        found[name] = [pb.TopicInfo(name=name, broker_id=item["owner"] or "", delivery=delivery)]
+    # The tool cannot show which topics a list lacks. Their owners did not answer, and are not waited for again
+    for name in away.union(item["topic"] for item in items if item["partitions"]):
+        with suppress(TopicNotFound):  # deleted meanwhile
+            known = await ask.created(name)
+            delivery = DELIVERY[known.dispatch_strategy]
+            found[name] = [
+                pb.TopicInfo(name=log, broker_id=owner or "", delivery=delivery)
+                for log, owner in known.owners.items()
+            ]
+    return [topic for _, topics in sorted(found.items()) for topic in topics]
 
 
 def _owner(found: dict[str, Any]) -> str:
