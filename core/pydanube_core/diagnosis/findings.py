@@ -116,6 +116,7 @@ class Rule:
     many: str  # predicate for several subjects: "subscriptions have unread messages and no consumer"
     fallback: bool = False  # evaluated only if nothing else of warning or worse was found
     of_cluster: bool = False  # every broker of a cluster finds the same
+    of_all_brokers: bool = False  # the cause is outside the brokers: one finding names those that meet it
     of_partitions: bool = False  # several partitions of one subscription are one finding
     of_rates: bool = False  # it reads the status of a window, so it is provisional while the window is short
 

@@ -68,16 +68,30 @@ def _of_parts(found: Sequence[Finding], rule: Rule) -> Finding:
 def joined(findings: Sequence[Finding], rules: Mapping[str, Rule]) -> list[Finding]:
     """Join findings of several brokers, which are grouped already.
 
-    Findings about a broker itself stay separate, because their remedies differ by broker.
+    Findings about a broker itself stay separate, because their remedies differ by broker. Those with a cause outside the
+    brokers are one.
     """
     members: dict[tuple[Any, ...], list[Finding]] = {}
     for one in findings:
-        itself = rules[one.rule].area is RuleArea.BROKER and one.subject.get("broker_id")
-        members.setdefault((one.rule, one.severity, itself), []).append(one)
-    return [
-        found[0] if len(found) == 1 else _as_one(found, rules[found[0].rule], _of_worst(found[0]))
-        for found in members.values()
-    ]
+        rule = rules[one.rule]
+        apart = rule.area is RuleArea.BROKER and not rule.of_all_brokers
+        members.setdefault((one.rule, one.severity, apart and one.subject.get("broker_id")), []).append(one)
+    return [_of_brokers(found, rules[found[0].rule]) for found in members.values()]
+
+
+def _of_brokers(found: Sequence[Finding], rule: Rule) -> Finding:
+    if len(found) == 1:
+        return found[0]
+    if not rule.of_all_brokers:
+        return _as_one(found, rule, _of_worst(found[0]))
+    found = sorted(found, key=lambda one: str(one.subject["broker_id"]))  # the same one first in every answer
+    brokers = [str(one.subject["broker_id"]) for one in found]
+    more = ", …" if len(brokers) > NAMED else ""
+    return replace(
+        found[0],
+        summary=f"{len(brokers)} {rule.many} ({', '.join(brokers[:NAMED])}{more}); the first: {found[0].summary}",
+        evidence={**found[0].evidence, "brokers": brokers},
+    )
 
 
 def _of_worst(group: Finding) -> Sequence[NextCall]:

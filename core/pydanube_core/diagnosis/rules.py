@@ -19,6 +19,7 @@ from pydanube_core.diagnosis.causes import broker, cluster, consumers, links, me
 from pydanube_core.diagnosis.findings import (
     Diagnosis,
     Finding,
+    NextCall,
     Rule,
     RuleArea,
     RuledOut,
@@ -108,6 +109,17 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
 RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rules in RULES_OF.values() for rule in rules}
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
 FoundT = TypeVar("FoundT", Finding, Alert)
+#: operations that describe the broker that is asked, unless they name another
+OF_ONE_BROKER: Final = frozenset(
+    {
+        "brokers.status",
+        "brokers.describe",
+        "brokers.config",
+        "brokers.logs",
+        "brokers.metrics",
+        "journal.describe",
+    }
+)
 MOST_FINDINGS: Final = 100  # of one answer. The others are counted
 
 
@@ -129,9 +141,18 @@ def check_view(
             subject = outcome.subject or view.subject
             if rule.of_rates and view.settles_at_ms is not None:
                 outcome = outcome.until_settled(view.settles_at_ms)
+            if isinstance(view, BrokerView) and view.cluster is not None:
+                outcome = replace(outcome, next=tuple(_at(view.broker_id, call) for call in outcome.next))
             found.append(replace(outcome, rule=rule.name, subject=subject, unobservable=unseen))
     because, impact = tuple(ruled_out), view.impact
     return tuple(ranked(replace(one, ruled_out=because, impact=impact) for one in found))
+
+
+def _at(broker_id: str, call: NextCall) -> NextCall:
+    """Return the call with this broker, if it is about one broker and names none: any broker may be asked for it."""
+    if call.operation not in OF_ONE_BROKER or "broker_id" in call.arguments:
+        return call
+    return replace(call, arguments={"broker_id": broker_id, **call.arguments})
 
 
 def ranked(findings: Iterable[Finding], *, of_subject: bool = False) -> list[Finding]:

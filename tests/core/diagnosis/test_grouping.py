@@ -105,6 +105,45 @@ def test_a_fact_of_the_cluster_is_told_once_and_silence_of_a_few_is_not_health()
     assert (less.verdict, less.unobservable) == (Verdict.UNKNOWN, ("what broker 2 has: it does not answer",))
 
 
+def test_a_cause_outside_the_brokers_is_one_finding_that_names_them() -> None:
+    away = {"metadata_error": "no answer", "store_error": "no answer", "journal_error": "EIO"}
+    answers = {
+        broker: diagnose(
+            check_view(replace(BROKER, broker_id=broker, **away), OPTIONS),
+            subject={"topics": 1},
+            as_of_ms=NOW,
+            brief=True,
+        )
+        for broker in ("3", "1", "2")
+    }
+    told = of_all_brokers(answers, missing={}).findings
+    by_rule = {rule: [one for one in told if one.rule == rule] for rule in {one.rule for one in told}}
+    for rule, many in (
+        ("metadata_unreachable", "3 brokers do not reach the metadata store (1, 2, 3); the first: "),
+        ("object_store_unreachable", "3 brokers do not reach their object store (1, 2, 3); the first: "),
+    ):
+        [one] = by_rule[rule]
+        assert one.summary.startswith(many)
+        assert one.evidence["brokers"] == ["1", "2", "3"]
+        assert one.evidence["error"] == "no answer"
+    assert len(by_rule["journal_read_only"]) == 3, "each disk is mended at its broker"
+    [alone] = [
+        each for each in of_all_brokers({"1": answers["1"]}, missing={}).findings if "metadata" in each.rule
+    ]
+    assert "brokers" not in alone.evidence
+
+
+def test_the_next_calls_about_a_broker_name_it() -> None:
+    """Any broker may be asked for the diagnosis. Without the id it would describe itself, not the broker that is ill."""
+    ill = replace(BROKER, broker_id="7", journal_error="EIO")
+    one_of_several = replace(ill, cluster=ClusterView(members=(), leader="7"))
+    for view_of_broker, expected in ((ill, {}), (one_of_several, {"broker_id": "7"})):
+        [found] = [each for each in check_view(view_of_broker, OPTIONS) if each.rule == "journal_read_only"]
+        assert [(call.operation, dict(call.arguments)) for call in found.next] == [
+            ("brokers.status", expected)
+        ]
+
+
 def test_a_brief_answer_is_short_whatever_is_wrong_and_begins_with_the_worst() -> None:
     name = "/default/" + "x" * 200
     left = Departure(at_ms=NOW - 90_000, name="c" * 200, abrupt=True, in_flight=7, unread=3)

@@ -121,6 +121,7 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     unobservable=("whether the store, its network or its credentials failed, beyond the error",),
     helps="bring the store back; what waits is written by itself",
     many="brokers do not reach their object store",
+    of_all_brokers=True,
 )
 def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.store_error is None:
@@ -154,6 +155,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
     helps="bring etcd back, or look at the network to it: the broker recovers without help; of a file, mend the disk and "
     "start the broker again",
     many="brokers do not reach the metadata store",
+    of_all_brokers=True,
 )
 def metadata_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if view.metadata_error is None:
