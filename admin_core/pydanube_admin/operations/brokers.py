@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -16,6 +17,7 @@ from pydanube_core.errors import (
     Draining,
     InvalidArgument,
     LastBroker,
+    MetadataUnavailable,
     Unavailable,
 )
 from pydanube_core.facts import BrokerAddress, BrokerFacts, RemovalFacts
@@ -39,7 +41,7 @@ from pydanube_admin.engine.models import (
 )
 from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
-from pydanube_admin.gone_owners import GONE, GoneOwner, gone_owner
+from pydanube_admin.gone_owners import GONE, STORES_S, GoneOwner, gone_owner
 from pydanube_admin.peers import not_seen, unseen
 
 MOST_SHOWN: Final = 100  # topics of a broker that is to be removed
@@ -91,8 +93,8 @@ class BrokerItem(Result):
     capacity: dict[str, float]  # of the same keys, without those that are unknown
     ready: bool
     listen: dict[str, str]
-    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}. Null for a lone broker,
-    # the lags for one that does not copy
+    # {id, term, state: open | closing | closed, copies, on_loss, copied_lag_bytes, copied_lag_ms}. Null for a lone broker and
+    # while the metadata store does not answer, the lags for one that does not copy
     journal: dict[str, Any] | None = None
 
 
@@ -256,7 +258,9 @@ async def list_brokers(context: Context, request: SortedListRequest) -> Page[Bro
     leading, matches = await context.port.leader(), glob(request.filter)
     statuses = [facts for facts in await context.port.statuses() if matches(facts.broker_id)]
     members = {each.broker_id: each for each in await context.port.members()}
-    journals = await context.port.journals()
+    journals: Mapping[str, Mapping[str, Any]] = {}
+    with suppress(MetadataUnavailable), anyio.move_on_after(STORES_S):  # the brokers answer without it
+        journals = await context.port.journals()
     loads = {each.broker.broker_id: each.broker for each in await context.port.loads()}
     found = [
         BrokerItem.of(

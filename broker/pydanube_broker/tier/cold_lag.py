@@ -7,17 +7,20 @@ objects are merged: two look-ups for each of ten thousand cursors take seconds.
 
 A cursor that moves has another offset at each sample. So a look-up also returns the append times of later messages, and
 times between two close ones are interpolated.
+
+While the metadata store, which has the catalog, does not answer, the last figure stands, or the bytes are estimated from
+the size of all objects. Only a figure would be missing, and the cursors would not be shown at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, StoreUnavailable
 from pydanube_core.recent import RecentDict
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 
@@ -27,6 +30,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 _EXACT_OBJECTS: Final = 500  # one page of the catalog
 _REMEMBERED: Final = 16_384  # cursors, looked up in turn: with fewer places than cursors none would be found
 KEPT_S: Final = 30.0
+_AWAY_S: Final = 5.0  # between two look-ups while the metadata store is away: each waits for it
 _POINTS: Final = 64  # append times of one look-up
 _COURSES: Final = 16  # look-ups of a topic whose points are kept
 _TOPICS: Final = 256
@@ -47,9 +51,15 @@ class ColdLag:
     """The unread messages that lie in the cold tier. Single user: the loop."""
 
     def __init__(
-        self, catalog: ObjectCatalog, child: TierChild, where: Callable[[int, CatalogEntry], dict[str, Any]]
+        self,
+        catalog: ObjectCatalog,
+        child: TierChild,
+        where: Callable[[int, CatalogEntry], dict[str, Any]],
+        object_bytes: Mapping[int, int],
     ) -> None:
         self._catalog = catalog
+        self._object_bytes = object_bytes  # by topic id
+        self._away_until = 0.0
         self._child = child
         self._where = where
         # By topic id and offset
@@ -62,17 +72,29 @@ class ColdLag:
         self._courses = RecentDict[int, list[list[tuple[int, int]]]](_TOPICS)
 
     async def part(self, topic: Topic, offset: int) -> ColdPart | None:
-        """Return the unread part of the cold tier from `offset` on; None if there is none.
-
-        Raises `StoreUnavailable` if the metadata store is away.
-        """
+        """Return the unread part of the cold tier from `offset` on; None if there is none."""
         key, bounds = (topic.topic_id, offset), (topic.start_offset, topic.state.tiered_offset)
         now = asyncio.get_running_loop().time()
         (*known, until), part = self._parts.get(key, ((0.0,), None))
-        if tuple(known) != bounds or until < now:
-            part = await self._look_up(topic, offset)
-            self._parts[key] = ((*bounds, now + KEPT_S), part)
-        return part
+        if tuple(known) == bounds and until >= now:
+            return part
+        if now >= self._away_until:
+            try:
+                found = await self._look_up(topic, offset)
+            except StoreUnavailable:
+                self._away_until = asyncio.get_running_loop().time() + _AWAY_S
+            else:
+                self._parts[key] = ((*bounds, now + KEPT_S), found)
+                return found
+        return part or self._estimate(topic, offset)
+
+    def _estimate(self, topic: Topic, offset: int) -> ColdPart | None:
+        """Return the unread part without a look-up in the catalog."""
+        start, end = topic.start_offset, topic.state.tiered_offset
+        if offset >= end:
+            return None
+        size = self._object_bytes.get(topic.topic_id, 0) * (end - offset) // max(1, end - start)
+        return ColdPart(offset=offset, bytes=size, append_time_ms=self.known_time_ms(topic.topic_id, offset))
 
     async def _look_up(self, topic: Topic, offset: int) -> ColdPart | None:
         held = await self._catalog.head(topic.topic_id)

@@ -115,7 +115,7 @@ class Tier:
         self.cold = ColdReads(
             hub.journal, self.catalog, self.child, self.folders, start, missing=self.missing
         )
-        self.lag = ColdLag(self.catalog, self.child, self.cold.where)
+        self.lag = ColdLag(self.catalog, self.child, self.cold.where, self.object_bytes)
         self.long_work = LongWork()
         self.flusher: Flusher
         self.collector: Collector

@@ -9,6 +9,7 @@ import pytest
 from pydanube_broker.tier import cold_lag
 from pydanube_broker.tier.cold_lag import ColdLag, ColdPart
 from pydanube_broker.topics.topic import now_ms
+from pydanube_core.errors import MetadataUnavailable
 from pydanube_storage.catalog import CatalogEntry, ObjectCatalog
 from pydanube_storage.catalog.catalog import Committed
 
@@ -48,7 +49,7 @@ async def test_cursors_that_stand_still_are_looked_up_once(monkeypatch: pytest.M
             await catalog.claim(topic.topic_id, epoch=EPOCH, folder="f", start_offset=0)
             await add_object(catalog, topic.topic_id, 0, size=500)
         catalog.looked_up = 0
-        lag = ColdLag(catalog, SimpleNamespace(), lambda _topic, _entry: {})  # type: ignore[arg-type]
+        lag = ColdLag(catalog, SimpleNamespace(), lambda _topic, _entry: {}, {})  # type: ignore[arg-type]
         for _ in range(3):
             for topic in topics:
                 assert await lag.part(topic, 0) == ColdPart(offset=0, bytes=500, append_time_ms=1000)
@@ -64,6 +65,38 @@ async def test_cursors_that_stand_still_are_looked_up_once(monkeypatch: pytest.M
         await lag.part(topics[0], 100)
         await lag.part(topics[0], 100)
         assert catalog.looked_up == 3, "objects are merged without any news of it"
+
+
+class Away(Counting):
+    away = False
+
+    async def head(self, topic_id: int) -> Committed | None:
+        found = await super().head(topic_id)
+        if self.away:
+            raise MetadataUnavailable("etcd does not answer")
+        return found
+
+
+async def test_without_the_metadata_store_the_last_figure_or_an_estimate_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with MemoryStore() as store:
+        catalog = Away(store, wall_ms=lambda: 0)
+        topic = a_topic(1, 100)
+        await catalog.claim(1, epoch=EPOCH, folder="f", start_offset=0)
+        await add_object(catalog, 1, 0, size=500)
+        lag = ColdLag(catalog, SimpleNamespace(), lambda _topic, _entry: {}, {1: 500})  # type: ignore[arg-type]
+        monkeypatch.setattr(cold_lag, "KEPT_S", -1.0)
+        seen = await lag.part(topic, 0)
+        catalog.looked_up, catalog.away = 0, True
+        assert await lag.part(topic, 0) == seen, "the last figure"
+        assert await lag.part(topic, 40) == ColdPart(offset=40, bytes=300, append_time_ms=None)
+        assert await lag.part(topic, 100) is None
+        assert catalog.looked_up == 1, "each look-up would wait for etcd"
+        catalog.away = False
+        monkeypatch.setattr(lag, "_away_until", 0.0)
+        assert await lag.part(topic, 0) == seen
+        assert catalog.looked_up == 2
 
 
 class Objects:
@@ -92,7 +125,7 @@ async def test_a_cursor_that_moves_is_looked_up_ahead_and_its_age_is_known_at_ea
             now_ms() - 30 * 24 * 3_600_000
         )  # 200 s between two points are less than a hundredth of a month
         child = Objects(since_ms)
-        lag = ColdLag(catalog, child, lambda _topic, entry: {"entry": entry})  # type: ignore[arg-type]
+        lag = ColdLag(catalog, child, lambda _topic, entry: {"entry": entry}, {})  # type: ignore[arg-type]
         await lag.follow(topic, 7, 10)
         assert child.asked == [], "it may stand still"
         await lag.follow(topic, 7, 70)
@@ -106,7 +139,7 @@ async def test_a_cursor_that_moves_is_looked_up_ahead_and_its_age_is_known_at_ea
         assert child.asked == [70, 100], "it is known"
 
         young = Objects(now_ms() - 3_000_000)  # 200 s are too much to guess within
-        near = ColdLag(catalog, young, lambda _topic, entry: {"entry": entry})  # type: ignore[arg-type]
+        near = ColdLag(catalog, young, lambda _topic, entry: {"entry": entry}, {})  # type: ignore[arg-type]
         await near.follow(topic, 7, 0)
         await near.follow(topic, 7, 1)
         assert near.known_time_ms(1, 1) == young.since_ms + 10_000
