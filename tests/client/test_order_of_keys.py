@@ -56,6 +56,38 @@ async def test_what_is_buffered_behind_a_nack_comes_again_behind_it(
     assert memory.unacknowledged("orders", "s") == 0
 
 
+async def test_what_is_on_its_way_at_a_nack_comes_again_behind_it(memory: InMemoryCluster) -> None:
+    """The broker sends what is published at once: some messages leave it before it reads a nack, and arrive after it."""
+    await filled(memory)
+    handed_out: dict[str, list[int]] = {"x": [], "y": []}
+    done = dict.fromkeys(handed_out, 0)
+    async with memory.connect() as client, client.consumer("orders", "s", type="key-shared") as consumer:
+
+        async def produce() -> None:
+            async with client.producer("orders") as producer:
+                for n in range(300):
+                    await producer.send(b"%d" % (n // 2), key="xy"[n % 2])
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(produce)
+                async for message in consumer:
+                    number = int(message.payload)
+                    if message.key not in ("x", "y"):
+                        await message.ack()
+                        continue
+                    assert number == done[message.key], f"{message.key}: {number} passed {done[message.key]}"
+                    handed_out[message.key].append(number)
+                    if number % 7 == 3 and message.delivery_count == 1:
+                        await message.nack()
+                        continue
+                    await message.ack()
+                    done[message.key] += 1
+                    if min(done.values()) == 150:
+                        break
+    assert all(sorted({*numbers}) == list(range(150)) for numbers in handed_out.values())
+
+
 async def test_nothing_passes_a_message_that_blocks_its_key(memory: InMemoryCluster) -> None:
     await filled(memory, retries=0)
     async with memory.connect() as client, client.consumer("orders", "s", type="key-shared") as consumer:

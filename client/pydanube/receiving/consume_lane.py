@@ -373,9 +373,19 @@ class ConsumeLane:
                 self._next_offset = part.end
                 self._takings.received += messages
                 self._options.ready(delivered)
+                if self.answers.withholds:
+                    self._give_back_early(delivered)
             else:
                 self.drop(delivered)
         self._watch_takings()
+
+    def _give_back_early(self, delivered: Delivered) -> None:
+        """Give back those messages of a delivery that have to come again behind a nacked one of their key."""
+        keys = delivered.batch.routing_keys(delivered.low, delivered.high)
+        self.answers.give_back(
+            zip(delivered.offsets, keys, strict=True), lambda ranges: self._options.give_back(self, ranges)
+        )
+        self._grant_used()
 
     def drop(self, delivered: Delivered) -> None:
         """Drop the rest of a delivery whose session is over: count it as stale, and return its credit."""

@@ -12,6 +12,7 @@ from pydanube.facts import ClientEventKind
 from pydanube.message import Delivered, Lane
 from pydanube.options import ReceiverOptions
 from pydanube.receiving.consume_counters import ConsumeCounters
+from pydanube.receiving.withheld import Behind
 from pydanube.retry import Retry
 from pydanube.wire.transport import Pause, Transport, sleep
 
@@ -40,5 +41,5 @@ class ConsumeOptions:
     changed: Callable[[], None]  # the lane ended, failed, or its session changed
     emit: Callable[[ClientEventKind, str, int, str], None]
     # Gives back those not handed out that came behind these messages of a delivery, with their keys
-    behind: Callable[[Lane, Delivered, Sequence[int]], list[int]] = lambda *_: []
+    behind: Callable[[Lane, Delivered, Sequence[int]], Behind] = lambda *_: Behind([], {}, ())
     counters: ConsumeCounters = field(default_factory=ConsumeCounters)

@@ -42,11 +42,12 @@ class ControlQueue:
         self._outbox.append(message.SerializeToString())
         self.nudge()
 
-    async def written(self, message: pb.ConsumeRequest) -> None:
+    async def written(self, *messages: pb.ConsumeRequest) -> None:
         """Send, and wait until it was written or the stream is lost, which ends the session and the need for it."""
         if not self.connected:
             return
-        self.queue(message)
+        for message in messages:
+            self.queue(message)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._written.append(written)
         await written
@@ -68,6 +69,17 @@ class ControlQueue:
             await answer
         finally:
             self._requests.pop(request, None)
+
+    def when_answered(self, request: int, then: Callable[[], None]) -> None:
+        """Call `then` once the broker has carried out the message with this number. Never, if the stream is lost before."""
+        answer = self._requests[request] = asyncio.get_running_loop().create_future()
+
+        def done(answer: asyncio.Future[None]) -> None:
+            self._requests.pop(request, None)
+            if not answer.cancelled() and answer.exception() is None:
+                then()
+
+        answer.add_done_callback(done)
 
     def answered(self, request: int, error: ClusterError | None) -> None:
         answer = self._requests.get(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from pydanube_core.errors import ClusterError, InvalidArgument, Unavailable
@@ -20,6 +20,7 @@ from pydanube.receiving.acks import AckGatherer
 from pydanube.receiving.consume_counters import ConsumeCounters
 from pydanube.receiving.control import ControlQueue
 from pydanube.receiving.kept_answers import KeptAnswers
+from pydanube.receiving.withheld import Behind, Key, Withheld
 from pydanube.wire.transport import copy_of
 
 # Acks are gathered because each message to the broker costs both sides some 0.3 ms, whatever its size. They wait at
@@ -43,9 +44,10 @@ class LaneAnswers:
         concrete_topic: str,
         control: ControlQueue,
         counters: ConsumeCounters,
-        behind: Callable[[Any, Sequence[int]], list[int]],
+        behind: Callable[[Any, Sequence[int]], Behind],
     ) -> None:
         self._behind = behind
+        self._withheld = Withheld()
         self.takes_returned = False  # the broker, in a nack
         self._options = options
         self._topic = concrete_topic
@@ -182,10 +184,42 @@ class LaneAnswers:
         if self._current(acks, ranges):
             self._counters.nacked_messages += sum(ranges[1::2]) - sum(ranges[::2])
             nack = pb.Nack(session=acks.session, ranges=ranges, delay_ms=delay_ms, reason=reason)
+            barrier = []
             if self.takes_returned:
-                nack.returned.extend(self._behind(delivered, ranges))
+                behind = self._behind(delivered, ranges)
+                nack.returned.extend(behind.ranges)
+                number = self._control.new_request()
+                self._withheld.nacked(behind, number)
+                barrier.append(self._barrier(number))
             self._unconfirmed_verbs = True
-            await self._control.written(self.kept.note(pb.ConsumeRequest(nack=nack)))
+            note = self.kept.note
+            await self._control.written(note(pb.ConsumeRequest(nack=nack)), *map(note, barrier))
+
+    def _barrier(self, number: int) -> pb.ConsumeRequest:
+        """Return a request that the broker confirms. Messages that arrive after that were sent with all earlier requests read."""
+        self._control.when_answered(number, lambda: self._withheld.confirmed(number))
+        return pb.ConsumeRequest(ack=pb.Ack(session=self.acks.session, confirm=number))
+
+    @property
+    def withholds(self) -> bool:
+        """Whether arriving messages have to pass `give_back`."""
+        return bool(self._withheld)
+
+    def give_back(
+        self, offsets_and_keys: Iterable[tuple[int, Key]], take: Callable[[list[int]], list[int]]
+    ) -> None:
+        """Give back those of these messages that arrived before an earlier one of their key came again.
+
+        Args:
+            take: removes offsets, as flat ranges, from the buffer.
+        """
+        number = self._control.new_request()
+        early = self._withheld.arrived(offsets_and_keys, number)
+        if early:
+            ranges = take([place for offset in early for place in (offset, offset + 1)])
+            back = pb.GivenBack(session=self.acks.session, ranges=ranges)
+            self.send(pb.ConsumeRequest(given_back=back))
+            self.send(self._barrier(number))
 
     async def extend(self, acks: AckGatherer, ranges: Sequence[int], ms: int) -> None:
         """Move the ack deadline of messages."""
@@ -221,6 +255,7 @@ class LaneAnswers:
             old.expire()
         self._counters.acked_messages += old.acked
         self._unconfirmed = self._unconfirmed_verbs = False
+        self._withheld.clear()
         self.acks = AckGatherer(session, self._arm, self._note_stale, takes_masks=takes_masks)
         if not self._options.subscription:
             self.acks.fail(
@@ -234,6 +269,7 @@ class LaneAnswers:
     def resume_session(self, session: int) -> None:
         """Continue the session at the topic's next owner: resend answers that the former one did not carry out."""
         self.acks.session = session
+        self._withheld.clear()  # the next owner reads the returned messages before it sends any
         for answer in self.kept.resume(session):
             self._control.queue(answer)
             if answer.nack.returned and not self.takes_returned:  # the next owner is an older build

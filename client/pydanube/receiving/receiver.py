@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice, repeat
-from operator import length_hint
+from operator import itemgetter, length_hint
 from typing import Final, Self
 
 from pydanube_core.errors import ClosedResource, ClusterError, DeadlineExceeded
@@ -29,6 +29,7 @@ from pydanube.receiving.consume_lane import ConsumeLane
 from pydanube.receiving.consume_options import ConsumeOptions
 from pydanube.receiving.lane_choice import lanes_of, until_open
 from pydanube.receiving.recalled import without
+from pydanube.receiving.withheld import Behind, Key
 from pydanube.tasks import TaskOwner, all_of
 from pydanube.topic_watch import Partitions, TopicWatch
 from pydanube.wire.transport import copy_of
@@ -382,8 +383,8 @@ class Receiver:
     def _position(self) -> tuple[int, int]:
         return self._begun, length_hint(self._offsets)
 
-    def _give_back_behind(self, lane: Lane, nacked: Delivered, ranges: Sequence[int]) -> list[int]:
-        """Remove from the buffer what came behind these messages with their keys. Return it as flat ranges.
+    def _give_back_behind(self, lane: Lane, nacked: Delivered, ranges: Sequence[int]) -> Behind:
+        """Remove from the buffer what came behind these messages with their keys, and return it.
 
         O(buffer). At most `MOST_RETURNED` messages.
         """
@@ -398,16 +399,19 @@ class Receiver:
         current, left = self._delivered, length_hint(self._offsets)
         if current is not None and left and current.lane is lane:
             parts.insert(0, current.part(len(current) - left, len(current)))
-        found: list[int] = []
+        found: list[tuple[int, Key]] = []
         for part in parts:
             keys = part.batch.routing_keys(part.low, part.high)
             found += [
-                offset
+                (offset, key)
                 for offset, key in zip(part.offsets, keys, strict=True)
                 if key in first and offset > first[key]
             ]
-        wanted = [place for offset in sorted(found)[:MOST_RETURNED] for place in (offset, offset + 1)]
-        return self._give_back(lane, wanted) if wanted else []
+        found.sort(key=itemgetter(0))
+        del found[MOST_RETURNED:]
+        wanted = [place for offset, _ in found for place in (offset, offset + 1)]
+        back = self._give_back(lane, wanted) if wanted else []
+        return Behind(back, first, [(key, offset) for offset, key in found])
 
     def _give_back(self, lane: Lane, ranges: Sequence[int]) -> list[int]:
         """Remove these offsets from the buffer unless they were handed out. Return the removed ones as flat ranges."""
