@@ -109,7 +109,7 @@ RULES_OF: Final[Mapping[RuleArea, tuple[Rule, ...]]] = {
 RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rules in RULES_OF.values() for rule in rules}
 _ORDER: Final = {name: place for place, name in enumerate(RULES)}
 FoundT = TypeVar("FoundT", Finding, Alert)
-#: operations that describe the broker that is asked, unless they name another
+#: operations that describe the broker that receives the call, unless they name another
 OF_ONE_BROKER: Final = frozenset(
     {
         "brokers.status",
@@ -149,7 +149,7 @@ def check_view(
 
 
 def _at(broker_id: str, call: NextCall) -> NextCall:
-    """Return the call with this broker, if it is about one broker and names none: any broker may be asked for it."""
+    """Return the call with this broker, if it is about one broker and names none. Any broker may receive it."""
     if call.operation not in OF_ONE_BROKER or "broker_id" in call.arguments:
         return call
     return replace(call, arguments={"broker_id": broker_id, **call.arguments})
