@@ -106,6 +106,12 @@ async def test_what_does_not_exist_is_said_with_what_is_nearest(cluster: Adminis
     assert renamed["items"] == []
     assert renamed["none_because"].startswith("There is no such operation.")
     assert renamed["nearest"][0]["operation"] == "topics.replay"
+    for asked_for, nearest in (
+        ("is it safe to install the new version", "cluster.upgrade_check"),
+        ("restart the broker", "brokers.may_stop"),
+    ):
+        absent = await cluster("operations.find", query=asked_for)
+        assert absent["nearest"][0]["operation"] == nearest
     unknown = await cluster("operations.find", query="order a pizza with cheese")
     assert (unknown["items"], bool(unknown["nearest"])) == ([], True)
 
