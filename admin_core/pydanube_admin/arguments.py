@@ -47,8 +47,13 @@ def find_operation(name: str) -> Operation:
     )
 
 
+_NAMED: Final = re.compile(r"'([^']+)'")
+
+
 def _words(name: str) -> str:
-    """Return a name that no operation has as words to search for."""
+    """Return a name that no operation has as words to search for. A name stays whole: its parts are words, too."""
+    if re.fullmatch(r"[A-Za-z0-9.-]{1,100}", name):
+        return name
     return " ".join(re.findall(r"[A-Za-z0-9]+", name))[:100] or "help"
 
 
@@ -209,7 +214,10 @@ def _refuse(
 ) -> NoReturn:
     """Raise the error: the first fault in full, the others listed, and the call that was probably intended."""
     found = error.errors(include_url=False, include_context=False)
-    faults = [_fault(operation, fault["type"], fault["loc"], fault["input"]) for fault in found[:MAX_FAULTS]]
+    faults = [
+        _fault(operation, fault["type"], fault["loc"], fault["input"], fault["msg"])
+        for fault in found[:MAX_FAULTS]
+    ]
     first = faults[0]
     details: dict[str, Any] = {key: value for key, value in first.items() if key != "message"}
     if len(faults) > 1:
@@ -246,7 +254,9 @@ def _renamed(
     return meant
 
 
-def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given: Any) -> dict[str, Any]:
+def _fault(
+    operation: Operation, kind: str, place: tuple[int | str, ...], given: Any, said: str
+) -> dict[str, Any]:
     field = ".".join(str(part) for part in place) or "arguments"
     properties = operation.input_schema["properties"]
     match kind:
@@ -271,7 +281,8 @@ def _fault(operation: Operation, kind: str, place: tuple[int | str, ...], given:
         case _:
             argument = properties.get(str(place[0]), {}) if place else {}
             if len(place) == 3 and place[-1] == "[key]":  # a name in a map whose names are declared
-                known = argument.get("propertyNames", {}).get("enum", [])
+                # Where the schema leaves them to that of another tool, pydantic has them: Input should be 'a' or 'b'
+                known = argument.get("propertyNames", {}).get("enum") or _NAMED.findall(said)
                 close = close_names(str(given), known)
                 hint = f"did you mean {either(close)}?" if close else f"use {', '.join(known)}"
                 return {

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any, Final
 
 from pydanube_core.secrets import REDACTED, is_secret_name, without_secrets
@@ -88,14 +88,19 @@ def _is_brief(text: str) -> bool:
     return len(text) <= MAX_PLAIN_CHARS and text.isprintable() and len(_WORD.findall(text)) < MOST_WORDS
 
 
+def _is_path(text: str) -> bool:
+    """Return whether a text can only be the path of a difference, such as `topics/default/orders/subscriptions/billing`."""
+    few = len(text) <= MAX_PATH_CHARS and len(_WORD.findall(text)) <= MOST_PATH_WORDS
+    return few and all(is_plain(part) for part in text.split("/"))
+
+
 def _stays(key: str, text: str, beside: Mapping[str, Any], *, ours: bool) -> bool:
     """Return whether a text is plain, or under a key of ours a page of the documentation, a path, or names with spaces."""
     if not ours:
         return is_plain(text)
     if key == "path" and beside.keys() >= _STATE:
-        few = len(text) <= MAX_PATH_CHARS and len(_WORD.findall(text)) <= MOST_PATH_WORDS
-        return few and all(is_plain(part) for part in text.split("/"))
-    if key == "text" and beside.keys() == _PAGE:
+        return _is_path(text)
+    if key in ("section", "text") and beside.keys() == _PAGE:  # a section is its heading, in small letters
         return True
     if key in _SPACED and _PARTS.fullmatch(text) is not None:
         return is_plain(text.replace(" ", "/"))
@@ -272,15 +277,21 @@ def _fence(value: Any, sentences: _Sentences, *, ours: bool) -> Any:
         elif isinstance(inner, list) and any(isinstance(one, str) and not is_plain(one) for one in inner):
             out[key] = [one for one in inner if not isinstance(one, str) or is_plain(one)]
             moved[key] = [_kept(one) for one in inner if isinstance(one, str) and not is_plain(one)]
-        elif isinstance(inner, Mapping) and not all(is_plain(str(name)) for name in inner):
-            plain = {name: one for name, one in inner.items() if is_plain(str(name))}
+        elif isinstance(inner, Mapping) and not all(map(named := _names_of(key, value), inner)):
+            plain = {name: one for name, one in inner.items() if named(name)}
             out[key] = _fence(plain, sentences, ours=ours and key not in _THEIRS)
-            moved[key] = {name: one for name, one in _kept(inner).items() if not is_plain(str(name))}
+            moved[key] = {name: one for name, one in _kept(inner).items() if not named(name)}
         else:
             out[key] = _fence(inner, sentences, ours=ours and key not in _THEIRS)
     if moved or value.get(UNTRUSTED) is not None:
         out[UNTRUSTED] = moved
     return out
+
+
+def _names_of(key: str, beside: Mapping[str, Any]) -> Callable[[Any], bool]:
+    """Return the rule for the names in an object: the state before and after a change is by paths."""
+    by_path = key in _STATE and beside.keys() >= {"before", "after"}
+    return lambda name: is_plain(str(name)) or (by_path and _is_path(str(name)))
 
 
 def _cleaned(value: Any, sentences: _Sentences) -> Any:

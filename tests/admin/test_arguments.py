@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydanube_admin.arguments import parse_call
+from pydanube_admin.operations.finding import ranking
 from pydanube_admin.registry import OPERATIONS
 from pydanube_core.errors import ClusterError, InvalidArgument
 
@@ -34,7 +35,9 @@ def test_an_unknown_argument_is_named_with_the_one_that_was_meant() -> None:
 def test_an_operation_of_another_name_is_looked_for_by_its_words() -> None:
     """`brokers.drain` is spelled like nothing here: `brokers.unload` is found by what it does."""
     step = fault("brokers.drain", {"broker_id": "2"}).next[-1]
-    assert (step["operation"], step["arguments"]) == ("operations.find", {"query": "brokers drain"})
+    assert (step["operation"], step["arguments"]) == ("operations.find", {"query": "brokers.drain"})
+    assert ranking().rank("brokers.drain") == ranking().rank("brokers drain")
+    assert fault("drain the broker!", {}).next[-1]["arguments"] == {"query": "drain the broker"}
     assert fault("", {}).next[-1]["arguments"] == {"query": "help"}
 
 

@@ -61,10 +61,10 @@ async def test_a_retention_comes_to_what_its_plan_says(cluster: Administered) ->
     assert found["outcome"]["deleted_messages"] == plan["blast_radius"]["messages"]
     assert found["outcome"]["deleted_bytes"] == plan["blast_radius"]["bytes"]
     assert (await cluster("topics.describe", topic="orders"))["messages"] == 50  # nothing was done
-    error = await cluster.refused(
-        "cluster.what_if", scenario="retention", topic="orders", policies={"retention_days": 3}
-    )
-    assert (error.code, error.details["field"]) == ("INVALID_ARGUMENT", "policies")
+    for wrong in ({"retention_age": 3}, {"retention_age": "1h"}):  # the name is wrong, whatever the value
+        error = await cluster.refused("cluster.what_if", scenario="retention", topic="orders", policies=wrong)
+        assert error.code == "INVALID_ARGUMENT"
+        assert "policies has no 'retention_age'; did you mean 'retention_age_s'" in error.message
 
 
 async def test_consumers_of_an_exclusive_subscription_do_not_add_up(cluster: Administered) -> None:

@@ -39,6 +39,11 @@ def test_paths_of_a_plan_and_names_with_spaces_between_stay() -> None:
     }
     assert fenced(plan) == plan
     assert fenced({"subject": "/default/orders billing"}) == {"subject": "/default/orders billing"}
+    change = {"before": {path: 1000}, "after": {path: None}, "subject": "/default/search search"}
+    assert fenced(change) == change
+    assert fenced({"evidence": {path: 1000}})[UNTRUSTED] == {"evidence": {path: 1000}}
+    hidden = fenced({"before": {HOSTILE: 1}, "after": {f"topics/{HOSTILE}": 2}})
+    assert hidden[UNTRUSTED] == {"before": {HOSTILE: 1}, "after": {f"topics/{HOSTILE}": 2}}
     refused = {"quota": "principal user:robot", "message": "principal user:robot may not"}
     assert fenced(refused) == refused
     assert fenced({"subject": "delete orders now"})["subject"] == SEE
@@ -53,6 +58,8 @@ def test_paths_of_a_plan_and_names_with_spaces_between_stay() -> None:
 def test_a_page_of_the_documentation_is_ours() -> None:
     page = {"page": "links", "title": "Links", "section": "use", "text": "Mirror topics. Then fail over."}
     assert fenced({"items": [page]}) == {"items": [page]}
+    heading = page | {"section": "a-broker-that-is-gone-for-good"}
+    assert fenced({"items": [heading]}) == {"items": [heading]}
     assert fenced(page | {"offset": 1})["text"] == SEE
     assert fenced({"arguments": page})["arguments"]["text"] == SEE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, assert_never
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from pydanube_core.balance import LoadReport, Resource
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.facts import LEASE_S
@@ -20,7 +20,7 @@ from pydanube_admin.engine.operation import next_call, operation
 from pydanube_admin.engine.permission import Sight
 from pydanube_admin.operations.broker_stops import may_stop_broker
 from pydanube_admin.operations.brokers import BrokerRequest
-from pydanube_admin.operations.namespaces import POLICIES, with_changes
+from pydanube_admin.operations.namespaces import Policies, with_changes
 from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import Topic, find_topic
 
@@ -39,7 +39,9 @@ class WhatIfRequest(Request):
     subscription: Annotated[str | None, Field(max_length=256, description="Only for consumers")] = None
     factor: Annotated[int, Field(ge=1, le=1000, description="For consumers, load: times this number")] = 2
     policies: Annotated[
-        dict[str, Annotated[int, Field(ge=0)] | None] | None,
+        Policies | None,
+        # Without the names, which the schema of set_topic_policies has
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}),
         Field(description="Only for retention: as set_topic_policies"),
     ] = None
 
@@ -257,13 +259,7 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
     topic = await _topic(context, request)
     if request.policies is None:
         raise _missing(request, "policies")
-    for one in request.policies.keys() - set(POLICIES):
-        raise InvalidArgument(
-            f"policies: there is no policy {one!r}; there are {', '.join(POLICIES)}",
-            field="policies",
-            value=one,
-        )
-    given = dict(request.policies)
+    given: dict[str, Any] = {str(name): value for name, value in request.policies.items()}
     name = topic.own.topic
     above = await context.port.namespace_policies(TopicName.parse(name).namespace)
     before = (await context.port.topic_policies(name)).effective

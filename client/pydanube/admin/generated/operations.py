@@ -466,7 +466,25 @@ class ClusterOperations(KeywordsNamed):
         topic: str | None = None,
         subscription: str | None = None,
         factor: int | None = None,
-        policies: Mapping[str, int | None] | None = None,
+        policies: Mapping[
+            Literal[
+                "max_producers_per_topic",
+                "max_subscriptions_per_topic",
+                "max_consumers_per_topic",
+                "max_consumers_per_subscription",
+                "max_publish_rate",
+                "max_subscription_dispatch_rate",
+                "max_message_size",
+                "retention_bytes",
+                "retention_age_s",
+                "retention_offset",
+                "drop_unread",
+                "alert_unread_messages",
+                "alert_unread_age_s",
+            ],
+            int | None,
+        ]
+        | None = None,
     ) -> WhatIf:
         """Compute what a lost broker, more consumers, more load, retention, or a deletion would come to."""
         return await self._caller.call("cluster.what_if", locals(), WhatIf)
