@@ -52,6 +52,8 @@ UNWANTED: Final = (
     "PIP_NO_DEPS",
 )
 HEARTBEAT_S: Final = 5.0
+WAITED_S: Final = 30  # between two lines of a command that waits for another one
+LOOK_S: Final = 0.2
 
 
 class InstallFailedError(Exception):
@@ -84,9 +86,25 @@ def locked() -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another command is making the environment, waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+            say(f"another command is making the environment, waiting for it; its output is in {LOG}")
+            wait_for_lock(file.fileno())
         yield file.fileno()
+
+
+def wait_for_lock(lock: int) -> None:
+    """Take a lock that another process holds, and say every `WAITED_S` that this one still waits."""
+    started = time.monotonic()
+    said = 1
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_S)
+        else:
+            return
+        if time.monotonic() - started >= said * WAITED_S:
+            say(f"waiting for the other command: {said * WAITED_S} s")
+            said += 1
 
 
 def run(command: Sequence[str | Path], *, doing: str, lock: int) -> None:
