@@ -67,11 +67,16 @@ def system_is_kept(name: str, *, field: str = "topic") -> PermissionDenied:
     )
 
 
+def _whole(topic: str) -> str:
+    """Return the topic of a partition: links fail over and reopen topics as a whole."""
+    return str(TopicName.parse(topic).base)
+
+
 def mirror_is_read_only(topic: str, link: str) -> MirrorReadOnly:
     """Return the error for a producer or an administrator that would change the mirror of another cluster's topic."""
     return MirrorReadOnly(
         f"{topic} is a mirror, which only the link {link} writes: change the source, or fail the topic over "
-        f"(`danube links fail-over {link} --topics {topic}`)",
+        f"(`danube links fail-over {link} --topics {_whole(topic)}`)",
         field="topic",
         value=topic,
         topic=topic,
@@ -83,7 +88,7 @@ def written_elsewhere(topic: str, cluster: str) -> FailedOver:
     """Return the error for producers and consumers of a topic that another cluster has taken over."""
     return FailedOver(
         f"{topic} was failed over to the cluster {cluster}: connect to that one. The SDK takes both addresses: "
-        "danube://eu-1,eu-2|us-1,us-2. To write it here again: danube links reopen " + topic,
+        f"danube://eu-1,eu-2|us-1,us-2. To write it here again: danube links reopen {_whole(topic)}",
         topic=topic,
         cluster=cluster,
     )

@@ -271,7 +271,7 @@ class ReopenedTopic(Change):
 
 
 async def _elsewhere(context: Context, topic: str) -> tuple[str, str]:
-    name = str(TopicName.parse(topic))
+    name = str(TopicName.parse(topic).base)  # a fail-over is of all partitions, and so is what ends it
     facts, *_ = await context.port.topic(name)
     if facts.failed_over_to is None:
         raise InvalidArgument(f"{name} was not failed over: it is written here", field="topic", value=name)

@@ -148,6 +148,8 @@ async def test_only_the_link_writes_a_mirror(source: BrokerProcess, here: Broker
         with pytest.raises(Exception, match="MIRROR_READ_ONLY"):
             await official.create_producer(orders)
     assert refused(here, "messages.publish", topic=orders, payload="x")["code"] == "MIRROR_READ_ONLY"
+    text = refused(here, "messages.publish", topic=parts, payload="x")["message"]
+    assert f"--topics {parts}`" in text, "the topic, and none of its partitions"
     assert here.command("messages", "publish", orders, "--payload", "x", check=False).returncode == 4
     for operation, topic, arguments in (
         ("topics.truncate", orders, {"before": "offset:2"}),
@@ -521,8 +523,13 @@ def test_a_fail_over_fences_the_source_and_loses_nothing(
             assert len(list(reader)) == ends(source, orders)[orders]
         source.kill()
         source.start()
-        assert refused(source, "messages.publish", topic=parts, payload="x")["code"] == "FAILED_OVER"
-        back = source.ask("links.reopen", topic=parts)
+        away = refused(source, "messages.publish", topic=parts, payload="x")
+        assert away["code"] == "FAILED_OVER"
+        assert away["message"].endswith(f"danube links reopen {parts}"), (
+            "the topic, and none of its partitions"
+        )
+        back = source.ask("links.reopen", topic=f"{parts}-part-0")
+        assert back["topic"] == parts, "a fail-over is of all partitions, and so is what ends it"
         assert back["was_failed_over_to"]
         source.publish(parts, payloads(2))
         assert refused(source, "links.reopen", topic=parts)["code"] == "INVALID_ARGUMENT"
