@@ -14,7 +14,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Final, get_type_hints
 
 from pydanube.addresses import DEFAULT_ADMIN_URL, DEFAULT_BROKER_URL, admin_address
-from pydanube.wire.endpoint import SCHEMES, UNIX
+from pydanube.wire.endpoint import UNIX
+from pydanube_core.addresses import SCHEMES
 from pydanube_core.calling_program import PERSON, CallingProgram, package_version
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.units import parse_duration_s

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pydanube_core.addresses import SCHEMES
 from pydanube_core.errors import InvalidArgument
 from pydanube_core.known_fields import known_fields
 from pydanube_core.names import TopicName
@@ -28,11 +29,8 @@ FENCE_S: Final = 5.0  # longest time for the source to refuse its clients
 MOST_PATTERNS: Final = 10  # as the source takes them
 BROKER_PORT: Final = 6650  # of an address without one
 _SCHEMES: Final[Mapping[str, str]] = {
-    "danube": "http",
-    "http": "http",
-    "danubes": "https",
+    **{scheme: "https" if tls else "http" for scheme, tls in SCHEMES.items()},
     "danube+tls": "https",
-    "https": "https",
 }
 
 

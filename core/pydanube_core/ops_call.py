@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pydanube_core.addresses import SCHEMES
 from pydanube_core.calling_program import UNNAMED, CallingProgram, current_program
 from pydanube_core.errors import (
     ClusterError,
@@ -23,7 +24,9 @@ LONG_RUNNING_S: Final = 3600.0
 
 
 def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
-    """Return `host:port` of an `http://` or `https://` URL, and whether it means TLS.
+    """Return `host:port` of a URL, and whether it means TLS: `http`, or `https`; `danube`, `danubes` mean the same.
+
+    A broker's port for producers and consumers carries out operations, too, so the client's address is one.
 
     Raises `InvalidArgument` if it is not such a URL. `field` names the argument.
     """
@@ -34,19 +37,14 @@ def call_target(admin_url: str, *, field: str = "admin") -> tuple[str, bool]:
         port = parts.port
     except ValueError:
         port = None
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or port is None
-        or parts.path not in ("", "/")
-    ):
+    if parts.scheme not in SCHEMES or not parts.hostname or port is None or parts.path not in ("", "/"):
         raise InvalidArgument(
             f"{admin_url!r} is not an admin address; write http://host:port, such as http://127.0.0.1:50051",
             field=field,
             value=admin_url,
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}", parts.scheme == "https"
+    return f"{host}:{port}", SCHEMES[parts.scheme]
 
 
 def call_request(

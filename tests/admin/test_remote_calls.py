@@ -203,6 +203,8 @@ def test_admin_addresses() -> None:
     assert call_target("http://127.0.0.1:50051") == ("127.0.0.1:50051", False)
     assert call_target("http://[::1]:50051/") == ("[::1]:50051", False)
     assert call_target("localhost:50051") == ("localhost:50051", False)
+    assert call_target("danube://127.0.0.1:6650") == ("127.0.0.1:6650", False)
+    assert call_target("danubes://127.0.0.1:6650") == ("127.0.0.1:6650", True)
     for bad in ("http://127.0.0.1", "ftp://x:1", "http://x:99999", "http://x:1/path", ""):
         with pytest.raises(InvalidArgument) as caught:
             call_target(bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydanube import connect
 from pydanube.testing import InMemoryCluster
 from pydanube_core.errors import InvalidArgument, PlanRequired
 
@@ -29,6 +30,16 @@ async def test_what_fails_as_often_as_the_consumer_said_is_a_dead_letter(memory:
         async with client.consumer("orders", "billing", failure_policy=policy):  # type: ignore[arg-type]
             again = (await client.admin.audit.query(operation="subscriptions.set_failure_policy")).items
         assert len(again) == len(changes), "nothing is written where it is that policy"
+
+
+async def test_it_is_set_over_an_address_of_any_scheme(memory: InMemoryCluster) -> None:
+    url = memory.url.replace("http://", "danube://")
+    async with (
+        connect(url) as client,
+        client.consumer("orders", "billing", create=True, failure_policy={"max_redelivery_count": 4}),
+    ):
+        held = await client.admin.subscriptions.get_failure_policy("orders", "billing")
+        assert held.max_redelivery_count == 4
 
 
 async def test_topics_that_join_later_have_it_too(memory: InMemoryCluster) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from pydanube_core.addresses import SCHEMES
 from pydanube_core.errors import InvalidArgument
 
 
@@ -81,8 +82,6 @@ def _with_port(place: str) -> str:
 
 MOST_CLUSTERS: Final = 8
 UNIX: Final = "unix:"
-#: scheme → whether it means TLS
-SCHEMES: Final = {"http": False, "https": True, "danube": False, "danubes": True}
 
 
 def parse_url(url: str) -> tuple[str, bool]:
