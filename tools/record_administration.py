@@ -44,20 +44,20 @@ tool, `danube_admin` over gRPC.
 
 $ danube subscriptions lag --topic logs
 
-Nobody reads by this subscription. The diagnosis says it with its evidence, and with what it has ruled out:
+No consumer is attached to this subscription. The diagnosis gives its evidence, and the causes that it ruled out:
 
 $ danube runbook diagnose_consumer_lag --topic logs --subscription billing
 
-### What would help, as a plan
+### A remedy, as a plan
 
-Billing does not need what has piled up. To pass over it destroys something, so it needs a plan. A script gets the
-refusal with the plan in it; `--dry-run` asks for the plan alone and changes nothing:
+Billing does not need the backlog. Skipping it is destructive, so it needs a plan. A script gets the
+refusal with the plan in it. `--dry-run` returns the plan alone and changes nothing:
 
 $ danube subscriptions seek logs billing --to latest --dry-run ## token=--plan-token (\\S+)
 
 ### Apply it
 
-The token does what the plan says, once, for whoever asked for it, while nothing that it stands on has changed.
+The token applies the plan once, for the principal that made it, as long as the values that the plan depends on have not changed.
 
 $ danube subscriptions seek logs billing --to latest --plan-token {token} --json ## call=call_id": "(\\w+)
 
@@ -85,8 +85,8 @@ $ danube audit verify
 
 ### Other tasks
 
-`danube runbook` lists what else is prepared: health, schemas, dead letters, capacity, a new topic. A runbook only names
-operations; a step that changes something shows its plan and asks.
+`danube runbook` lists the other prepared tasks: health, schemas, dead letters, capacity, a new topic. A runbook only names
+operations. A step that changes something shows its plan and waits for a confirmation.
 
 $ danube runbook setup_new_topic --namespace default --use-case queue --topic jobs --yes
 """
