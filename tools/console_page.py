@@ -43,7 +43,7 @@ keys, `:` goes to any view, `/` filters, and escape returns.
 ![Subscriptions](console-subscriptions.svg)
 
 A refresh keeps the selected row, by its name, at its line. Until a key moves the cursor, the first row stays selected instead,
-because new findings are added at the top. ↑ and ↓ mark numbers that the last refresh changed. Enter opens a row; on a finding
+because new findings are added at the top. ↑ and ↓ mark numbers that the last refresh changed. Enter opens a row. On a finding
 it makes the finding's first suggested call.
 
 ![One subscription](console-subscription.svg)
@@ -55,7 +55,7 @@ most) and counts at the bottom the messages that it dropped before they were sho
 
 ### Views
 
-After `:` come a view's name or alias and its subject; the up key brings back earlier entries. The command beside a view gives
+After `:` come a view's name or alias and its subject. The up key brings back earlier entries. The command beside a view gives
 the same facts without a screen. `danube tui --snapshot VIEW --json` prints a view's rows, and ends with the usual exit codes.
 
 """
@@ -70,9 +70,9 @@ Several terms may follow `/`. A row must match all of them.
 | `orders` | with that text in any column but ages and rates |
 | `/^ord.*9/` | with the regular expression |
 | `~odrs` | with these letters in this order |
-| `!orders` | without it; `!` goes before any term |
+| `!orders` | without it. `!` goes before any term |
 | `status:stuck` | with that text in the column, which may be named by its beginning |
-| `lag:>1k` `bytes:>=1Mi` `age:<5m` | by number: `> >= < <= =`; units `k M G`, `Ki Mi Gi`, `s m h d` |
+| `lag:>1k` `bytes:>=1Mi` `age:<5m` | by number: `> >= < <= =`, units `k M G`, `Ki Mi Gi`, `s m h d` |
 | `$.total:>10` `$.lines[0].sku:x` | by JSON path: in a message's value, in other views in the row as `y` shows it |
 
 """
@@ -82,9 +82,9 @@ KEYS_TEXT: Final = """\
 
 Changes need `--allow-writes` and, with authentication on, the caller's right to them. A change that the caller may not make is
 missing from the footer and the palette, and dimmed in the help. The console shows the plan first: the data that is lost and
-the clients that are affected. Cancel has the focus. A change that destroys data, or that moves other clients' topics, asks for the
-name. Marked rows, at most a hundred, are planned together; topics share one plan and token. A file gives actions other keys; two
-actions with one key in a view are an error that names both.
+the clients that are affected. Cancel has the focus. A change that destroys data, or that moves other clients' topics, needs the
+name typed in. Marked rows, at most a hundred, are planned together, and topics share one plan and token. A file gives actions other
+keys. Two actions with one key in a view are an error that names both.
 
 ```toml
 # danube tui --keys keys.toml
@@ -100,13 +100,13 @@ END: Final = """\
 
 `danube tui --serve` prints a link with a token that works once. In exchange the browser gets a cookie that scripts cannot read
 and other sites cannot send, and the command prints a new link for the next browser. Page and websocket check cookie, `Host`
-and `Origin`; the page loads nothing from other hosts. At most four consoles run, and a console ends after `--idle` (30 minutes)
-without use. It listens on this machine alone; from another machine, use `ssh -L 8766:127.0.0.1:8766 HOST`. In a container whose
+and `Origin`. The page loads nothing from other hosts. At most four consoles run, and a console ends after `--idle` (30 minutes)
+without use. It listens on this machine alone. From another machine, use `ssh -L 8766:127.0.0.1:8766 HOST`. In a container whose
 port is published on 127.0.0.1, use `--host 0.0.0.0 --insecure-bind`, as [the compose file](operating.md#compose) does.
 
 ### Looks
 
-`--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours; `NO_COLOR` selects it. `--ascii` draws
+`--theme` or f2: {themes}. `ansi` uses the terminal's own sixteen colours. `NO_COLOR` selects it. `--ascii` draws
 with ASCII alone, and `--no-mouse` leaves the mouse to the terminal. No fact is shown by colour alone. Names and payloads are
 never read as markup, and their control characters never reach the terminal.
 
@@ -119,16 +119,16 @@ def section() -> str:
     """Return the section on the console: prose, views, filters and keys."""
     parts = [
         HEAD,
-        "| view | also | of | what it shows | without a screen |\n|---|---|---|---|---|\n",
+        "| view | also | of | shows | without a screen |\n|---|---|---|---|---|\n",
         *_views(),
     ]
     parts += ["\n", FILTERS, KEYS_TEXT]
     for group in dict.fromkeys(action.group for action in ACTIONS.values()):
-        parts += [f"#### {group}\n\n| key | action | where | what it does |\n|---|---|---|---|\n"]
+        parts += [f"#### {group}\n\n| key | action | where | effect |\n|---|---|---|---|\n"]
         parts += [_key(action) for action in ACTIONS.values() if action.group == group]
         parts += ["\n"]
     parts += [
-        "The cursor moves with the arrows, `j k g G`, page up and down, home and end; a column's capital letter, which `?` "
+        "The cursor moves with the arrows, `j k g G`, page up and down, home and end. A column's capital letter, which `?` "
     ]
     parts += ["names, sorts by it.\n\n", END.format(themes=", ".join(f"`{name}`" for name in LOOKS))]
     return "".join(parts)

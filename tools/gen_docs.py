@@ -62,15 +62,15 @@ OPERATIONS_END: Final = "<!-- end of operations -->"
 REFERENCE: Final = """\
 # Reference
 
-What the code says of itself, as tables.
+Tables generated from the code.
 
 - [Settings](#settings): where they come from, and every key
 - [Errors](#errors): every code, with its exit code and its gRPC status
-- [Diagnosis](#diagnosis): what the broker says is wrong, by which rule, and what helps
-- [Metrics](#metrics): what Prometheus is told
+- [Diagnosis](#diagnosis): the faults that the broker finds, its rules, and the remedies
+- [Metrics](#metrics): the series for Prometheus
 - [Telemetry](#telemetry): the tables of samples in the object store
 - [The console](#the-console): views, filters and keys of `danube tui`
-- [AI clients](#ai-clients): what to paste into each
+- [AI clients](#ai-clients): the configuration of each
 
 The operations, with their arguments and results, are on a [page of their own](operations.md).
 
@@ -79,14 +79,14 @@ The operations, with their arguments and results, are on a [page of their own](o
 CONFIGURATION: Final = """\
 ## Settings
 
-A broker takes its settings from three places; a later one wins:
+A broker takes its settings from three places. A later one wins:
 
 1. a TOML file: `danube up --config danube.toml`,
 2. environment variables: `DANUBE_<SECTION>__<KEY>`, for example `DANUBE_LOG__LEVEL=debug`,
 3. flags of `danube up` and `danube broker`.
 
 An unknown section or key is an error that names the line and the closest name that exists. So is a variable with one
-underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written `100ms`, `90s`, `5m`, `24h`; sizes are written
+underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written `100ms`, `90s`, `5m`, `24h`. Sizes are written
 `64KiB`, `32MiB`, `1GiB` or as a plain number of bytes.
 
 - `danube config init` writes a file with every key, commented.
@@ -98,12 +98,12 @@ underscore where two belong (`DANUBE_LOG_LEVEL`). Durations are written `100ms`,
 ERRORS: Final = """\
 ## Errors
 
-Every face shows the same error: a code, a sentence that says what failed and what to do, facts, and the calls that
-would help.
+Every face shows the same error: a code, a sentence with the failure and its remedy, facts, and the calls that
+help.
 
 | face | where the error is |
 |---|---|
-| command line | the message on stderr; with `--json` one line `{"error": …}` there; the exit code below |
+| command line | the message on stderr, or with `--json` one line `{"error": …}`, and the exit code below |
 | Python SDK | an exception, a `pydanube_core.errors.ClusterError`, with the attributes below |
 | JSON-RPC | `error.data`, under the JSON-RPC code −32000 |
 | MCP | `isError` and `structuredContent.error` |
@@ -114,8 +114,8 @@ would help.
 | `code` | one of the codes below |
 | `message` | what failed, where, and what to do next |
 | `retryable` | whether the same call may succeed later |
-| `retry_after_ms` | the earliest sensible time to try again; only where it is known |
-| `details` | facts: for bad input `field` and `value`; for others the topic, the offset, the port … |
+| `retry_after_ms` | the earliest sensible time to try again, if the broker can compute it |
+| `details` | facts: for bad input `field` and `value`, for others the topic, the offset, the port … |
 | `next` | calls that would help: `operation`, `tool`, `command`, `arguments`, `why` |
 
 If the commit of a publish failed, `details.outcome` is `"unknown"`: the message may or may not be stored. A retry by the
@@ -125,45 +125,45 @@ Exit code 0 is success, also when the reader of a pipe closes it. 130 is an inte
 """
 
 EXITS: Final = {
-    1: "refused by the state of things; the same call will fail again",
+    1: "refused because of the present state, so the same call will fail again",
     2: "the call itself is wrong",
     3: "retryable",
     4: "refused by a rule or for lack of permission",
     5: "data is damaged",
-    6: "a condition the command was asked to check is not met",
+    6: "the condition that the command checks is not met",
 }
 
 DIAGNOSIS: Final = """\
 ## Diagnosis
 
-A broker looks at itself every `diagnosis.sample_interval` and says what is wrong. No language model is involved.
+A broker samples itself every `diagnosis.sample_interval` and reports faults. No language model is involved.
 
 | question | command | MCP tool |
 |---|---|---|
-| what is wrong at all | `danube diagnose cluster` | `health_check` |
+| all faults | `danube diagnose cluster` | `health_check` |
 | why is a subscription behind | `danube diagnose subscription TOPIC SUBSCRIPTION` | `analyze_consumer_lag` |
-| what is wrong with a topic | `danube diagnose topic TOPIC` | `diagnose_topic` |
+| faults of a topic | `danube diagnose topic TOPIC` | `diagnose_topic` |
 | why does nothing come in | `danube diagnose producer TOPIC` | `diagnose_producer` |
-| what has been wrong for a while | `danube alerts list` | `list_alerts` |
+| faults that have lasted | `danube alerts list` | `list_alerts` |
 
 With `--fail-on warning` the command exits with 6 when there is a finding of that severity or a worse one.
 
 A finding names its rule, its subject, a severity (`info`, `warning`, `critical`), a confidence, the evidence (the
-numbers that decided), how many other causes were ruled out (`--explain` lists each with the number that speaks against it), what
-could not be seen (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
-itself, then by the number of messages that wait or were refused. Of one subject, causes come before effects. What others
-wrote (keys, reasons, over MCP also names of consumers and producers) stands under `untrusted`.
+numbers that decided), how many other causes were ruled out (`--explain` lists each with the number that speaks against it), the
+facts that could not be observed (`unobservable`), and the next calls. The worst findings come first: by severity, then those of the broker
+itself, then by the number of messages that wait or were refused. Of one subject, causes come before effects. Text written by
+clients (keys, reasons, over MCP also names of consumers and producers) is under `untrusted`.
 
 The verdict is `failing` with a critical finding, `degraded` with a warning, `unknown` if too little could be seen, otherwise
 `healthy`. A finding of severity `info` does not change it.
 
-Findings about one subject use the facts of the moment and what was seen in the last `diagnosis.window`. Counts named
-`…_in_window` are of that time; other counts began with the broker. A diagnosis of the cluster counts equal findings as one:
+Findings about one subject use the facts of the moment and the samples of the last `diagnosis.window`. Counts named
+`…_in_window` are of that time. Other counts began with the broker. A diagnosis of the cluster counts equal findings as one:
 it shows the worst with its evidence and names the next four, and `alerts list` has the others. It leaves ruled-out causes
 to the diagnosis of the subject, and stays below 8 KB.
 
-A finding that is there in `diagnosis.open_after` looks in a row opens an alert; `diagnosis.close_after` looks without it close
-the alert.
+A finding that is present in `diagnosis.open_after` consecutive samples opens an alert. `diagnosis.close_after` samples without
+it close the alert.
 
 Thresholds of your own are the policies `alert_unread_messages` and `alert_unread_age_s` (seconds) of a topic, of its
 namespace, or in `[policies]` of the settings. They hold for each subscription. Beyond them there is the finding
@@ -177,22 +177,22 @@ namespace, or in `[policies]` of the settings. They hold for each subscription. 
 
 | status | holds when |
 |---|---|
-| `UNKNOWN` | there are fewer than 3 samples or half of those expected, the newest is older than 3 intervals, or a short history decides nothing; never taken for health |
+| `UNKNOWN` | there are fewer than 3 samples or half of those expected, the newest is older than 3 intervals, or a short history decides nothing. Never counted as healthy |
 | `DATA_LOST` | messages were trimmed before they were read |
 | `CAUGHT_UP` | nothing is unread, or nothing older than two samples |
 | `AT_RISK` | retention takes the oldest unread message within two samples, or within a fifth of its time while the subscription is not gaining |
 | `STUCK` | the cursor has not moved for `diagnosis.stuck_after`, and there was unread messages for as long |
 | `FALLING_BEHIND` | the lower bound (95 %) of the lag's slope is above 0, and the lag right after acknowledgements grew: it grows, however large it is |
-| `SLOW` | gaining, but it will take more than an hour; or neither gaining nor losing, with old messages or without a consumer |
+| `SLOW` | gaining, but it will take more than an hour, or neither gaining nor losing, with old messages or without a consumer |
 | `CATCHING_UP` | gaining, or consumers keep pace and everything is read within `diagnosis.stuck_after` |
 
 Rates are slopes by Theil and Sen: the median of the slopes between all pairs of samples, which one odd sample cannot
 bend. None spans a gap of three intervals, or a move of the cursor by an operation or a client. A status is entered after
-`open_after` looks and left after `close_after`; `CAUGHT_UP` counts at once. Until half of a window has been observed it
-counts at once, too, and findings that depend on it are `provisional`: at most a warning, without an alert, with `settles_at`.
+`open_after` samples and left after `close_after`. `CAUGHT_UP` counts immediately. Until half of a window has been observed, so does
+every other status, and findings that depend on it are `provisional`: at most a warning, without an alert, with `settles_at`.
 After a restart the broker reads its last window back from telemetry. Until samples of this run show a pace, the status is that
 of the run before, provisional, with `measured_until_ms` in its evidence.
-`eta_s` is the lag divided by the rate at which it shrinks; where it does not shrink, `eta_s` is null with the reason
+`eta_s` is the lag divided by the rate at which it shrinks. Where it does not shrink, `eta_s` is null with the reason
 `not_gaining`. How all this is checked: [measurements](research/measurements.md#diagnosis).
 
 """
@@ -204,16 +204,16 @@ An operation is declared once and reached by every face under the same arguments
 
 | face | form |
 |---|---|
-| command line | `danube GROUP VERB`; required arguments stand in their order, the others are flags |
-| JSON-RPC | `POST http://127.0.0.1:8765/rpc`, method `group.verb`; or `danube rpc group.verb --params '{…}'` |
+| command line | `danube GROUP VERB`, with required arguments in their order and the others as flags |
+| JSON-RPC | `POST http://127.0.0.1:8765/rpc`, method `group.verb`, or `danube rpc group.verb --params '{…}'` |
 | MCP | the tool named below, over stdio (`danube mcp`) or `http://127.0.0.1:8765/mcp` |
 | gRPC | `danube.ops` on port 50051, which the others use |
 
 In a clone of the repository the command is `./danube`.
 
-A list answers `{"items", "next_page", "total", "as_of"}`. A value that is not known is `null`, with the reason beside it in
+A list answers `{"items", "next_page", "total", "as_of"}`. A missing value is `null`, with the reason beside it in
 `<field>_reason`. Times are UTC. In a topic argument `orders` means `/default/orders`. A field of a result is a string where no other
-type is named; `?` means that it may be null.
+type is named. `?` means that it may be null.
 
 Lists take these arguments, which are not repeated below:
 
@@ -338,9 +338,9 @@ def _needs(operation: Operation) -> str:
     if operation.name in FREE:
         return "needs no permission"
     if operation.name in OF_ANOTHER:
-        return "needs what the call inside needs"
+        return "needs the permission of the call inside"
     if operation.name in OWN:
-        return f"needs `{operation.permission}` for what others made"
+        return f"needs `{operation.permission}` for plans or tasks of others"
     return f"needs `{operation.permission}`"
 
 
@@ -355,8 +355,8 @@ def operation_text(operation: Operation) -> str:
     if operation.reversible:
         facts.append("can be undone")
     if operation.long_running:
-        facts.append("may take minutes, and takes `detach`")
-    text = f"## {operation.name}\n\n{operation.summary}\n\n{'; '.join(facts)}.\n\n"
+        facts.append("may take minutes (`detach`)")
+    text = f"## {operation.name}\n\n{operation.summary}\n\n{', '.join(facts)}.\n\n"
     own = [a for a in operation.arguments if a.name not in OF_LISTS or a.required]
     if len(own) < len(operation.arguments):
         shared = [f"`{a.name}`" for a in operation.arguments if a not in own]
@@ -429,11 +429,11 @@ def diagnosis() -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """Return what one rule says: when it holds, its evidence, what helps."""
+    """Return the text of one rule: when it holds, its evidence, its remedy."""
     evidence = table(("evidence", ""), [(f"`{name}`", meaning) for name, meaning in rule.evidence.items()])
     return (
         f"#### {rule.name}\n\nHolds when {rule.holds}. Severity: {rule.severity}.\n\n{evidence}\n"
-        f"What helps: {rule.helps}. Cannot be seen from here: {'; '.join(rule.unobservable)}.\n"
+        f"Remedy: {rule.helps}. Not observable: {', or '.join(rule.unobservable)}.\n"
     )
 
 
@@ -473,9 +473,9 @@ times lie within its own: they are deleted ten minutes later, and a reader that 
 
 A row is one sample. A subject that has not changed is written again about once a minute, so the last row of a subscription
 holds for 75 s at the default interval, and a time without rows is a time without telemetry. Counters count since the broker
-started; a row with another `incarnation` comes from another start. In a file the rows of a subject lie together, the newest
-first. While the broker's clock is behind what it has written, it writes nothing, so that each moment is told once; a clock
-that was set back by more than an hour is believed.
+started. A row with another `incarnation` comes from another start. In a file the rows of a subject lie together, the newest
+first. While the broker's clock is behind its last row, it writes nothing, so that each moment has one row. A clock
+that was set back by more than an hour is accepted.
 """
 
 METRICS_PAGE: Final = """\
@@ -483,8 +483,8 @@ METRICS_PAGE: Final = """\
 
 `GET /metrics` on the metrics port (9040), in the text form of Prometheus. Beyond `metrics.topic_series_limit` topics the
 quietest are summed under `topic="_other"`. Series of subscriptions take at most 2 MiB (≈ 5 000 subscriptions): those with the least
-lag, and those of topics in `_other`, are summed under `subscription="_other"`, their oldest age is the greatest. Counters count since the broker started; a counter with labels shows a series
-once it has counted something. What to scrape, alert rules and dashboards: [observability](operating.md#observability).
+lag, and those of topics in `_other`, are summed under `subscription="_other"`, their oldest age is the greatest. Counters count since the broker started. A counter with labels shows a series
+once it has counted something. Configuration of Prometheus, alert rules and dashboards: [observability](operating.md#observability).
 
 """
 
@@ -505,8 +505,8 @@ def metrics() -> str:
 AI_CLIENTS: Final = """\
 ## AI clients
 
-What to paste into each program. `danube mcp --print-config CLIENT` prints the same with the path of the program on
-your machine. What an assistant can do then is on the page [administering with an AI assistant](ai-administration.md).
+The configuration to paste into each program. `danube mcp --print-config CLIENT` prints the same with the path of the program on
+your machine. The abilities of an assistant are on the page [administering with an AI assistant](ai-administration.md).
 
 There are two ways to a broker:
 
@@ -516,16 +516,16 @@ There are two ways to a broker:
   `[auth] mode = "required"` ([security](security.md)). Every request then carries a bearer token, which the blocks below take
   from where the program keeps secrets. With `DANUBE_TOKEN_FILE` or `DANUBE_TOKEN` set, `--print-config` prints these blocks.
 
-The blocks are what the command prints, and tests speak MCP over both ways, with and without tokens. The programs themselves,
+The blocks are printed by the command, and tests speak MCP over both ways, with and without tokens. The programs themselves,
 and a sign-in at a provider, were not run.
 
 """
 AI_CLIENTS_END: Final = """\
 ### ChatGPT, Claude on the web, and others that connect from elsewhere
 
-Their connectors call a public HTTPS address and sign in by OAuth. The broker is the resource server; the authorization
-server is your identity provider (Keycloak, Entra ID, Auth0 …), which must know how to register such clients. Tell the
-broker what the provider's tokens look like:
+Their connectors call a public HTTPS address and sign in by OAuth. The broker is the resource server. The authorization
+server is your identity provider (Keycloak, Entra ID, Auth0 …), which must support the registration of such clients. Configure the
+provider's tokens in the broker:
 
 ```toml
 [tls]
@@ -540,13 +540,13 @@ jwt_keys = "jwks.json"                 # the provider's JWK set, saved
 
 Give the connector `https://broker.example:8765/mcp`. It is answered with 401 and the page
 `/.well-known/oauth-protected-resource/mcp` (RFC 9728), which names the issuer. The principal is the token's `principal_name`,
-otherwise its `sub`; `danube bindings create` gives it roles. Never open a tunnel to a port without authentication.
+otherwise its `sub`. `danube bindings create` gives it roles. Never open a tunnel to a port without authentication.
 """
 AI_PROGRAM: Final = Path("/usr/local/bin/danube")
 AI_PLACES: Final[Mapping[McpClient, tuple[str, str]]] = {
     McpClient.CLAUDE_DESKTOP: (
         "Claude Desktop",
-        "Settings → Developer → Edit Config opens `claude_desktop_config.json`; restart it afterwards.",
+        "Settings → Developer → Edit Config opens `claude_desktop_config.json`. Restart it afterwards.",
     ),
     McpClient.CLAUDE_CODE: ("Claude Code", "A command: run it in your project."),
     McpClient.CURSOR: ("Cursor", "`~/.cursor/mcp.json`, or `.cursor/mcp.json` of a project."),

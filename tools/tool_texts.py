@@ -37,7 +37,7 @@ _UNIT: Final = re.compile(
     re.IGNORECASE,
 )
 _WITHOUT: Final = re.compile(
-    r"^(only|also|glob)\b|without|if left out|in place of|none\b|next_page|falling|first items|empty:"
+    r"^(only|also|glob)\b|without|default: |if left out|in place of|none\b|next_page|falling|first items|empty:"
     r"|to be sure|^a sentence|of the plan|only show|task_id|optional|mark of|what (comes|is not named) stays",
     re.IGNORECASE,
 )

@@ -528,4 +528,4 @@ class AuditBroken(Fatal, grpc=GrpcStatus.DATA_LOSS, exit=5):
 
 
 class ConditionNotMet(Fatal, grpc=GrpcStatus.FAILED_PRECONDITION, exit=6):
-    """A condition that the command was asked to check is not met."""
+    """The condition that the command checks is not met."""

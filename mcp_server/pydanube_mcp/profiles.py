@@ -49,7 +49,7 @@ _SHORTER: Final = (
     ("a length before now", "24h ago"),
     (" (exit 6)", ""),  # of the command line
     (" The command line writes a path of its own machine itself", ""),
-    ("; a bare name is in /default", ""),  # in the instructions
+    (", or a bare name in /default", ""),  # in the instructions
     (" (24h), or a time (2026-01-31T12:00:00Z)", ", or a time"),  # the same
     ("next_page of the answer before", "next_page as it came"),
     ("Id of the ", "Id of a "),

@@ -175,7 +175,7 @@ class Page(Result, Generic[ItemT]):
     not_seen: list[NotSeen] | None = Field(default=None, exclude_if=is_none)
 
 
-TOPIC_DESCRIPTION: Final = "/namespace/topic; a bare name is in /default"
+TOPIC_DESCRIPTION: Final = "/namespace/topic, or a bare name in /default"
 TopicArgument = Annotated[str, Field(min_length=1, max_length=512, description=TOPIC_DESCRIPTION)]
 
 

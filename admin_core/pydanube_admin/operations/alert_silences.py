@@ -25,7 +25,7 @@ MOST_SUBJECT_CHARS: Final = 1_000  # as JSON
 class SilenceRequest(Request):
     rule: Annotated[str, Field(description="Of the alert")]
     subject: Annotated[dict[str, Any], Field(description="The alert's, or a part")]
-    until: Annotated[str, Field(max_length=64, description="2h or a time; 0s: ends")]
+    until: Annotated[str, Field(max_length=64, description="2h or a time, 0s to end it")]
     reason: Annotated[str, Field(max_length=MAX_WHY_CHARS, description="Why")]
 
 
@@ -54,7 +54,7 @@ async def forecast_silence(context: Context, request: SilenceRequest) -> Forecas
     "alerts.silence",
     effect=Effect.CHANGE,
     tool="silence_alert",
-    summary="Mark an alert as known: webhooks are not sent it.",
+    summary="Silence an alert: it is not sent to webhooks.",
     forecast=forecast_silence,
     required_flags=("subject", "reason"),
     examples=(

@@ -122,7 +122,7 @@ _REQUIRED: Final = {
 
 class ExportAuditRequest(Request):
     broker_id: Annotated[
-        str | None, Field(max_length=32, description="Whose chain; without it, of the one that answers")
+        str | None, Field(max_length=32, description="Whose chain. Default: of the one that answers")
     ] = None
     to: Annotated[
         str | None,
@@ -136,7 +136,7 @@ class ExportAuditRequest(Request):
         str | None, Field(max_length=300, description="In place of to: a topic, a message a record")
     ] = None
     from_seq: Annotated[
-        int | None, Field(ge=0, description="First sequence number; without: where the file ends")
+        int | None, Field(ge=0, description="First sequence number. Default: where the file ends")
     ] = None
     limit: Annotated[int, Field(ge=1, le=MAX_EXPORTED, description="Most records")] = 10_000
 
@@ -187,7 +187,7 @@ class VerifiedAudit(Result):
     at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Ask the audit",
-    summary="List audit records, the newest first: who called what, when, by which face, and what came of it.",
+    summary="List audit records, the newest first: who called what, when, by which face, with the outcome.",
     default_profile=True,
     examples=(
         Example({"topic": "orders"}, "what was done to a topic"),
@@ -512,7 +512,7 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
     at=Place.BROKER,
     effect=Effect.CREATE,
     title="Export the audit",
-    summary="Append one broker's audit records as JSON lines to a file on its machine, or to a topic; again, it goes on where it "
+    summary="Append one broker's audit records as JSON lines to a file on its machine, or to a topic. Repeated, it continues where it "
     "ended.",
     forecast=forecast_export_audit,
     idempotent=False,
@@ -562,7 +562,7 @@ def _before(begin: AuditBegin | None, start: int) -> Head | None:
     at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Verify the audit",
-    summary="Check the hash chain and the MACs of the audit: how many records are verified, known by the chain only, or "
+    summary="Check the hash chain and the MACs of the audit: how many records are verified, in the chain only, or "
     "forged, and the first of these.",
     examples=(Example({}, "all chains, whole"),),
 )

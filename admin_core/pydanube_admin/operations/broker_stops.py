@@ -38,7 +38,7 @@ class MayStop(Result):
     at=Place.BROKER,
     tool="may_stop_broker",
     title="May a broker stop",
-    summary="Show what becomes of a broker's topics if it stops now.",
+    summary="Show what happens to a broker's topics if it stops now.",
     examples=(Example({}, "the one that answers"),),
 )
 async def may_stop_broker(context: Context, request: BrokerRequest) -> MayStop:

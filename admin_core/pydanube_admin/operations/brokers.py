@@ -182,7 +182,7 @@ class UnloadBrokerRequest(BrokerChangeRequest):
         Field(
             min_length=1,
             max_length=MAX_NAMES_CHARS,
-            description="Namespaces whose topics stay, commas between; without: none",
+            description="Namespaces whose topics stay, commas between. Default: none",
         ),
     ] = None
 
@@ -501,7 +501,7 @@ async def _state_now(context: Context, facts: BrokerFacts) -> str:
     effect=Effect.CHANGE,
     title="Unload a broker",
     permission="brokers:change",
-    summary="Move all topics of a broker to others; a lone broker answers LAST_BROKER.",
+    summary="Move all topics of a broker to others. A lone broker answers LAST_BROKER.",
     forecast=forecast_unload,
     followed=True,
     examples=(

@@ -29,7 +29,7 @@ class RebalanceRequest(Request):
     ] = "load"
     max_moves: Annotated[
         int | None,
-        Field(ge=1, le=1000, description="Most moves; without: balance.max_moves"),
+        Field(ge=1, le=1000, description="Most moves. Default: balance.max_moves"),
     ] = None
 
 
@@ -258,7 +258,7 @@ async def forecast_rebalance(context: Context, request: RebalanceRequest) -> For
     effect=Effect.CHANGE,
     title="Rebalance the cluster",
     permission="brokers:change",
-    summary="Begin the moves that cluster.balance suggests; by=topics evens out numbers of topics.",
+    summary="Begin the moves that cluster.balance suggests. by=topics evens out numbers of topics.",
     forecast=forecast_rebalance,
     undo=undo_move,
     examples=(

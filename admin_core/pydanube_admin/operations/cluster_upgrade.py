@@ -28,7 +28,7 @@ _VERSION: Final = re.compile(
 
 class CheckUpgradeRequest(Request):
     to_version: Annotated[
-        str | None, Field(max_length=64, description="Such as 0.2.0; without: any newer one")
+        str | None, Field(max_length=64, description="Such as 0.2.0. Default: any newer one")
     ] = None
 
 
@@ -50,7 +50,7 @@ class UpgradeChecks(Result):
     effect=Effect.READ,
     tool="check_upgrade",
     title="Check before an upgrade",
-    summary="Say whether brokers can be upgraded now, one by one: go, no-go, or what to mind.",
+    summary="Check whether brokers can be upgraded now, one by one: go, no-go, or go with advice.",
     examples=(Example({}, "before a newer build"), Example({"to_version": "9.0.0"}, "one of them")),
 )
 async def check_upgrade(context: Context, request: CheckUpgradeRequest) -> UpgradeChecks:

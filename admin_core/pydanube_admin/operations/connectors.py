@@ -73,7 +73,7 @@ DefinitionArgument = Annotated[
     Field(
         min_length=1,
         max_length=MOST_DEFINITION_CHARS,
-        description="TOML; secrets as ${env:NAME}",
+        description="TOML, with secrets as ${env:NAME}",
     ),
 ]
 GroupArgument = Annotated[
@@ -429,7 +429,7 @@ def _was_set(request: SetConnectorRequest, before: ConnectorRecord | None) -> Co
     tool="set_connector",
     title="Change a connector",
     permission=CHANGE,
-    summary="Give a connector another file. Its worker restarts it; subscription and positions stay.",
+    summary="Give a connector another file. Its worker restarts it. Subscription and positions stay.",
     forecast=RECORDS.forecast_of(_set),
     undo=RECORDS.undo_of(_was_set),
     required_flags=("definition",),
@@ -504,7 +504,7 @@ async def restart_connector(context: Context, request: ConnectorRequest) -> Chan
     "connectors.delete",
     effect=Effect.DESTROY,
     title="Delete a connector",
-    summary="Delete a connector's declaration. Its worker stops it; subscription, positions and target stay.",
+    summary="Delete a connector's declaration. Its worker stops it. Subscription, positions and target stay.",
     forecast=RECORDS.forecast_of(RECORDS.deleted),
     undo=RECORDS.undo_of(lambda request, before: None),
     examples=(Example({"connector": "orders-delta"}, "it runs no more"),),

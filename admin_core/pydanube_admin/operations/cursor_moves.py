@@ -239,7 +239,7 @@ async def _targets(context: Context, topic: Topic, request: SeekSubscriptionRequ
     "subscriptions.seek",
     effect=Effect.DESTROY,
     title="Move a subscription",
-    summary="Move a subscription to a position, forward or back, also under its consumers; acknowledgements "
+    summary="Move a subscription to a position, forward or back, also under its consumers. Acknowledgements "
     "above it are forgotten.",
     forecast=forecast_seek,
     undo=undo_move,

@@ -354,7 +354,7 @@ class ReplayDeadLettersRequest(Request):
     subscription: SubscriptionArgument
     offsets: Annotated[
         str | None,
-        Field(max_length=4096, description="In the dead-letter topic: 3,7,10-90; without it, all"),
+        Field(max_length=4096, description="In the dead-letter topic: 3,7,10-90. Default: all"),
     ] = None
     until: Annotated[int | None, Field(ge=0, description="Only before this offset there")] = None
     reason: Annotated[str | None, Field(max_length=1000, description="Only with this reason")] = None

@@ -65,7 +65,7 @@ class DiagnoseSubscriptionRequest(Request):
 class DiagnoseProducerRequest(Request):
     topic: TopicArgument
     producer: Annotated[
-        str | None, Field(max_length=256, description="Name of a producer; without it, all of the topic")
+        str | None, Field(max_length=256, description="Name of a producer. Default: all of the topic")
     ] = None
     fail_on: FailOn = None
     explain: Explain = False
@@ -184,7 +184,7 @@ async def _cluster(context: Context) -> Diagnosis:
     effect=Effect.READ,
     title="Diagnose a topic",
     permission="topics:read",
-    summary="Say what is wrong with a topic and its subscriptions.",
+    summary="Find the faults of a topic and its subscriptions.",
     default_profile=True,
     condition="passed",
     examples=(Example({"topic": "orders"}, "a topic and its subscriptions"),),
@@ -200,7 +200,7 @@ async def diagnose_topic(context: Context, request: DiagnoseTopicRequest) -> Dia
     effect=Effect.READ,
     tool="analyze_consumer_lag",
     permission="topics:read",
-    summary="Say why a subscription is behind, or that it is not: findings, causes ruled out, the next call.",
+    summary="Find why a subscription is behind, if it is: findings, causes ruled out, the next call.",
     default_profile=True,
     condition="passed",
     examples=(
@@ -225,7 +225,7 @@ async def diagnose_subscription(context: Context, request: DiagnoseSubscriptionR
     effect=Effect.READ,
     title="Diagnose a producer",
     permission="topics:read",
-    summary="Say what keeps messages from coming in: throttling, schema, silence, disk, journal.",
+    summary="Find what stops incoming messages: throttling, schema, silence, disk, journal.",
     default_profile=True,
     condition="passed",
     examples=(Example({"topic": "orders"}, "all producers of a topic"),),

@@ -39,7 +39,7 @@ class FoundSections(Result):
 @operation(
     "docs.search",
     effect=Effect.READ,
-    summary="What the documentation of this version says, offline: how a feature works, is set up, is used in code.",
+    summary="Search the documentation of this version, offline: how a feature works, is set up, is used in code.",
     examples=(Example({"query": "dead letters replay"}, "what a page says"),),
 )
 async def search_docs(context: Context, request: SearchDocsRequest) -> FoundSections:

@@ -41,7 +41,7 @@ class FreezeRequest(Request):
     principal: OnlyPrincipal = None
     until: Annotated[
         str | None,
-        Field(max_length=64, description="2h from now, or a time; without: until lifted"),
+        Field(max_length=64, description="2h from now, or a time. Default: until lifted"),
     ] = None
     reason: Annotated[
         str,
@@ -114,7 +114,7 @@ async def forecast_freeze(context: Context, request: FreezeRequest) -> Forecast:
     "faces.freeze",
     effect=Effect.CHANGE,
     tool="freeze_face",
-    summary="Freeze a face or a principal: it goes on reading and changes nothing until then, or until faces.thaw.",
+    summary="Freeze a face or a principal: it can read but change nothing until then, or until faces.thaw.",
     forecast=forecast_freeze,
     required_flags=("reason",),
     examples=(

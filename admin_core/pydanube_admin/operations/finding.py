@@ -68,7 +68,7 @@ class FoundOperations(Result):
 class ReadRequest(Request):
     operation: Annotated[str, Field(max_length=100, description="Name of an operation that only reads")]
     arguments: Annotated[
-        dict[str, Any] | None, Field(description="Of that operation, by name; without: none")
+        dict[str, Any] | None, Field(description="Of that operation, by name. Default: none")
     ] = None
 
 

@@ -60,7 +60,7 @@ class CreateLinkRequest(LinkRequest):
     topics: TopicsArgument
     start: Annotated[
         str,
-        Field(pattern="^(earliest|latest)$", description="earliest, or latest: only what comes from now on"),
+        Field(pattern="^(earliest|latest)$", description="earliest, or latest: only messages from now on"),
     ] = "earliest"
     rename: Annotated[
         str, Field(max_length=80, pattern="^[A-Za-z0-9_-]*$", description="Prefix of the mirrors' names")
@@ -69,11 +69,11 @@ class CreateLinkRequest(LinkRequest):
         str | None,
         Field(
             max_length=1000,
-            description="File with the token for the source, on each broker's machine; without: no token",
+            description="File with the token for the source, on each broker's machine. Default: none",
         ),
     ] = None
     max_bytes_per_s: Annotated[
-        int, Field(ge=0, le=1 << 40, description="Most that each broker copies in a second; 0: no limit")
+        int, Field(ge=0, le=1 << 40, description="Most that each broker copies in a second. 0: no limit")
     ] = 0
     roles: Annotated[
         bool, Field(description="Also the source's roles and bindings, as far as they hold on these topics")
@@ -452,7 +452,7 @@ async def undo_delete(context: Context, request: LinkRequest, done: Done) -> Und
     "links.delete",
     effect=Effect.DESTROY,
     title="Delete a link",
-    summary="Delete a link's declaration. Its mirrors stay, read-only; a link of the same name and source goes on with them.",
+    summary="Delete a link's declaration. Its mirrors stay, read-only. A link of the same name and source continues them.",
     forecast=forecast_delete,
     undo=undo_delete,
     examples=(Example({"link": "eu"}, "it copies no more"),),

@@ -27,10 +27,10 @@ class PublishRequest(Request):
     topic: TopicArgument
     payload: Annotated[
         str | None,
-        Field(max_length=4_000_000, description="Text of the message; null marks its key as deleted"),
+        Field(max_length=4_000_000, description="Text of the message, null to mark its key as deleted"),
     ]
     key: Annotated[str | None, Field(max_length=512, description="Without: none")] = None
-    attributes: Annotated[dict[str, str] | None, Field(description="Name to text; without: none")] = None
+    attributes: Annotated[dict[str, str] | None, Field(description="Name to text. Default: none")] = None
 
     @property
     def stored(self) -> tuple[str, dict[str, str]]:
@@ -76,7 +76,7 @@ async def forecast_publish(context: Context, request: PublishRequest) -> Forecas
     "messages.publish",
     effect=Effect.CREATE,
     title="Publish a message",
-    summary="Publish one message; it is on stable storage when the answer comes.",
+    summary="Publish one message. It is on stable storage when the answer comes.",
     idempotent=False,
     forecast=forecast_publish,
     required_flags=("payload",),

@@ -44,7 +44,7 @@ Begin = Annotated[
 ]
 
 
-MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Content bytes; the rest is cut")]
+MaxBytes = Annotated[int, Field(ge=1, le=1_000_000, description="Content bytes. The rest is cut")]
 
 
 class PeekRequest(Request):
@@ -91,7 +91,7 @@ class SearchRequest(ListRequest):
         str | None, Field(max_length=512, description="Only messages with this text in the payload")
     ] = None
     start: Begin = "earliest"
-    until: Annotated[str | None, Field(max_length=64, description="End, exclusive; without: the newest")] = (
+    until: Annotated[str | None, Field(max_length=64, description="End, exclusive. Default: the newest")] = (
         None
     )
     max_bytes: MaxBytes = 65_536
@@ -175,7 +175,7 @@ def message_item(message: MessageFacts, room: int) -> tuple[MessageItem, int]:
     "messages.peek",
     effect=Effect.READ,
     title="Peek at messages",
-    summary="Show messages from a position on; nothing is consumed.",
+    summary="Show messages from a position on. Nothing is consumed.",
     default_profile=True,
     examples=(
         Example({"topic": "orders"}, "the oldest ten"),
@@ -217,7 +217,7 @@ async def peek_messages(context: Context, request: PeekRequest) -> PeekedMessage
 @operation(
     "messages.search",
     effect=Effect.READ,
-    summary="Find messages by key, attribute or text in a range of a topic; pages go on where the last ended.",
+    summary="Find messages by key, attribute or text in a range of a topic. Pages continue where the last ended.",
     examples=(Example({"topic": "orders", "contains": "refund", "from": "time:-1h"}, "by text"),),
 )
 async def search_messages(context: Context, request: SearchRequest) -> SearchPage:

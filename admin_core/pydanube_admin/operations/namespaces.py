@@ -160,7 +160,7 @@ class CreateNamespaceRequest(Request):
     policies: Annotated[
         NamespacePolicies | None,
         Field(
-            description="As set_topic_policies; without: none. durability: of topics created without, fsynced or stored"
+            description="As set_topic_policies. Default: none. durability: of topics created without, fsynced or stored"
         ),
     ] = None
 
@@ -174,7 +174,7 @@ class SetNamespacePoliciesRequest(Request):
     policies: Annotated[
         NamespacePolicies,
         Field(
-            description="As set_topic_policies, for topics without their own; durability: of topics created later "
+            description="As set_topic_policies, for topics without their own. durability: of topics created later "
             "without, fsynced or stored"
         ),
     ]
@@ -417,7 +417,7 @@ async def undo_set_namespace_policies(
     may_destroy=True,
     title="Set policies of a namespace",
     permission="namespaces:change",
-    summary="Set limits of every topic in a namespace that does not set its own; live at once.",
+    summary="Set limits of every topic in a namespace that does not set its own. They hold immediately.",
     forecast=forecast_set_namespace_policies,
     undo=undo_set_namespace_policies,
     required_flags=("policies",),

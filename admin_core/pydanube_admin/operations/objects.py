@@ -40,12 +40,12 @@ Begin = Annotated[
     Field(
         alias="from",
         max_length=64,
-        description="offset:42, time:2026-01-31T12:00:00Z, time:-15m; without: earliest",
+        description="offset:42, time:2026-01-31T12:00:00Z, time:-15m. Default: earliest",
     ),
 ]
 
 
-End = Annotated[str | None, Field(max_length=64, description="End, exclusive; without: the newest")]
+End = Annotated[str | None, Field(max_length=64, description="End, exclusive. Default: the newest")]
 
 
 class RangeRequest(Request):
@@ -86,7 +86,7 @@ class ReplayTopicRequest(Request):
     ]
     until: End = None
     to: Annotated[
-        str, Field(min_length=1, max_length=512, description="Another topic; made if it does not exist")
+        str, Field(min_length=1, max_length=512, description="Another topic, made if it does not exist")
     ]
 
 
@@ -270,7 +270,7 @@ async def compact_objects(context: Context, request: TopicRequest) -> CompactedO
     "objects.flush",
     effect=Effect.CHANGE,
     title="Flush to objects",
-    summary="Move what was acknowledged until now to the cold tier, whatever its size and age.",
+    summary="Move all messages acknowledged until now to the cold tier, of any size and age.",
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
@@ -343,8 +343,8 @@ async def forecast_export(context: Context, request: ExportObjectsRequest) -> Fo
 @operation(
     "objects.export",
     effect=Effect.CREATE,
-    summary="Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines; what is not tiered "
-    "yet is tiered first.",
+    summary="Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines. Untiered messages "
+    "are tiered first.",
     forecast=forecast_export,
     required_flags=("to",),
     long_running=True,
@@ -403,7 +403,7 @@ async def forecast_replay(context: Context, request: ReplayTopicRequest) -> Fore
     "topics.replay",
     effect=Effect.CREATE,
     title="Replay a topic",
-    summary="Copy a range of a topic into another topic; each copy names its message in x-replayed-from.",
+    summary="Copy a range of a topic into another topic. Each copy names its message in x-replayed-from.",
     idempotent=False,
     forecast=forecast_replay,
     required_flags=("from", "to"),

@@ -43,13 +43,13 @@ PlanId = Annotated[str, Field(min_length=1, max_length=64, description="Id of th
 class CreatePlanRequest(Request):
     operation: Annotated[str, Field(max_length=100, description="Name of a change, such as topics.delete")]
     arguments: Annotated[
-        dict[str, Any] | None, Field(description="Of that change, without plan_token; by name, without: none")
+        dict[str, Any] | None, Field(description="Of that change, by name, without plan_token. Default: none")
     ] = None
     topics: Annotated[
         str | None,
         Field(
             max_length=16_384,
-            description="One plan for all topics of these globs, commas between; without: of arguments",
+            description="One plan for all topics of these globs, commas between. Default: of arguments",
         ),
     ] = None
 
@@ -92,7 +92,7 @@ class DiscardedPlan(Result):
     effect=Effect.CREATE,
     tool="plan_operation",
     title="Plan a change",
-    summary="Say exactly what a change would do, and get the token that does it once. Nothing changes.",
+    summary="Show exactly what a change would do, and get the token that does it once. Nothing changes.",
     idempotent=False,
     plans_itself=True,
     default_profile=True,
@@ -146,7 +146,7 @@ def _plannable(context: Context, operation: str, arguments: Mapping[str, Any]) -
 @operation(
     "plans.list",
     effect=Effect.READ,
-    summary="List plans, the oldest first, with what became of them.",
+    summary="List plans, the oldest first, with their outcomes.",
     examples=(Example({}, "every plan that is kept"),),
 )
 async def list_plans(context: Context, request: SortedListRequest) -> Page[PlanItem]:
@@ -176,7 +176,7 @@ async def _seen(context: Context, request: PlanRequest, permission: str) -> Plan
     "plans.show",
     effect=Effect.READ,
     title="Show a plan",
-    summary="Show what a plan would change; not its token.",
+    summary="Show what a plan would change, without its token.",
     examples=(Example({"plan_id": _ID}, "as it was made"),),
 )
 async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
@@ -189,7 +189,7 @@ async def show_plan(context: Context, request: PlanRequest) -> ShownPlan:
     at=Place.PLAN,
     effect=Effect.DESTROY,
     title="Apply a plan",
-    summary="Do what a plan says, once; refused if what it stands on has changed.",
+    summary="Apply a plan, once. Refused if its basis has changed.",
     plans_itself=True,
     default_profile=True,
     examples=(Example({"plan_token": f"{_ID}.secret"}, "the token of plans.create"),),
@@ -421,7 +421,7 @@ async def _task(context: Context, request: TaskRequest, permission: str) -> Task
     at=Place.TASK,
     effect=Effect.READ,
     title="Show a task",
-    summary="Show one long operation: how far it is, or what it came to.",
+    summary="Show one long operation: its progress, or its result.",
     examples=(Example({"task_id": _TASK_ID}, "by its id in tasks.list"),),
 )
 async def get_task(context: Context, request: TaskRequest) -> Task:
@@ -453,7 +453,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     effect=Effect.CHANGE,
     ends=True,
     title="Cancel a task",
-    summary="Stop a long operation at its next step; what it has done stays done.",
+    summary="Stop a long operation at its next step. Its finished steps stay.",
     forecast=forecast_cancel,
     examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it is told"),),
 )

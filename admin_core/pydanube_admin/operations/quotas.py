@@ -66,16 +66,16 @@ class QuotaListItem(QuotaItem):
 class SetQuotaRequest(Request):
     limits: Annotated[
         Amounts | None,
-        Field(description="0: no limit, null: not set; rates are each broker's"),
+        Field(description="0: no limit, null: not set. Rates are each broker's"),
     ] = None
     warnings: Annotated[Amounts | None, Field(description="Only reported")] = None
     namespace: Annotated[
         str | None,
-        Field(max_length=128, description="In place of principal; *: each without its own"),
+        Field(max_length=128, description="In place of principal. *: each without its own"),
     ] = None
     principal: Annotated[
         str | None,
-        Field(max_length=256, description="In place of namespace; *: each without its own"),
+        Field(max_length=256, description="In place of namespace. *: each without its own"),
     ] = None
     principal_type: PrincipalType = "user"
 
@@ -87,7 +87,7 @@ class ChangedQuota(QuotaItem, Change):
 @operation(
     "quotas.list",
     effect=Effect.READ,
-    summary="List quotas of namespaces and principals, with what is used of them and how often they were felt.",
+    summary="List quotas of namespaces and principals, with their use and how often they limited a call.",
     examples=(Example({}, "every quota"),),
 )
 async def list_quotas(context: Context, request: SortedListRequest) -> Page[QuotaListItem]:
@@ -158,7 +158,7 @@ async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done)
     title="Set a quota",
     tool="set_quota",
     permission="quotas:change",
-    summary="Limit what a namespace or a principal takes, live at once. What is not named stays; null takes it away.",
+    summary="Limit what a namespace or a principal takes, immediately. A limit that is not named stays, null removes it.",
     forecast=forecast_set_quota,
     undo=undo_set_quota,
     examples=(

@@ -44,10 +44,8 @@ class ReportRequest(Request):
     since: Annotated[
         str, Field(min_length=1, max_length=64, description="A length before until, or a time")
     ] = "24h"
-    until: Annotated[str | None, Field(max_length=64, description="End, a time; without it, now")] = None
-    topic: Annotated[str | None, Field(max_length=512, description="Glob over topics; without it, all")] = (
-        None
-    )
+    until: Annotated[str | None, Field(max_length=64, description="End, a time. Default: now")] = None
+    topic: Annotated[str | None, Field(max_length=512, description="Glob over topics. Default: all")] = None
     compare: Annotated[Literal["previous"] | None, Field(description="Also the time before, as long")] = None
     rows: Annotated[int, Field(ge=1, le=1000, description="Most rows")] = 20
 
@@ -75,7 +73,7 @@ class ReportResult(Result):
     effect=Effect.READ,
     title="Run the lag report",
     permission="reports:run",
-    summary="Report from telemetry how far each subscription was behind, with status, since when and why; takes "
+    summary="Report from telemetry how far each subscription was behind, with status, since when and why. Takes "
     "seconds to minutes.",
     long_running=True,
     resumable=True,
@@ -90,8 +88,8 @@ async def run_lag_report(context: Context, request: ReportRequest) -> ReportResu
     effect=Effect.READ,
     title="Run the balance report",
     permission="reports:run",
-    summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full; "
-    "takes seconds to minutes.",
+    summary="Report from telemetry how evenly brokers are loaded, which moves would help, and when they are full. "
+    "Takes seconds to minutes.",
     long_running=True,
     resumable=True,
     examples=(Example({"since": "24h"}, "is a broker missing"),),

@@ -225,7 +225,7 @@ async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -
     "roles.delete",
     effect=Effect.DESTROY,
     title="Delete a role",
-    summary="Delete a role; bindings that name it stay and give nothing by it.",
+    summary="Delete a role. Bindings that name it stay and no longer grant it.",
     forecast=forecast_delete_role,
     undo=undo_delete_role,
     examples=(Example({"role": "auditor"}, "nobody is an auditor any more"),),
@@ -277,7 +277,7 @@ class CreateBindingRequest(Request):
         str,
         Field(
             max_length=300,
-            description="Namespace or /namespace/topic; *: all that begins so",
+            description="Namespace or /namespace/topic, * for a prefix",
         ),
     ] = ""
     principal_type: PrincipalType = "user"
@@ -329,7 +329,7 @@ async def undo_create_binding(context: Context, request: CreateBindingRequest, d
     effect=Effect.CHANGE,
     ends=True,
     title="Create or change a binding",
-    summary="Give a principal roles on the cluster, a namespace or a topic; a binding of that name is replaced.",
+    summary="Give a principal roles on the cluster, a namespace or a topic. A binding of that name is replaced.",
     forecast=forecast_create_binding,
     undo=undo_create_binding,
     required_flags=("roles",),
@@ -414,7 +414,7 @@ async def undo_delete_binding(context: Context, request: BindingRequest, done: D
     effect=Effect.CHANGE,
     ends=True,
     title="Delete a binding",
-    summary="Take a binding back; streams that stood on it end within 5 s.",
+    summary="Delete a binding. Streams that it permitted end within 5 s.",
     forecast=forecast_delete_binding,
     undo=undo_delete_binding,
     examples=(Example({"binding": "ann-orders"}, "ann no longer has the binding's roles"),),

@@ -69,7 +69,7 @@ class Registration(Change):
 class SetCompatibilityRequest(Request):
     subject: SubjectArgument
     mode: Annotated[
-        Mode, Field(description="backward: they read older messages; forward: older programs read theirs")
+        Mode, Field(description="backward: they read older messages. forward: older programs read theirs")
     ]
     transitive: Transitive = False
     json_profile: ProfileArgument = None
@@ -136,7 +136,7 @@ async def forecast_register(context: Context, request: RegisterSchemaRequest) ->
     effect=Effect.CREATE,
     title="Register a schema",
     permission="schemas:create",
-    summary="Register a schema under a subject. The same again gives its version; one that breaks its mode is refused "
+    summary="Register a schema under a subject. The same again gives its version. One that breaks its mode is refused "
     "with every difference.",
     forecast=forecast_register,
     required_flags=("schema_type", "schema_definition"),
@@ -191,7 +191,7 @@ async def undo_set_compatibility(context: Context, request: SetCompatibilityRequ
     tool="set_schema_compatibility_mode",
     title="Set the compatibility mode of a subject",
     permission="schemas:change",
-    summary="Set what new versions of a subject must be able to do; transitive holds them against every version.",
+    summary="Set the compatibility of new versions of a subject. transitive compares with every version.",
     forecast=forecast_set_compatibility,
     undo=undo_set_compatibility,
     required_flags=("mode",),
@@ -232,7 +232,7 @@ async def undo_delete_version(context: Context, request: DeleteVersionRequest, d
     tool="delete_schema_version",
     title="Delete a version of a schema",
     permission="schemas:delete",
-    summary="Delete one version of a subject; messages that carry it can no longer be decoded.",
+    summary="Delete one version of a subject. Messages that carry it can no longer be decoded.",
     forecast=forecast_delete_version,
     undo=undo_delete_version,
     examples=(Example({"subject": "orders-value", "version": 2}, "shows what would go, then asks"),),
@@ -313,7 +313,7 @@ async def set_validation_policy(context: Context, request: SetValidationPolicyRe
     effect=Effect.CHANGE,
     title="Configure a topic's schema",
     permission="schemas:change",
-    summary="Bind a topic to a schema subject and say what happens to messages that do not fit.",
+    summary="Bind a topic to a schema subject and set what happens to messages that do not fit.",
     forecast=forecast_configure,
     undo=undo_topic_schema,
     examples=(

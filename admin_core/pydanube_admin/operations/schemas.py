@@ -45,7 +45,7 @@ Profile = Literal["default", "strict"]
 
 ProfileArgument = Annotated[
     Profile | None,
-    Field(description="For JSON Schema; default: as Danube; without: the subject's own"),
+    Field(description="For JSON Schema. default: as Danube. Without: the subject's own"),
 ]
 
 
@@ -200,7 +200,7 @@ def _item(facts: SubjectFacts) -> SubjectItem:
     "schemas.get",
     effect=Effect.READ,
     title="Get a schema",
-    summary="Show one version of a subject with its text; without a version, the latest.",
+    summary="Show one version of a subject with its text, by default the latest.",
     default_profile=True,
     examples=(Example({"subject": "orders-value"}, "the latest"),),
 )
@@ -276,7 +276,7 @@ async def list_versions(context: Context, request: VersionsRequest) -> Page[Vers
     effect=Effect.READ,
     tool="check_schema_compatibility",
     title="Check a schema",
-    summary="Say whether a schema could be registered under a subject, and list every difference that forbids it; of JSON "
+    summary="Check whether a schema could be registered under a subject, and list every difference that forbids it, of JSON "
     "Schema by both profiles.",
     required_flags=("schema_type", "schema_definition"),
     text_argument="schema_definition",
@@ -338,7 +338,7 @@ async def _compared(
     effect=Effect.READ,
     tool="get_schema_compatibility_mode",
     title="Compatibility mode of a subject",
-    summary="Show what new versions of a subject are held against.",
+    summary="Show the compatibility that new versions of a subject need.",
     examples=(Example({"subject": "orders-value"}, "mode, transitive, profile"),),
 )
 async def get_compatibility(context: Context, request: CompatibilityRequest) -> CompatibilityResult:

@@ -41,7 +41,7 @@ class ExplainRequest(Request):
         str, Field(max_length=100, description="Such as topics.delete, or look_up, produce, consume")
     ]
     resource: Annotated[
-        str | None, Field(max_length=300, description="/namespace/topic or a namespace; without: the cluster")
+        str | None, Field(max_length=300, description="/namespace/topic or a namespace. Default: the cluster")
     ] = None
     principal_type: PrincipalType = "user"
 
@@ -63,7 +63,7 @@ class Explanation(Result):
     "security.whoami",
     effect=Effect.READ,
     title="Who am I",
-    summary="Say as whom this call was made, how that was proven, and what it may do.",
+    summary="Show the principal of this call, how it was proven, and what it may do.",
     examples=(Example({}, "what the broker takes you for"),),
 )
 async def whoami(context: Context, request: Request) -> Whoami:
@@ -90,7 +90,7 @@ async def whoami(context: Context, request: Request) -> Whoami:
     "security.explain",
     effect=Effect.READ,
     title="Explain a permission",
-    summary="Say whether a principal may carry out an operation on a resource, and which binding decides it.",
+    summary="Check whether a principal may carry out an operation on a resource, and which binding decides it.",
     required_flags=("operation",),
     examples=(
         Example(

@@ -155,7 +155,7 @@ async def list_producers(context: Context, request: ListSessionsRequest) -> Prod
 @operation(
     "consumers.list",
     effect=Effect.READ,
-    summary="List connected consumers of subscriptions with what they hold.",
+    summary="List connected consumers of subscriptions with their unacknowledged messages.",
     examples=(Example({"topic": "orders"}, "of one topic"),),
 )
 async def list_consumers(context: Context, request: ListConsumersRequest) -> Page[ConsumerItem]:
@@ -273,7 +273,7 @@ async def forecast_disconnect_consumer(context: Context, request: DisconnectRequ
     effect=Effect.CHANGE,
     ends=True,
     title="Disconnect a producer",
-    summary="End a producer's connection; it may connect again.",
+    summary="End a producer's connection. It may connect again.",
     forecast=forecast_disconnect_producer,
     examples=(Example({"id": "1732276800000001"}, "by its id in producers.list"),),
 )
@@ -286,7 +286,7 @@ async def disconnect_producer(context: Context, request: DisconnectRequest) -> D
     effect=Effect.CHANGE,
     ends=True,
     title="Disconnect a consumer",
-    summary="End a consumer's connection; what it held goes to others. It may connect again.",
+    summary="End a consumer's connection. Its messages go to others. It may connect again.",
     forecast=forecast_disconnect_consumer,
     examples=(Example({"id": "42"}, "by its id in consumers.list"),),
 )

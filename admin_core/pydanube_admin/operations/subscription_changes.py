@@ -212,7 +212,7 @@ async def undo_delete_subscription(context: Context, request: SubscriptionReques
     effect=Effect.DESTROY,
     tool="unsubscribe",
     title="Delete a subscription",
-    summary="Delete a subscription with its cursor; its consumers are disconnected.",
+    summary="Delete a subscription with its cursor. Its consumers are disconnected.",
     forecast=forecast_delete_subscription,
     undo=undo_delete_subscription,
     examples=(Example({"topic": "orders", "subscription": "billing"}, "shows what would go, then asks"),),
@@ -287,7 +287,7 @@ class ChangedFailurePolicy(FailurePolicyResult, Change):
     effect=Effect.READ,
     tool="get_subscription_failure_policy",
     title="Failure policy",
-    summary="Show when failed messages come again, and what becomes of those that fail too often.",
+    summary="Show when failed messages are redelivered, and what happens to those that fail too often.",
     examples=(Example({"topic": "orders", "subscription": "billing"}, "every field"),),
 )
 async def get_failure_policy(context: Context, request: SubscriptionRequest) -> FailurePolicyResult:
@@ -416,7 +416,7 @@ async def undo_set_failure_policy(context: Context, request: SetFailurePolicyReq
     tool="set_subscription_failure_policy",
     title="Set the failure policy",
     permission="subscriptions:change",
-    summary="Set when failed messages come again and what becomes of those that fail too often. "
+    summary="Set when failed messages are redelivered and what happens to those that fail too often. "
     "What is not given stays.",
     forecast=forecast_set_failure_policy,
     undo=undo_set_failure_policy,

@@ -387,7 +387,7 @@ def _rounded(value: float | None) -> float | None:
     "subscriptions.describe",
     effect=Effect.READ,
     title="Describe a subscription",
-    summary="Show one subscription: where it stands, its consumers, its failure policy.",
+    summary="Show one subscription: its cursor, its consumers, its failure policy.",
     default_profile=True,
     examples=(Example({"topic": "orders", "subscription": "billing"}, "on every partition"),),
 )

@@ -68,16 +68,16 @@ class TokenItem(Result):
 
 
 class CreateTokenRequest(Request):
-    name: Annotated[Name, Field(description="What it is for; also the principal, where none is named")]
+    name: Annotated[Name, Field(description="Its purpose, and its principal where none is given")]
     principal: Annotated[
-        str | None, Field(max_length=256, description="Principal of the token; without: as name")
+        str | None, Field(max_length=256, description="Principal of the token. Default: as name")
     ] = None
     principal_type: PrincipalType = "user"
     role: Annotated[
-        str | None, Field(max_length=128, description="Also bind this role on the cluster; without: none")
+        str | None, Field(max_length=128, description="Also bind this role on the cluster. Default: none")
     ] = None
     expires: Annotated[
-        str | None, Field(max_length=20, description="A length from now, such as 90d; without: never expires")
+        str | None, Field(max_length=20, description="A length from now, such as 90d. Default: never expires")
     ] = None
 
 
@@ -101,7 +101,7 @@ class RevokedToken(Change):
 @operation(
     "tokens.list",
     effect=Effect.READ,
-    summary="List API tokens by name: whose they are, until when, when last used; never the tokens themselves.",
+    summary="List API tokens by name: whose they are, until when, when last used. Never the tokens themselves.",
     examples=(Example({}, "every token"),),
 )
 async def list_tokens(context: Context, request: SortedListRequest) -> Page[TokenItem]:
@@ -222,7 +222,7 @@ async def undo_revoke_token(context: Context, request: TokenRequest, done: Done)
     effect=Effect.CHANGE,
     ends=True,
     title="Revoke a token",
-    summary="Make a token good for nothing, at once; streams that were opened with it end within 5 s.",
+    summary="Revoke a token immediately. Streams that were opened with it end within 5 s.",
     forecast=forecast_revoke_token,
     undo=undo_revoke_token,
     examples=(Example({"token_id": "0123456789abcdef"}, "it has leaked"),),
@@ -265,13 +265,13 @@ class RevocationItem(Result):
 class CreateRevocationRequest(Request):
     kind: Annotated[
         Literal["jti", "subject", "certificate"],
-        Field(description="jti: a web token; subject: all that it was issued until now"),
+        Field(description="jti: a web token. subject: all tokens issued to it until now"),
     ]
     value: Annotated[
         str, Field(min_length=1, max_length=256, description="The jti, a principal, or a serial number")
     ]
     expires: Annotated[
-        str | None, Field(max_length=20, description="How long such tokens live, such as 30d; without: kept")
+        str | None, Field(max_length=20, description="How long such tokens live, such as 30d. Default: kept")
     ] = None
     principal_type: Annotated[
         Literal["user", "service_account"], Field(description="Kind of a subject's principal")
@@ -322,7 +322,7 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     effect=Effect.CHANGE,
     ends=True,
     title="Revoke web tokens or a certificate",
-    summary="Make web tokens or a client's certificate good for nothing; their streams end.",
+    summary="Revoke web tokens or a client's certificate. Their streams end.",
     forecast=forecast_create_revocation,
     required_flags=("kind", "value"),
     examples=(

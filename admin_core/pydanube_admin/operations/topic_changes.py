@@ -47,21 +47,21 @@ class CreateTopicRequest(Request):
     partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS, description="0: not partitioned")] = 0
     dispatch_strategy: Annotated[
         Literal["reliable", "non_reliable"],
-        Field(description="reliable keeps messages; non_reliable only passes them on"),
+        Field(description="reliable keeps messages, non_reliable only passes them on"),
     ] = "reliable"
     durability: Annotated[
         Literal["fsynced", "stored", "memory"] | None,
         Field(
-            description="A publish waits for the broker's disk, the object store, or (non_reliable) nothing; without: as "
+            description="A publish waits for the broker's disk, the object store, or (non_reliable) nothing. Default: as "
             "the namespace's policy, fsynced where none is set"
         ),
     ] = None
     policies: Annotated[
-        Policies | None, Field(description="Limits; without: none. Rates are messages a second")
+        Policies | None, Field(description="Limits. Default: none. Rates are messages a second")
     ] = None
     schema_subject: Annotated[
         str | None,
-        Field(min_length=1, max_length=256, description="Schema subject of the messages; without: none"),
+        Field(min_length=1, max_length=256, description="Schema subject of the messages. Default: none"),
     ] = None
 
 
@@ -303,7 +303,7 @@ class TruncateTopicRequest(Request):
     topic: TopicArgument
     before: Annotated[
         str,
-        Field(max_length=64, description="What lies before goes: offset:42, time:-24h, latest"),
+        Field(max_length=64, description="Delete before this: offset:42, time:-24h, latest"),
     ]
 
 

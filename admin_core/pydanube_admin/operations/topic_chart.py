@@ -22,7 +22,7 @@ MOST_SUBSCRIPTIONS: Final = 5  # more lines cannot be told apart in a chart
 class ChartTopicRequest(Request):
     topic: TopicArgument
     subscription: Annotated[
-        str | None, Field(max_length=256, description="Only this one; without, those furthest behind")
+        str | None, Field(max_length=256, description="Only this one. Default: those furthest behind")
     ] = None
 
 

@@ -68,7 +68,7 @@ async def undo_set_durability(context: Context, request: SetDurabilityRequest, d
     may_destroy=True,
     title="Set the durability of a topic",
     permission="topics:change",
-    summary="Set what publishes to a topic wait for: the disk of its broker, or the object store.",
+    summary="Set the durability that publishes to a topic wait for: the disk of its broker, or the object store.",
     forecast=forecast_set_durability,
     undo=undo_set_durability,
     required_flags=("durability",),

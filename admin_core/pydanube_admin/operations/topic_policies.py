@@ -102,7 +102,7 @@ async def undo_set_topic_policies(context: Context, request: SetTopicPoliciesReq
     may_destroy=True,
     title="Set policies of a topic",
     permission="topics:change",
-    summary="Set limits of a topic, live at once. What is not named stays; null takes a limit away, 0 lifts it.",
+    summary="Set limits of a topic, immediately. A limit that is not named stays, null removes it, 0 lifts it.",
     forecast=forecast_set_topic_policies,
     undo=undo_set_topic_policies,
     required_flags=("policies",),

@@ -321,7 +321,7 @@ def _item(topic: Topic) -> TopicItem:
     at=Place.ANYWHERE,
     effect=Effect.READ,
     title="Describe a topic",
-    summary="Show one topic: offsets, sizes, owner, policies, subscriptions, partitions; whether it is in use, and so safe "
+    summary="Show one topic: offsets, sizes, owner, policies, subscriptions, partitions. Also whether it is in use, or safe "
     "to delete.",
     default_profile=True,
     examples=(Example({"topic": "orders"}, "/default/orders"),),

@@ -45,7 +45,7 @@ SUBJECTS: Final = ("topic", "namespace", "subscription", "broker_id", "subject",
 
 class WhatChangedRequest(Request):
     since: Annotated[str, Field(max_length=64, description=SINCE_DESCRIPTION)] = "1h"
-    until: Annotated[str | None, Field(max_length=64, description="The same; without it, now")] = None
+    until: Annotated[str | None, Field(max_length=64, description="The same. Default: now")] = None
     topic: OptionalTopic = None
     broker_id: Annotated[str | None, Field(max_length=32, description="Only at this broker")] = None
     by: Annotated[str | None, Field(max_length=256, description="Only of this principal")] = None

@@ -81,7 +81,7 @@ class _Found:
     at=Place.BROKER,
     tool="what_if",
     title="Compute a scenario",
-    summary="Compute what a lost broker, more consumers, more load, retention, or a deletion would come to.",
+    summary="Compute what a lost broker, more consumers, more load, retention, or a deletion would lead to.",
     default_profile=True,
     examples=(
         Example({"scenario": "load", "factor": 3}, "three times the messages: disks and lag"),

@@ -53,7 +53,7 @@ def check_advertised(url: str, *, secure: bool = False, field: str = "server.adv
 
     def wrong(why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"{field} {url!r}: {why}; give what clients dial, like "
+            f"{field} {url!r}: {why}. Give an address for clients, like "
             f"{_scheme(secure)}://broker.example.org:6650",
             field=field,
             value=url,
@@ -75,7 +75,7 @@ def check_advertised(url: str, *, secure: bool = False, field: str = "server.adv
     if port is None:
         raise wrong("the port is missing")
     if _is_wildcard(host):
-        raise wrong("nobody can dial 'every interface'")
+        raise wrong("clients cannot dial 'every interface'")
     if "_" in host:
         raise wrong("Java finds no host in a name with an underscore")
     return f"{parts.scheme}://{_bracketed(host)}:{port}"

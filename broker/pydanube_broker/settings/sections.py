@@ -70,11 +70,11 @@ class Server(Section):
     )
     connect_url: Text | None = Field(
         default=None,
-        description="of several brokers: one address that stands for all of them; clients dial it alone",
+        description="of several brokers: one address that stands for all of them. Clients dial only this one",
     )
     zone: Text | None = Field(
         default=None,
-        description="of several brokers: what fails together with this one, as a rack or a zone of a cloud; partitions of "
+        description="of several brokers: the rack or the zone of a cloud that fails as a whole. Partitions of "
         "a topic spread over zones",
     )
     peer_memory_bytes: Size = Field(
@@ -83,7 +83,7 @@ class Server(Section):
     )
     connections_per_address: Count | None = Field(
         default=None,
-        description="most connections of one address to a port; unset: as many as there is room for",
+        description="maximum connections per client address and port. No limit if unset",
     )
     ops_on_grpc_port: Switch = Field(
         default=True, description="operations on the clients' port too, so that one address is enough"
@@ -101,7 +101,7 @@ class Data(Section):
     )
     min_free_bytes: Size = Field(
         default=1 << 30,
-        description="publishing stops below this much free disk; unset, it gives way on small disks",
+        description="publishing stops below this much free disk. If unset, smaller on small disks",
     )
 
     @property
@@ -124,17 +124,17 @@ class Metadata(Section):
 
     url: Text = Field(
         default=EMBEDDED,
-        description="embedded, in the data directory; or etcd://host:port[,host:port…]/prefix, etcds:// with TLS",
+        description="embedded, in the data directory, or etcd://host:port[,host:port…]/prefix, etcds:// with TLS",
     )
-    user: Text | None = Field(default=None, description="of etcd; only from the environment")
+    user: Text | None = Field(default=None, description="of etcd, only from the environment")
     password: Secret | None = Field(default=None, description="the same", repr=False)
     ca: FilePath | None = Field(
-        default=None, description="PEM file: whose certificates of etcd are trusted; turns TLS on"
+        default=None, description="PEM file: the authority of etcd's certificates. It turns TLS on"
     )
     cert: FilePath | None = Field(default=None, description="PEM file: the certificate shown to etcd")
     key: FilePath | None = Field(default=None, description="PEM file with its private key")
     prefix: Text | None = Field(
-        default=None, description="of the keys on etcd, for a url that names none; /danube if neither does"
+        default=None, description="of the keys on etcd, for a url that names none. /danube if neither does"
     )
 
 
@@ -149,10 +149,10 @@ with warnings.catch_warnings():  # pydantic has an old method with the name of `
         )
         tail_cache_bytes: Size = Field(default=128 << 20, description="memory for the newest messages")
         retention_bytes: Size | None = Field(
-            default=None, description="delete the oldest beyond this much; unset: never"
+            default=None, description="delete the oldest beyond this much. Never if unset"
         )
         retention_age: Duration | None = Field(
-            default=None, description="delete what is older than this; unset: never"
+            default=None, description="delete messages older than this. Never if unset"
         )
         copy: Switch = Field(  # type: ignore[assignment]
             default=False, description="copy the journal to the object store as it is written"
@@ -183,7 +183,7 @@ class Policies(Section):
 
     durability: DefaultDurability = Field(
         default="fsynced",
-        description="of reliable topics that are created without one; stored needs tier.url",
+        description="of reliable topics that are created without one. stored needs tier.url",
     )
     max_producers_per_topic: Limit = Field(default=0, description="producers connected to a topic")
     max_subscriptions_per_topic: Limit = Field(default=0, description="subscriptions of a topic")
@@ -191,7 +191,7 @@ class Policies(Section):
     max_consumers_per_subscription: Limit = Field(default=0, description="consumers of a subscription")
     max_publish_rate: Limit = Field(default=0, description="messages per second and topic")
     max_subscription_dispatch_rate: Limit = Field(default=0, description="messages/s and subscription")
-    max_message_size: Limit = Field(default=0, description="bytes; topics.max_message_bytes holds as well")
+    max_message_size: Limit = Field(default=0, description="bytes. topics.max_message_bytes holds as well")
     alert_unread_messages: Limit = Field(
         default=0, description="an alert, where a subscription has more unread than this"
     )
@@ -221,7 +221,7 @@ class Tier(Section):
 
     url: Text | None = Field(
         default=None,
-        description="where objects go: a folder, s3://, gs:// or az://…; unset: objects/ in the data directory",
+        description="where objects go: a folder, s3://, gs:// or az://…. objects/ in the data directory if unset",
     )
     flush_bytes: Size = Field(default=32 << 20, description="a topic is flushed at this size")
     flush_age: ShortDuration = Field(default=60.0, description="or at this age")
@@ -233,14 +233,14 @@ class Tier(Section):
     role: Text | None = Field(
         default=None, description="ARN of a role to take on, with the profile's or the environment's keys"
     )
-    anonymous: Switch = Field(default=False, description="ask a public store without credentials")
+    anonymous: Switch = Field(default=False, description="use a public store without credentials")
     encryption: Encryption | None = Field(
-        default=None, description="server-side, of what is written: AES256 or aws:kms"
+        default=None, description="server-side, of written objects: AES256 or aws:kms"
     )
-    kms_key: Text | None = Field(default=None, description="key id for aws:kms; unset: the bucket's own")
+    kms_key: Text | None = Field(default=None, description="key id for aws:kms. The bucket's own if unset")
     take_over: Limit | None = Field(
         default=None,
-        description="incarnation of the store's owner that is gone for good, as its refusal says; 0: the objects are gone",
+        description="incarnation of the store's owner that is gone for good, from its refusal. 0: the objects are gone",
     )
     check_interval: ShortDuration = Field(
         default=60.0,
@@ -269,11 +269,11 @@ class Admin(Section):
     )
     audit_retention: Duration | None = Field(
         default=None,
-        description="audit records older than this may be deleted; unset: only journal.retention_* deletes them",
+        description="audit records older than this may be deleted. If unset, only journal.retention_* deletes them",
     )
     audit_key: FilePath | None = Field(
         default=None,
-        description="file of the key for the MACs of audit records; beside the data directory by default",
+        description="file of the key for the MACs of audit records, by default beside the data directory",
     )
 
 
@@ -290,10 +290,12 @@ class Balance(Section):
     """The load manager of several brokers."""
 
     mode: BalanceMode = Field(default="suggest", description="off, suggest or act: whether moves are begun")
-    interval: ShortDuration = Field(default=60.0, description="between two looks; rates are taken over it")
+    interval: ShortDuration = Field(
+        default=60.0, description="between two observations. Rates are taken over it"
+    )
     cooldown: ShortDuration = Field(default=600.0, description="a topic that moved stays for this long")
-    max_moves: Count = Field(default=20, description="topics that are on their way at once, at most")
-    floor: Size = Field(default=1 << 20, description="bytes a second below which nobody is too busy")
+    max_moves: Count = Field(default=20, description="maximum concurrent moves of topics")
+    floor: Size = Field(default=1 << 20, description="bytes a second below which no broker is too busy")
 
 
 class Diagnosis(Section):
@@ -309,7 +311,7 @@ class Diagnosis(Section):
 class Alerts(Section):
     """Alerts are sent to these addresses, in the form of Alertmanager's webhooks."""
 
-    webhook: WebUrls | None = Field(default=None, description="URLs that take alerts; unset: none are sent")
+    webhook: WebUrls | None = Field(default=None, description="URLs that take alerts. None are sent if unset")
     webhook_secret: SigningKey | None = Field(
         default=None, description="whsec_ and base64: requests are signed as Standard Webhooks are"
     )
@@ -320,7 +322,7 @@ class Telemetry(Section):
 
     enabled: Switch = Field(default=True, description="write telemetry")
     sample_interval: ShortDuration = Field(
-        default=5.0, description="between two samples; no shorter than diagnosis.sample_interval"
+        default=5.0, description="between two samples, no shorter than diagnosis.sample_interval"
     )
     flush_age: ShortDuration = Field(default=60.0, description="samples are written after this")
     keep: ShortDuration = Field(default=30 * 86_400.0, description="thinned to a sample a minute until then")
@@ -523,15 +525,15 @@ class Settings(BaseModel):
         ):
             raise InsecureBind(
                 f"refused to listen on {self.server.host} with tls.admin = false: tokens of administrators would travel "
-                "as plain text; leave tls.admin on, use --host 127.0.0.1, or --insecure-bind behind a proxy with TLS",
+                "as plain text. Leave tls.admin on, use --host 127.0.0.1, or --insecure-bind behind a proxy with TLS",
                 field="tls.admin",
                 value=False,
             )
         locked = self.auth.mode == "required" and tls.cert is not None
         if not locked and not self.server.insecure_bind and not is_loopback(self.server.host):
             raise InsecureBind(
-                f"refused to listen on {self.server.host}: without TLS and authentication anybody who reaches the "
-                "port can read and destroy everything; turn both on with `danube security init`, use --host 127.0.0.1, "
+                f"refused to listen on {self.server.host}: without TLS and authentication any client that reaches the "
+                "port can read and destroy everything. Turn both on with `danube security init`, use --host 127.0.0.1, "
                 "or --insecure-bind inside a container whose ports are not published",
                 field="server.host",
                 value=self.server.host,

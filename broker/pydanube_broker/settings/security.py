@@ -25,49 +25,48 @@ class Tls(Section):
     """TLS on all ports. Files are read again when they change."""
 
     cert: FilePath | None = Field(
-        default=None, description="PEM file with the server's certificate chain; unset: plain text"
+        default=None, description="PEM file with the server's certificate chain. Plain text if unset"
     )
     key: FilePath | None = Field(default=None, description="PEM file with its private key")
     client_ca: FilePath | None = Field(
         default=None,
-        description="PEM file with the authority of clients' certificates; unset: none are asked for",
+        description="PEM file with the authority of clients' certificates. None are requested if unset",
     )
     client_auth: ClientAuth = Field(
         default="required",
-        description="with client_ca: whether clients of the gRPC ports must show a certificate; HTTP ports ask for none",
+        description="with client_ca: whether clients of the gRPC ports must show a certificate. HTTP ports request none",
     )
     admin: Switch = Field(
         default=True,
-        description="on the admin port too; off is for a loopback address (Danube's `admin_tls: false`)",
+        description="on the admin port too. Off is for a loopback address (Danube's `admin_tls: false`)",
     )
 
 
 class Auth(Section):
-    """Who may do what (docs/security.md)."""
+    """Authentication: modes and trusted issuers (docs/security.md)."""
 
     mode: AuthMode = Field(
         default="off",
-        description="off: everybody may do everything; optional: the same, and who would be refused is counted; required",
+        description="off: no authentication. optional: calls that would fail are counted, not refused. required: they are refused",
     )
     jwt_keys: FilePath | None = Field(
         default=None, description="file with the keys of JSON web tokens: a JWK set, or one public key in PEM"
     )
     jwks_url: HttpsUrl | None = Field(
         default=None,
-        description="https URL of their public keys (a JWK set), beside the file's; redirects are not followed",
+        description="https URL of their public keys (a JWK set), beside the file's. Redirects are not followed",
     )
     jwks_ca: FilePath | None = Field(
-        default=None, description="PEM file with the authority of that URL's server; unset: the system's"
+        default=None, description="PEM file with the authority of that URL's server. The system's if unset"
     )
     jwks_refresh: ShortDuration = Field(
         default=300.0,
-        description="how often that URL is read; sooner where a token names a key that is not known, every 10s at most",
+        description="how often that URL is read. Sooner if a token names an unknown key, at most every 10s",
     )
-    issuer: Text | None = Field(
-        default=None, description="what `iss` of such a token must be; unset: anything"
-    )
+    issuer: Text | None = Field(default=None, description="the `iss` of such tokens. Any if unset")
     audience: Text | None = Field(
-        default=None, description="what `aud` must name; unset: a token that names anybody is refused"
+        default=None,
+        description="the `aud` that tokens must name. If unset, tokens with an `aud` are refused",
     )
     leeway: Duration = Field(default=60.0, description="how far the clocks of token makers may be from ours")
     failure_delay: Duration = Field(

@@ -70,7 +70,7 @@ def _duration(min_s: float) -> Callable[[Any], float]:
 
 def _size(value: Any) -> int:
     if isinstance(value, (bool, float)):
-        raise ValueError(f"{value!r} is not a size; write 32MiB, 1GiB or a number of bytes")
+        raise ValueError(f"{value!r} is not a size. Write 32MiB, 1GiB or a number of bytes")
     try:
         return parse_bytes(value, field="value")
     except InvalidArgument as error:

@@ -73,7 +73,7 @@ class Standstill:
             if self._error is None:
                 self.was_without_metadata = self._without_metadata()
             self._error = Unavailable(
-                f"the broker stood still for {gap_ms / 1000:.0f} s and asks etcd whether its topics are still its own: "
+                f"the broker stood still for {gap_ms / 1000:.0f} s and checks in etcd whether its topics are still its own: "
                 "try again in a moment",
                 retry_after_ms=100,
             )
@@ -161,7 +161,7 @@ class Health:
         if free < guard:
             self._disk_error = DiskFull(
                 f"{free} bytes are free in {self._folder}, publishing stops below {guard}: free space, or lower "
-                "data.min_free_bytes. This batch was not stored; publishing resumes without help",
+                "data.min_free_bytes. This batch was not stored. Publishing resumes without help",
                 field="data.min_free_bytes",
                 value=guard,
                 free_bytes=free,
@@ -207,9 +207,9 @@ class Health:
         if self.fenced is not None:
             raise self.fenced
         if self.draining:
-            raise Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
+            raise Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         if self.recovering:
-            raise Unavailable("the broker is still reading its journal; try again", retry_after_ms=500)
+            raise Unavailable("the broker is still reading its journal: try again", retry_after_ms=500)
         if (error := self._standing_still()) is not None:
             raise error
 
@@ -217,7 +217,7 @@ class Health:
         if self.fenced is not None or self.journal_error is not None:
             return self.fenced or self.journal_error
         if self.draining:
-            return Draining("the broker is shutting down; try again in a moment", retry_after_ms=500)
+            return Draining("the broker is shutting down: try again in a moment", retry_after_ms=500)
         return self._standing_still() or self._disk_error
 
     def _standing_still(self) -> Unavailable | None:

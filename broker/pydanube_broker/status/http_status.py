@@ -92,7 +92,7 @@ def _called_here(page: Callable[[Request], Awaitable[Response]]) -> Callable[[Re
         if name is not None and is_loopback(name):
             return await page(request)
         error = PermissionDenied(
-            f"Host {host[:100]!r} is not this machine; use http://127.0.0.1 or http://localhost",
+            f"Host {host[:100]!r} is not this machine. Use http://127.0.0.1 or http://localhost",
             field="host",
             value=host[:100],
         )

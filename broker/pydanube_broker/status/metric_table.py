@@ -73,7 +73,7 @@ _DECLARED: Final = (
     _of(_BROKER, _GAUGE, "danube_peer_memory_limit_bytes", "server.peer_memory_bytes", unit="bytes"),
     _of(
         _BROKER, _COUNTER, "danube_peer_memory_connections_closed",
-        "connections closed for what they made the broker hold",
+        "connections closed because they made the broker hold too much",
     ),
     _of(
         _BROKER, _GAUGE, "danube_loop_longest_stop_seconds",
@@ -81,7 +81,7 @@ _DECLARED: Final = (
     ),
     _of(
         _BROKER, _COUNTER, "danube_observation_seconds",
-        "processor time of looking at topics and subscriptions (sample), of judging them (judge), of telling "
+        "processor time of sampling topics and subscriptions (sample), of applying the rules (judge), of writing "
         "telemetry (tell)", "part", unit="s",
     ),
     _of(_TIER, _GAUGE, "danube_tier_backlog_bytes", "bytes that are not in the cold tier yet", unit="bytes"),
@@ -118,11 +118,11 @@ _DECLARED: Final = (
     ),
     _of(_SUBSCRIPTION, _COUNTER, "danube_subscription_redelivery", "messages sent again since start", "topic", "subscription"),
     _of(
-        _CALLS, _COUNTER, "danube_grpc_calls", "calls that ended; danube.ops is what MCP, JSON-RPC and the command line ask",
+        _CALLS, _COUNTER, "danube_grpc_calls", "calls that ended. danube.ops serves MCP, JSON-RPC and the command line",
         "service", "method", "code",
     ),
     _of(_CALLS, _COUNTER, "danube_grpc_connections_closed", "connections closed for what their peer did", "reason"),
-    _of(_CALLS, _COUNTER, "danube_mcp_calls", "calls of MCP clients; other: behind the first 32 names of programs", "tool", "client", "code"),
+    _of(_CALLS, _COUNTER, "danube_mcp_calls", "calls of MCP clients. other: beyond the first 32 names of programs", "tool", "client", "code"),
     _of(_CALLS, MetricKind.HISTOGRAM, "danube_mcp_result_bytes", "answers to MCP clients", "tool", unit="bytes"),
     _of(_CALLS, _COUNTER, "danube_security_refused", "callers and calls that the locks refuse, or would in optional", "what"),
 )  # fmt: skip

@@ -77,7 +77,7 @@ class _Part:
 class ConsumeOptions:
     """Options of `danube consume`: what to read, from where to where, and how it is shown."""
 
-    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")]
+    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic, or a bare name in /default")]
     subscription: Annotated[
         str | None, option("-s", "--subscription", "S", "Remember what was read; without: a plain reader.")
     ] = None

@@ -118,7 +118,7 @@ class Job:
 class ProduceOptions:
     """Options of `danube produce`: what to publish, and how."""
 
-    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic; a bare name is in /default")]
+    topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic, or a bare name in /default")]
     message: Annotated[list[str] | None, option("-m", "--message", "TEXT", "One message. May repeat.")] = None
     file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file; - is stdin.")] = None
     delimiter: Annotated[

@@ -90,14 +90,14 @@ _TAKEN: Final = TableColumn(
 _BROKER: Final = _text("broker_id", "the broker that took it: the owner of the topic then")
 _INCARNATION: Final = _int(
     "incarnation",
-    "of this start of the broker: counters began with it; null: the broker did not say yet",
+    "of this start of the broker: counters began with it. Null if not yet reported",
     nullable=True,
 )
 _LOG: Final = (
-    _text("topic", "full name; of a partition its own"),
+    _text("topic", "full name, of a partition its own"),
     _int("topic_id", "of the log: a topic that was deleted and made again has another"),
 )
-_PARTITION: Final = _int("partition", "index; null: not partitioned", nullable=True)
+_PARTITION: Final = _int("partition", "index, null if not partitioned", nullable=True)
 _SUBSCRIPTION: Final = (
     _text("subscription", "name"),
     _int("subscription_id", "one that was deleted and made again has another"),
@@ -107,14 +107,14 @@ _SUBSCRIPTION: Final = (
 CURSOR_STATE: Final = tuple(field.name for field in LAG_FIELDS if field.telemetry is not None)
 HEADS: Final = Table(
     name="heads",
-    meaning="Where each log begins and ends, every twelfth round; the cursors say it more often.",
+    meaning="Where each log begins and ends, every twelfth round. The cursors have it more often.",
     key=("topic_id",),
     columns=(
         _TAKEN,
         _BROKER,
         *_LOG,
         _PARTITION,
-        _int("start_offset", "what is below was trimmed", "offset"),
+        _int("start_offset", "earlier messages were trimmed", "offset"),
         _int("next_offset", "one past the last committed message", "offset"),
         _int("producers", "connected"),
         _int("consumers", "connected, readers included"),
@@ -140,13 +140,14 @@ CURSORS: Final = Table(
         ),
         _int(
             "oldest_unread_age_ms",
-            "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on, in the cold tier to a hundredth; null: nothing is unread, or not known",
+            "age of the message at next_unacked, to 100 ms, to 1 s from 100 s on, in the cold tier to a hundredth. Null if "
+            "nothing is unread, or if it could not be computed",
             "ms",
             nullable=True,
         ),
         _text(
             "type",
-            "exclusive, shared, failover or key-shared; null: the broker did not say yet",
+            "exclusive, shared, failover or key-shared. Null if not yet reported",
             nullable=True,
         ),
     ),
@@ -164,15 +165,15 @@ CONSUMERS: Final = Table(
         _text("name", "as it called itself"),
         _flag("active", "false: a standby of a failover subscription"),
         TableColumn(name="connected_at", kind=ColumnType.TIME, meaning="since when"),
-        _int("credit_messages", "what may still be sent to it", "messages"),
+        _int("credit_messages", "messages that may still be sent to it", "messages"),
         _int("in_flight", "delivered and not answered", "messages"),
         _int("delivered", "since it connected", "messages"),
-        _int("oldest_in_flight_age_ms", "of what it has not answered", "ms", nullable=True),
+        _int("oldest_in_flight_age_ms", "of its unanswered messages", "ms", nullable=True),
     ),
 )
 BROKERS: Final = Table(
     name="brokers",
-    meaning="Each broker and what its machine has. Capacities that nobody declared are null, never guessed.",
+    meaning="Each broker and its machine. Undeclared capacities are null, never guessed.",
     key=("broker_id",),
     level="messages_in",
     columns=(
@@ -202,13 +203,13 @@ BROKERS: Final = Table(
         _float("network_out_bytes_per_s", "declared capacity", "bytes/s", nullable=True),
         _text(
             "state",
-            "active, draining, drained; stopped in the last row of a clean stop, removed in that of a removed broker",
+            "active, draining, drained, stopped in the last row of a clean stop, removed in that of a removed broker",
         ),
     ),
 )
 TOPICS: Final = Table(
     name="topics",
-    meaning="Load and owner of each log, every sixtieth round: what balance is judged by.",
+    meaning="Load and owner of each log, every sixtieth round, the figures of balance.",
     key=("topic_id",),
     columns=(
         _TAKEN,
@@ -225,14 +226,14 @@ TOPICS: Final = Table(
         _int("consumers", "connected"),
         _int("subscriptions", "of it"),
         _int("refused", "publishes that were refused since the broker started", "batches"),
-        _int("retention_age_s", "the topic's policy; null: no limit", "s", nullable=True),
-        _int("retention_bytes", "the topic's policy; null: no limit", "bytes", nullable=True),
+        _int("retention_age_s", "the topic's policy, null without a limit", "s", nullable=True),
+        _int("retention_bytes", "the topic's policy, null without a limit", "bytes", nullable=True),
         _flag("drop_unread", "retention does not wait for cursors", nullable=True),
     ),
 )
 EVENTS: Final = Table(
     name="events",
-    meaning="What happened: starts and stops of brokers, alerts that opened and closed, and, as its leader saw them, brokers that "
+    meaning="Events: starts and stops of brokers, alerts that opened and closed, and, as its leader saw them, brokers that "
     "came and went. Each row is kept until `telemetry.keep_downsampled`.",
     key=("broker_id", "incarnation", "number"),
     columns=(
@@ -244,7 +245,7 @@ EVENTS: Final = Table(
             "kind",
             "broker_started, broker_stopped, broker_joined, broker_gone, leader_elected, alert_opened or alert_closed",
         ),
-        _text("subject", "what it is about, as JSON: broker_id, or topic, subscription, partition"),
+        _text("subject", "its subject, as JSON: broker_id, or topic, subscription, partition"),
         _text("rule", "of an alert", nullable=True),
         _text("severity", "of an alert", nullable=True),
         _text("alert_id", "of an alert: opening and closing have the same", nullable=True),

@@ -35,7 +35,7 @@ _PRESSURE: Final = NextCall("brokers.status", {}, "see syncs, disk and connectio
     severity="critical",
     holds="a write or a sync of the journal failed",
     evidence={"error": "as the disk gave it", "since_s": "how long ago"},
-    unobservable=("what the disk's firmware has stored of the failed write",),
+    unobservable=("how much of the failed write the disk's firmware has stored",),
     helps="look at the disk and the broker's log, then restart the broker",
     many="brokers take nothing more",
 )
@@ -62,10 +62,10 @@ def journal_read_only(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     evidence={
         "free_bytes, total_bytes": "of the data folder's disk",
         "guard_bytes": "publishing stops below",
-        "stops_in_s": "at the rate it fills; null: it does not, or is not known",
-        "bytes_per_s, seen_s": "the rate, and over what time it was seen",
+        "stops_in_s": "at the rate it fills. Null if it does not fill, or without a rate",
+        "bytes_per_s, seen_s": "the rate, and the time over which it was measured",
     },
-    unobservable=("what else writes to that disk",),
+    unobservable=("other writers to that disk",),
     helps="free space, set retention, or lower `data.min_free_bytes`",
     many="brokers have a disk that is nearly full",
 )
@@ -119,7 +119,7 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         "errors_in_window": "failed flushes and reads",
     },
     unobservable=("whether the store, its network or its credentials failed, beyond the error",),
-    helps="bring the store back; what waits is written by itself",
+    helps="bring the store back. The waiting objects are then written without help",
     many="brokers do not reach their object store",
     of_all_brokers=True,
 )
@@ -152,7 +152,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
     holds="etcd did not answer the last calls, or a disk error stopped writing to the metadata file",
     evidence={"error": "as it was met", "since_s": "how long ago it began"},
     unobservable=("whether the store or the network to it failed",),
-    helps="bring etcd back, or look at the network to it: the broker recovers without help; of a file, mend the disk and "
+    helps="bring etcd back, or look at the network to it: the broker recovers without help. Of a file, mend the disk and "
     "start the broker again",
     many="brokers do not reach the metadata store",
     of_all_brokers=True,
@@ -177,7 +177,7 @@ def metadata_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome
     holds="etcd refuses writes because it is at its quota",
     evidence={"error": "as it was met", "since_s": "how long ago it began"},
     unobservable=("how much of it is others' data",),
-    helps="`etcdctl defrag`, then `etcdctl alarm disarm`; raise its quota",
+    helps="`etcdctl defrag`, then `etcdctl alarm disarm`, and raise its quota",
     many="brokers have a metadata store that is full",
     of_cluster=True,
 )
@@ -199,9 +199,9 @@ def metadata_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     evidence={
         "set_aside": "how many",
         "keys": "the first ten, and why each",
-        "mend": "what is to be done",
+        "mend": "the remedy",
     },
-    unobservable=("what damaged it",),
+    unobservable=("the cause of the damage",),
     helps="make the call in next, or restore the metadata from a backup",
     many="brokers have metadata set aside",
 )
@@ -230,15 +230,15 @@ def metadata_set_aside(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
-    holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost what their undo "
-    "needs; for as long as that would have been",
+    holds="free space fell below `data.min_free_bytes`, and deletions within `admin.undo_grace` lost the data that their undo "
+    "needs, for as long as they could have been undone",
     evidence={
         "deletions": "how many",
         "call_ids": "the first ten",
         "disk_free_bytes": "of the data folder's disk",
     },
     unobservable=("deletions before the broker started",),
-    helps="restore what is missed from a backup; give the disk room before the next deletion",
+    helps="restore missing data from a backup. Give the disk room before the next deletion",
     many="brokers gave up the undo of deletions",
 )
 def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -265,7 +265,7 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     holds="the machine's clock stepped by more than 2 s within the last ten minutes",
     evidence={"step_s": "forward or back, the last time", "steps": "since the broker started"},
     unobservable=("which of the machine's times was right",),
-    helps="look at its time service; ages and append times of that time may be wrong",
+    helps="look at its time service. Ages and append times of that time may be wrong",
     many="brokers have a clock that stepped",
 )
 def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -282,9 +282,9 @@ def clock_stepped(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     BrokerRule,
     holds="the broker's clock differs by more than 60 s from another broker's, from the object store's, or from the newest "
     "message that it stored",
-    evidence={"ahead_s": "of the clock that differs most; below 0: behind it"},
+    evidence={"ahead_s": "of the clock that differs most. Below 0 if behind it"},
     unobservable=("which of the clocks is right",),
-    helps="set the clocks; until they agree, nothing is deleted by age that is not old by all of them",
+    helps="set the clocks. Until they agree, only data that is old by all of them is deleted by age",
     many="brokers have a clock that differs from others",
 )
 def clocks_apart(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -304,13 +304,13 @@ def _days(days: float) -> str:
     BrokerRule,
     severity="info from 30 days on, a warning from 7, critical within a day or expired",
     holds="a certificate of the ports, the authority of clients' certificates or an API token has less than 30 days left, and "
-    "less than a third of its life; of a principal's tokens the one that lasts longest",
+    "less than a third of its life. Of a principal's tokens the one that lasts longest",
     evidence={
-        "credentials": "the first ten to expire: kind, name (a file, or the id of a token), expires_at_ms, left_days; below 0: expired",
+        "credentials": "the first ten to expire: kind, name (a file, or the id of a token), expires_at_ms, left_days (below 0 if expired)",
         "more": "further ones",
     },
     unobservable=("tokens of other issuers", "certificates that clients hold", "keys of the object store"),
-    helps="put new files in place of the old ones, which brokers read without a restart; rotate the token",
+    helps="put new files in place of the old ones, which brokers read without a restart. Rotate the token",
     many="brokers have credentials that expire",
 )
 def credential_expires(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -357,19 +357,19 @@ def credential_expires(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 @partial(
     BrokerRule,
     severity="critical",
-    holds="an object that the catalog lists is missing in the store or is not what was written, seen by a check in the "
+    holds="an object that the catalog lists is missing in the store or differs from the written one, seen by a check in the "
     "background or by a reader",
     evidence={
         "objects": f"the first {SHOWN_ASIDE}: topic, path, offsets from start to end, missing or damaged, since when, and the "
         "subscriptions that have not read it yet",
-        "messages_offsets": "offsets in all of them, which nobody can read",
+        "messages_offsets": "offsets in all of them, which cannot be read",
         "checked": "objects checked since the start",
     },
     unobservable=(
         "objects whose turn has not come: objects.verify reads all of a topic",
-        "who deleted or changed it",
+        "the program that deleted or changed it",
     ),
-    helps="restore the object from a backup or an older version in the store; else seek behind it",
+    helps="restore the object from a backup or an older version in the store, else seek behind it",
     many="brokers have objects that are missing or damaged",
 )
 def object_damaged(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -419,9 +419,9 @@ def object_damaged(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     holds="one in a hundred syncs of the window took more than half a second, and three of them at least",
     evidence={
         "syncs, slow_syncs": "of the journal, in the window",
-        "sync_p50_ms, sync_p99_ms": "no longer than; upper bounds of a histogram",
+        "sync_p50_ms, sync_p99_ms": "upper bounds, from a histogram",
     },
-    unobservable=("what else uses that disk",),
+    unobservable=("other users of that disk",),
     helps="give the journal a disk of its own, or a faster one",
     many="brokers have a disk that syncs slowly",
 )
@@ -452,11 +452,13 @@ def disk_sync_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     evidence={
         "syncs, slow_waits": "of the journal in the window, and those that were begun so late",
         "wait_p50_ms, wait_p99_ms": "from the request until the helper began, no longer than",
-        "sync_p50_ms, sync_p99_ms": "the syncs themselves, no longer than; upper bounds of a histogram",
+        "sync_p50_ms, sync_p99_ms": "the syncs themselves: upper bounds, from a histogram",
         "cores_used, loop_late_ms": "how busy the broker itself is",
     },
-    unobservable=("what keeps the helper from running: another process, or a limit of the container",),
-    helps="give the broker processor time: raise its limit of processors, or end what takes them",
+    unobservable=(
+        "the cause that keeps the helper from running: another process, or a limit of the container",
+    ),
+    helps="give the broker processor time: raise its limit of processors, or end other programs that use it",
     many="brokers have syncs that wait for their helper process",
 )
 def sync_helper_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
@@ -488,7 +490,7 @@ def sync_helper_slow(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     BrokerRule,
     holds="100 connections or more were opened in the window, five times as many as are open",
     evidence={"opened_in_window, per_s": "connections of clients", "open_now": "those that stayed"},
-    unobservable=("which program it is, where it does not stay long enough to say its name",),
+    unobservable=("which program it is, where it does not stay long enough to name itself",),
     helps="look for a client that connects for each message, or fails right after connecting",
     many="brokers have clients that connect again and again",
 )
@@ -511,14 +513,14 @@ def reconnect_storm(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
-    severity="warning if the broker is busy (70 % of a core, looks that come 50 ms late, or slow syncs); else info",
+    severity="warning if the broker is busy (70 % of a core, samples that come 50 ms late, or slow syncs), else info",
     holds="one topic brings 70 % of the bytes and a MiB a second at least, and others are published to",
     evidence={
         "share, bytes_per_s": "of the topic",
         "other_topics": "that were published to in the window",
         "cores_used, loop_late_ms, slow_syncs": "how busy the broker is",
     },
-    unobservable=("what the other topics would get without it",),
+    unobservable=("the rates of the other topics without it",),
     helps="bound it by `max_publish_rate`, or give it a broker of its own",
     many="brokers are kept busy by one topic",
 )

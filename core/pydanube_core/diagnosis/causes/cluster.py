@@ -50,7 +50,7 @@ def _brokers(names: Iterable[str], one: str = ", which is", more: str = ", which
     holds="a broker that owns reliable topics is not registered",
     evidence={"brokers": "id → how many topics wait for it", "topics": "all of them"},
     unobservable=("whether it runs and does not reach the metadata store, or is gone",),
-    helps="start it again on its data directory, and nothing of its topics is lost; `brokers.remove` where that is gone for good",
+    helps="start it again on its data directory, and nothing of its topics is lost. `brokers.remove` if that is gone for good",
     many="brokers miss another one",
     of_cluster=True,
 )
@@ -105,7 +105,7 @@ def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="no broker holds the lead",
     evidence={"since_s": "how long ago this broker noticed", "brokers": "that are registered"},
     unobservable=("why the one that led is gone",),
-    helps="wait for the lease (10 s); then look at the brokers' logs",
+    helps="wait for the lease (10 s), then look at the brokers' logs",
     many="brokers have no leader",
     of_cluster=True,
 )
@@ -158,7 +158,7 @@ def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
         "rejected": "why other moves, or any, are not made",
     },
     unobservable=("loads that come and go within an interval",),
-    helps="`danube cluster rebalance`; one that is overloaded with nothing to move needs another broker",
+    helps="`danube cluster rebalance`. A broker that is overloaded with nothing to move needs another broker",
     many="brokers are too busy beside others",
     of_cluster=True,
 )
@@ -224,8 +224,8 @@ def hot_partition(view: BrokerView, cluster: ClusterView) -> Outcome:
         "source, target": "of the oldest",
         "since_s": "how long it is on its way",
     },
-    unobservable=("what that broker is at: its log says it",),
-    helps="look at the log of the broker that it waits for; before the seal the owner still serves it",
+    unobservable=("the work of that broker: see its log",),
+    helps="look at the log of the broker that it waits for. Before the seal the owner still serves it",
     many="brokers see moves that hang",
     of_cluster=True,
 )
@@ -252,7 +252,7 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
         },
         next=(
             _BROKERS,
-            NextCall("brokers.logs", {"broker_id": waits_for, "level": "warning"}, "see what fails"),
+            NextCall("brokers.logs", {"broker_id": waits_for, "level": "warning"}, "see the failures"),
         ),
     )
 
@@ -267,7 +267,7 @@ def move_hangs(view: BrokerView, cluster: ClusterView) -> Outcome:
         "since_s": "how long ago that one began",
     },
     unobservable=("whether the cause is gone by now",),
-    helps="mend what `why` says, then move the topic again; its owner serves it meanwhile",
+    helps="mend the cause in `why`, then move the topic again. Its owner serves it until then",
     many="brokers see cancelled moves",
     of_cluster=True,
 )
@@ -292,7 +292,7 @@ def move_cancelled(view: BrokerView, cluster: ClusterView) -> Outcome:
         next=(
             _BROKERS,
             NextCall(
-                "brokers.logs", {"broker_id": latest.target, "level": "warning"}, "see what the target met"
+                "brokers.logs", {"broker_id": latest.target, "level": "warning"}, "see the log of the target"
             ),
             NextCall("topics.move", {"topic": latest.topic}, "move it again, to another broker"),
         ),
@@ -305,7 +305,7 @@ def move_cancelled(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="other brokers take over topics of one that is lost",
     evidence={"brokers": "lost broker → topics that have no new owner yet"},
     unobservable=("how long it takes: a chain is replayed before its first topic",),
-    helps="wait; `brokers.list` shows the members meanwhile",
+    helps="wait. `brokers.list` shows the members",
     many="brokers take topics over",
     of_cluster=True,
 )
@@ -327,7 +327,7 @@ def taking_over(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="the leader cannot take over topics of a lost broker that are to be taken over",
     evidence={"brokers": "lost broker → why", "topics": "of all of them"},
     unobservable=("whether the lost broker comes back",),
-    helps="mend what `why` says: the leader tries again every second; or start the lost broker on its data directory",
+    helps="mend the cause in `why`: the leader tries again every second. Or start the lost broker on its data directory",
     many="brokers cannot take topics over",
     of_cluster=True,
 )
@@ -359,7 +359,7 @@ def take_over_impossible(view: BrokerView, cluster: ClusterView) -> Outcome:
         "waiting": "stored topics that show nothing new since the broker started without the store",
     },
     unobservable=("whether the store recovers",),
-    helps="bring the object store back: copying goes on by itself. If the broker is lost before that, these messages are "
+    helps="bring the object store back: copying continues without help. If the broker is lost before that, these messages are "
     "missing where its topics are taken over",
     many="brokers do not copy their journal in time",
 )
@@ -449,7 +449,7 @@ def drain_stuck(view: BrokerView, cluster: ClusterView) -> Outcome:
     BrokerRule,
     severity="critical",
     holds="the object store of this broker does not hold the cluster's name",
-    evidence={"error": "what is different", "store": "its URL"},
+    evidence={"error": "the difference", "store": "its URL"},
     unobservable=("which of the two settings is meant",),
     helps="give all brokers the same `tier.url`",
     many="brokers have an object store of their own",

@@ -26,15 +26,15 @@ IN_DANGER: Final = (LagStatus.STUCK, LagStatus.AT_RISK, LagStatus.DATA_LOST)
 
 @partial(
     SubscriptionRule,
-    severity="critical; warning while nothing is unread",
+    severity="critical, or warning while nothing is unread",
     holds="within three windows three connections of consumers or more broke, or as many consumers went and the cursor "
     "stands where it stood, and more than twice as many as are attached",
     evidence={
-        "departures, broken_connections": "how many went, and how many of them without a farewell; at most 16 are kept",
+        "departures, broken_connections": "how many went, and how many of them without a farewell. At most 16 are kept",
         "without_progress": "the last ones in a row that moved the cursor nowhere",
         "span_s": "since the first of them",
     },
-    unobservable=("why the process ends: its own log tells",),
+    unobservable=("why the process ends: see its own log",),
     helps="look at the process's own log, and at the message with which it begins",
     many="subscriptions have consumers that break and come again",
 )
@@ -82,13 +82,13 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 @partial(
     SubscriptionRule,
-    severity="warning; info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
-    holds="mail is unread and nobody is attached, unless the last consumer had read everything and the mail is "
+    severity="warning, or info for the first 30 s (or `stuck_after`, if that is less) of mail or absence",
+    holds="mail is unread and no consumer is attached, unless the last consumer had read everything and the mail is "
     "younger than `stuck_after`",
     evidence={
         "lag_messages": "unread messages",
         "last_consumer_left_s_ago": "null: none was seen since the broker took the topic on",
-        "unread_when_it_left": "what the last one left behind",
+        "unread_when_it_left": "messages that the last one left unread",
     },
     unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
     helps="start a consumer, or delete the subscription",
@@ -139,12 +139,12 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     SubscriptionRule,
-    severity="warning; info while the consumer that holds the subscription works",
+    severity="warning, or info while the consumer that holds the subscription works",
     holds=f"consumers of one name were refused {FEWEST} times or more in the window",
     evidence={
         "refused": "refusals in the window, at most 16",
         "consumer": "the name that was refused most",
-        "code": "CONSUMER_BUSY: an exclusive subscription is held; LIMIT_REACHED: there are as many as may be",
+        "code": "CONSUMER_BUSY: an exclusive subscription is held. LIMIT_REACHED: the maximum is attached",
         "holder": "the consumer that holds it",
         "consumers": "attached ones",
     },
@@ -241,20 +241,20 @@ def ack_timeout_short(view: SubscriptionView, options: DiagnosisOptions) -> Outc
 
 @partial(
     SubscriptionRule,
-    severity="warning; info while nothing is late",
+    severity="warning, or info while nothing is late",
     holds=f"of {WORKERS} consumers or more, one acknowledged less than a quarter of the others' median, has the median of "
-    f"their handling times {SLOW_TIMES} times or more, and holds messages, as many as they do at least; all together "
+    f"their handling times {SLOW_TIMES} times or more, and holds messages, as many as they do at least. All together "
     f"acknowledged {FEWEST_ACKS} or more",
     evidence={
         "consumer": "its name",
-        "handling_p50_ms, others_handling_p50_ms": "median of its handling times, and that of the others; null: it "
+        "handling_p50_ms, others_handling_p50_ms": "median of its handling times, and that of the others. Null if it "
         "acknowledged nothing",
-        "acked, others_acked": "messages in the last one to two minutes; of the others the median",
+        "acked, others_acked": "messages in the last one to two minutes, of the others the median",
         "in_flight, held_s": "messages it holds, and how long the oldest of them",
         "handling_from": "`taken` by the application, or `sent`: with the wait in the client's buffer",
     },
-    unobservable=("what its machine and its process do",),
-    helps="look at that consumer's machine and log; a smaller credit leaves the others more",
+    unobservable=("its machine and its process",),
+    helps="look at that consumer's machine and log. A smaller credit leaves the others more",
     many="subscriptions have one consumer that is much slower than the others",
 )
 def worker_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -335,9 +335,9 @@ def _silent(view: SubscriptionView, consumer: ConsumerFacts, options: DiagnosisO
 
 @partial(
     SubscriptionRule,
-    severity="critical; warning while others are attached",
+    severity="critical, or warning while others are attached",
     holds="the last consumer's connection broke without a farewell and mail is unread, or a consumer that used to "
-    "answer holds messages and has said nothing for `stuck_after`",
+    "answer holds messages and has answered nothing for `stuck_after`",
     evidence={
         "consumer": "its name",
         "connection": "broken or open",
@@ -345,7 +345,7 @@ def _silent(view: SubscriptionView, consumer: ConsumerFacts, options: DiagnosisO
         "in_flight, in_flight_when_it_broke": "messages it held",
     },
     unobservable=("whether the process died or its network did",),
-    helps="restart the consumer; what it held goes to others by itself",
+    helps="restart the consumer. Its messages go to others without help",
     many="subscriptions have lost the connection of their consumer",
 )
 def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -414,7 +414,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         "failed_in_window": "nacks and ack timeouts in the window",
     },
     unobservable=(PROCESS, "whether the application took the messages from its client's buffer"),
-    helps="look for the missing ack in the application; see the ack timeout",
+    helps="look for the missing ack in the application, and see the ack timeout",
     many="subscriptions have consumers that hold messages and acknowledge none",
 )
 def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -475,18 +475,18 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
 
 @partial(
     SubscriptionRule,
-    severity="warning; critical if no other consumer answers and messages are unread",
+    severity="warning, or critical if no other consumer answers and messages are unread",
     holds="a consumer let deliveries expire and has answered none since, while no more messages behind the cursor's are "
     "acknowledged than are unread, or it is set aside because it takes nothing",
     evidence={
         "expired_unanswered": "deliveries since its last answer",
-        "standing": "`set_aside`, `on_trial`, or `answering` where nobody else takes its messages",
-        "standing_s": "for how long; null: it is sent messages as ever",
+        "standing": "`set_aside`, `on_trial`, or `answering` where no other consumer takes its messages",
+        "standing_s": "for how long. Null if it is sent messages as usual",
         "set_aside": "consumers that are",
         "expiring_consumers, consumers": "how many of how many",
     },
     unobservable=(PROCESS,),
-    helps="end or mend the process; raise the ack timeout if it is only slow",
+    helps="end or mend the process, or raise the ack timeout if it is only slow",
     many="subscriptions have consumers that let deliveries expire",
 )
 def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:

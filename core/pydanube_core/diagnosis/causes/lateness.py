@@ -8,7 +8,7 @@ from pydanube_core.diagnosis.findings import NextCall
 from pydanube_core.diagnosis.options import DiagnosisOptions
 from pydanube_core.diagnosis.views import SubscriptionView
 
-PROCESS: Final = "what the consumer's process does: the broker sees its connection only"
+PROCESS: Final = "the work of the consumer's process: the broker sees its connection only"
 
 
 def late(view: SubscriptionView, options: DiagnosisOptions) -> str | None:

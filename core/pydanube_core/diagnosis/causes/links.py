@@ -22,7 +22,7 @@ _REMEDIES: Final = {
 
 @partial(
     BrokerRule,
-    severity="warning; critical where a mirror is apart from its source",
+    severity="warning, or critical where a mirror is apart from its source",
     holds="logs of mirrors that this broker owns are not copied, or topics of a link have no mirror",
     evidence={
         "link": "the link with the most of them",
@@ -31,8 +31,8 @@ _REMEDIES: Final = {
         "why": "of the first",
     },
     unobservable=("whether the source still takes messages",),
-    helps="mend what the reason names, and copying goes on by itself; fail over where the source is lost",
-    many="brokers do not copy what a link names",
+    helps="mend the cause that the reason names, and copying continues without help. Fail over where the source is lost",
+    many="brokers do not copy topics of a link",
 )
 def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     if not view.links:
@@ -64,7 +64,7 @@ def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     BrokerRule,
     holds="the source of a mirror deleted messages before they were copied, since this broker began the copy",
     evidence={"gaps": "log → the offsets that are missing"},
-    unobservable=("what the messages were",),
+    unobservable=("the contents of the messages",),
     helps="keep messages at the source longer than a link may be away",
     many="brokers have mirrors with a gap",
 )

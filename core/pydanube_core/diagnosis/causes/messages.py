@@ -37,8 +37,8 @@ FEWEST_FAILING: Final = 10  # different messages: fewer may be bad themselves
         "failed_in_window, acknowledged_in_window": "of the window",
         "dead_lettered_in_window, dropped_in_window": "of them, those that the failure policy took away",
     },
-    unobservable=("what the application lacks: its own log tells",),
-    helps="mend the application or what it depends on; do not skip messages, all of them fail",
+    unobservable=("why the application fails: see its own log",),
+    helps="mend the application or its dependencies. Do not skip messages, because all of them fail",
     many="subscriptions fail on every message",
 )
 def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -82,7 +82,7 @@ def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outco
 
 @partial(
     SubscriptionRule,
-    severity="critical if it blocks; warning from its third failure; info if the policy will take it away",
+    severity="critical if it blocks, warning from its third failure, info if the policy will remove it",
     holds="one message blocks, or was given back as failed three times or more",
     evidence={
         "offset": "of the message",
@@ -90,8 +90,8 @@ def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         "deliveries": "how often it was sent",
         "blocked": "whether it stops the subscription",
     },
-    unobservable=("what in the message the application cannot take",),
-    helps="look at the message; skip it, or let messages that fail too often be dead-lettered",
+    unobservable=("which part of the message the application cannot process",),
+    helps="look at the message. Skip it, or let messages that fail too often be dead-lettered",
     many="subscriptions have a message that fails again and again",
 )
 def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -148,11 +148,11 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
     evidence={
         "offset": "of the message that the cursor waits for",
         "acknowledged_above": "messages behind it that are acknowledged",
-        "held_s, consumer": "how long the oldest message is held, and by whom; null: nobody holds one",
+        "held_s, consumer": "how long the oldest message is held, and by which consumer. Null if none is held",
         "deliveries": "how often it was sent, if it came back",
     },
-    unobservable=("what the consumer's process does with the message",),
-    helps="look at the message; mend what forgets it, or let it be sent again by an ack timeout",
+    unobservable=("how the consumer's process handles the message",),
+    helps="look at the message. Mend the program that forgets it, or let an ack timeout send it again",
     many="subscriptions wait for one message while later ones are acknowledged",
 )
 def message_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -212,17 +212,17 @@ def _cursor_words(view: SubscriptionView) -> str:
 
 @partial(
     SubscriptionRule,
-    severity="warning; info for the first minute (or twice `stuck_after`, if that is less)",
+    severity="warning, or info for the first minute (or twice `stuck_after`, if that is less)",
     holds="the oldest unread message is 30 s old (or `stuck_after`, if that is less), the cursor stands as long, later "
-    "messages are acknowledged, and it is held, or came back because nobody answered",
+    "messages are acknowledged, and it is held, or came back unanswered",
     evidence={
         "offset": "of the message that the cursor waits for",
         "still_s": "for how long",
         "acknowledged_above": "messages behind it that are acknowledged",
         "deliveries": "how often it was sent, if it came back",
-        "consumer, held_s": "who holds the oldest message, and how long; null: nobody holds one",
+        "consumer, held_s": "the consumer that holds the oldest message, and how long. Null if none is held",
     },
-    unobservable=("what the consumer's process does with the message",),
+    unobservable=("how the consumer's process handles the message",),
     helps="look at the message, and at the consumer that holds it",
     many="subscriptions wait for one message that is held",
 )
@@ -276,14 +276,14 @@ def head_held(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     SubscriptionRule,
-    holds="the status is STUCK, and no other rule says why",
+    holds="the status is STUCK, and no other rule explains it",
     evidence={
-        "reason": "as the status tells it: `nothing_in_flight`, `no_ack`, `head_of_line`, …",
+        "reason": "the reason of the status: `nothing_in_flight`, `no_ack`, `head_of_line`, …",
         "cursor_still_s": "for how long",
-        "credit_messages": "what the consumers still take",
+        "credit_messages": "messages that the consumers still accept",
         "failures": "of the message at the cursor",
     },
-    unobservable=("whether its consumers want more: they have told how much they take, and nothing else",),
+    unobservable=("whether its consumers could take more than their credit",),
     helps="look at the consumers and at the message at the cursor",
     many="subscriptions have a cursor that does not move",
     fallback=True,
@@ -411,7 +411,7 @@ def dead_letters_growing(view: SubscriptionView, options: DiagnosisOptions) -> O
     evidence={
         "dropped": "since the broker started",
         "dropped_in_window": "in the window",
-        "poison_policy, max_redelivery_count": "what drops them, and after how many failures",
+        "poison_policy, max_redelivery_count": "the policy that drops them, and after how many failures",
     },
     unobservable=("why the application refuses them, beyond the reason it gave",),
     helps="let messages that fail too often be dead-lettered",
@@ -440,7 +440,7 @@ def messages_dropped(view: SubscriptionView, options: DiagnosisOptions) -> Outco
             NextCall(
                 "subscriptions.set_failure_policy",
                 {**view.arguments, "poison_policy": "dead_letter"},
-                "keep what fails from now on in a dead-letter topic",
+                "keep messages that fail from now on in a dead-letter topic",
             ),
             NextCall(
                 "subscriptions.get_failure_policy",

@@ -21,14 +21,14 @@ LASTING_INTERVALS: Final = 6  # since a step: a flood of twenty seconds is a bur
 
 @partial(
     SubscriptionRule,
-    severity="warning until the cursor is where it was; then info for a window",
+    severity="warning until the cursor is at its old position, then info for a window",
     holds="the cursor went back",
     evidence={
         "from_offset, to_offset": "of the step back",
         "rewound_messages": "how far",
         "left_messages": "of them still to be read again",
         "cause": "seek, or null",
-        "moved_by": "the client that asked for it; null: an operation did, or it was not seen",
+        "moved_by": "the client that moved it. Null if an operation did, or if no seek was seen",
     },
     unobservable=("who moved it, where no seek was seen",),
     helps="wait, or go back to where it was",
@@ -74,16 +74,16 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 @partial(
     SubscriptionRule,
     severity="info",
-    holds="within the last hour, somebody moved the cursor forward over unread messages",
+    holds="within the last hour, the cursor was moved forward over unread messages",
     evidence={
         "from_offset, to_offset": "of the step",
         "passed_over_messages": "that were unread",
         "operation": "by which it was moved",
-        "moved_by": "the client that asked for it; null: an operation did",
+        "moved_by": "the client that moved it. Null if an operation did",
         "seconds_ago": "how long ago",
     },
-    unobservable=("whether anybody misses those messages",),
-    helps="nothing, if it was meant; else undo it by the call that the audit names, or seek back",
+    unobservable=("whether those messages are missed",),
+    helps="nothing, if it was intended. Else undo it by the call that the audit names, or seek back",
     many="cursors were moved forward over unread messages",
 )
 def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -134,16 +134,16 @@ def _ago(seconds: float) -> str:
 
 @partial(
     SubscriptionRule,
-    severity="warning if more messages come since, for six intervals, and the status is FALLING_BEHIND; else info",
+    severity="warning if more messages come since, for six intervals, and the status is FALLING_BEHIND, else info",
     holds="messages wait, and the rate at which they come or are read became three times what it was, or a third, and "
     "stayed so for four intervals",
     evidence={
-        "produced_before, produced_since": "messages a second; null: that rate is even",
-        "consumed_before, consumed_since": "messages a second; null: that rate is even",
+        "produced_before, produced_since": "messages a second. Null if that rate is even",
+        "consumed_before, consumed_since": "messages a second. Null if that rate is even",
         "seconds_ago": "when the first of them changed",
     },
     unobservable=("why the rate changed",),
-    helps="see what changed at that moment",
+    helps="see the changes of that moment",
     many="subscriptions have a rate that changed at once",
     of_rates=True,
 )
@@ -183,7 +183,7 @@ def rate_step(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     SubscriptionRule,
-    severity="warning; info for the first minute, and while the lag shrinks",
+    severity="warning, or info for the first minute and while the lag shrinks",
     holds="part of the window brought three times the typical number of messages or more, which explains half of "
     "the lag, and the consumers work",
     evidence={
@@ -315,14 +315,14 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
 @partial(
     SubscriptionRule,
     severity="critical",
-    holds="the status is AT_RISK or DATA_LOST, whether or not anybody reads",
+    holds="the status is AT_RISK or DATA_LOST, with or without consumers",
     evidence={
         "retention_headroom_s": "until the oldest unread message is taken",
-        "retention_age_s": "what the policy keeps; null: only its size is bounded",
+        "retention_age_s": "the age that the policy keeps. Null if only its size is bounded",
         "lost_messages": "taken before they were read",
-        "lag_messages, oldest_unread_age_s": "what is unread",
+        "lag_messages, oldest_unread_age_s": "the unread messages",
     },
-    unobservable=("whether anybody needs what is unread",),
+    unobservable=("whether the unread messages are needed",),
     helps="keep messages for longer, let retention wait for cursors (`drop_unread: 0`), or read faster",
     many="subscriptions lose unread messages to retention, or are about to",
 )
@@ -376,11 +376,11 @@ def _readers(view: SubscriptionView, options: DiagnosisOptions) -> str:
 
 @partial(
     SubscriptionRule,
-    holds="more is unread than the policy `alert_unread_messages` of its topic says, or the oldest unread message is older "
-    "than `alert_unread_age_s`; of a partitioned topic each partition is compared",
+    holds="more is unread than the policy `alert_unread_messages` of its topic allows, or the oldest unread message is older "
+    "than `alert_unread_age_s`. Of a partitioned topic each partition is compared",
     evidence={
-        "lag_messages, oldest_unread_age_s": "what is unread",
-        "alert_unread_messages, alert_unread_age_s": "the thresholds in force; null: none is set",
+        "lag_messages, oldest_unread_age_s": "the unread messages",
+        "alert_unread_messages, alert_unread_age_s": "the thresholds in force. Null if none is set",
     },
     unobservable=("how much its users can wait for",),
     helps="read faster, or set another threshold",

@@ -68,7 +68,7 @@ def publish_over_quota(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     SubscriptionRule,
-    severity="warning; info where nothing is unread",
+    severity="warning, or info where nothing is unread",
     holds="consumers of the topic waited for a quota in the window",
     evidence={
         "quotas": "those that were used up, with whose they are",
@@ -97,7 +97,7 @@ def delivery_over_quota(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     holds="a principal made, or destroyed, more within an hour than its quota allows, and a change was refused in the window",
     evidence={"quotas": "those that refused a change, with whose they are"},
     unobservable=("whether a person or a program is behind it",),
-    helps="see what was changed; freeze the principal if it should not go on, or raise its quota",
+    helps="look at the changes. Freeze the principal if it should stop, or raise its quota",
     many="brokers refuse changes",
 )
 def changes_burst(view: BrokerView, options: DiagnosisOptions) -> Outcome:

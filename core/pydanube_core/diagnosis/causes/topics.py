@@ -54,7 +54,7 @@ def _evidence(view: TopicView, refused: Count, codes: tuple[str, ...]) -> dict[s
 @partial(
     TopicRule,
     holds="publishes were refused for their size in the window",
-    evidence={**_COUNTED, "max_message_size": "the limit in force, in bytes; null: that of every broker"},
+    evidence={**_COUNTED, "max_message_size": "the limit in force, in bytes. Null if that of every broker"},
     unobservable=(_WHO,),
     helps="send less at once, or raise the policy",
     many="topics refuse messages for their size",
@@ -191,9 +191,9 @@ def publish_throttled(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     TopicRule,
-    severity="warning; info if the producer left in good order",
+    severity="warning, or info if the producer left in good order",
     holds="messages came without a long break for half a window, and then none for four times the longest break and "
-    "30 s (or `stuck_after`, if that is less); where no connection broke, also for a tenth of the time they came",
+    "30 s (or `stuck_after`, if that is less). Where no connection broke, also for a tenth of the time they came",
     evidence={
         "silent_s": "since the last message",
         "steady_s, steady_messages": "of the flow before",
@@ -272,7 +272,7 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
         "rises": "looks at which there were more",
     },
     unobservable=("whether one program opens them: compare their names and addresses",),
-    helps="let the program keep one producer and close it at the end; bound them by max_producers_per_topic",
+    helps="let the program keep one producer and close it at the end. Bound them by max_producers_per_topic",
     many="topics have producers that only become more",
 )
 def sessions_growing(view: TopicView, options: DiagnosisOptions) -> Outcome:
@@ -308,7 +308,7 @@ def sessions_growing(view: TopicView, options: DiagnosisOptions) -> Outcome:
     holds=f"part of the window brought three times the typical number of messages or more, {LEAST_BURST} at least above it",
     evidence={"burst_messages": "above the typical", "peak_rate, typical_rate": "messages a second"},
     unobservable=("whether more of it comes",),
-    helps="nothing, while its subscriptions keep pace; see who sends it",
+    helps="nothing, while its subscriptions keep pace. Else look for its senders",
     many="topics got much more than usual at once",
 )
 def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
@@ -347,7 +347,7 @@ def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
         "producers": "how many wrote them",
     },
     unobservable=("whether the repetition is meant: a snapshot that did not change looks the same",),
-    helps="let the producer retry by itself, because its retries are stored once; do not publish a batch anew after an error "
+    helps="leave retries to the producer, because they are stored once. Do not publish a batch again after an error "
     "of unknown outcome",
     many="topics get the same messages again",
 )
@@ -382,11 +382,11 @@ def repeated_publishes(view: TopicView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     TopicRule,
-    severity="warning; info if no other producer writes: it may be this broker's clock",
+    severity="warning, or info if no other producer writes: it may be this broker's clock",
     holds=f"the publish times of one producer are {CLOCK_OFF_S:.0f} s or more from the append times, always by as much, and "
     "no other producer's are",
     evidence={
-        "behind_s": "append time less publish time, the median of its newest batches; below 0: its clock is ahead",
+        "behind_s": "append time less publish time, the median of its newest batches. Below 0 its clock is ahead",
         "spread_s": "between the largest and the smallest",
         "batches": "that were compared",
         "other_producers": "whose publish times fit",
