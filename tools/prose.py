@@ -54,6 +54,8 @@ HABITS: Final = {
     "semicolons": Habit(r";", 8.0),
     "meanwhile, anew, at once": Habit(r"\b(?:meanwhile|anew|at once|by itself|by themselves)\b", 1.0),
 }
+# A style sheet, a script or a policy of a browser in a string, which is no prose
+CODE: Final = re.compile(r";\s*\}|;;|; (?:then|do|fi|done)\b|-src '|;\n|&\w+;|=\w+;")
 DIRECTIVES: Final = ("# fmt", "# type", "# noqa", "#!")
 
 
@@ -103,7 +105,7 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
         else:
             text = node.value if isinstance(node.value, str) else ""
-        if len(text.split()) >= 4:
+        if len(text.split()) >= 4 and not CODE.search(text):
             yield node.lineno, text
 
 

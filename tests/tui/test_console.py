@@ -122,7 +122,7 @@ async def test_a_letter_of_the_filter_narrows_with_its_key_and_not_a_frame_later
 async def test_rows_that_a_filter_left_out_are_not_said_to_be_none(cluster: Administered) -> None:
     async with opened(cluster, "topics") as (app, press):
         await press("/", *"nosuch", "enter")
-        assert "no row is in the filter; escape clears it" in screen(app)
+        assert "no row is in the filter. Escape clears it" in screen(app)
         await press("escape")
         assert "/default/orders" in screen(app)
 

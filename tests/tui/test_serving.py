@@ -47,16 +47,16 @@ def test_a_token_works_once_and_the_next_is_another() -> None:
     [
         ({}, None),
         ({"origin": f"http://{HOST}", "socket": True}, None),
-        ({"cookie": None}, "each works once"),
-        ({"cookie": "x" * 43}, "each works once"),
-        ({"cookie": "é"}, "each works once"),
+        ({"cookie": None}, "Each works once"),
+        ({"cookie": "x" * 43}, "Each works once"),
+        ({"cookie": "é"}, "Each works once"),
         ({"host": "evil.example:8766"}, "its own address"),
         ({"host": "127.0.0.1"}, "its own address"),
         ({"origin": "http://evil.example"}, "another page"),
         ({"origin": f"https://{HOST}"}, "another page"),
         ({"origin": "null"}, "another page"),
         ({"origin": f"http://{HOST}@evil.example"}, "another page"),
-        ({"socket": True}, "where it comes from"),
+        ({"socket": True}, "carries its origin"),
     ],
 )
 def test_cookie_host_and_origin_are_looked_at(facts: dict[str, Any], says: str | None) -> None:

@@ -113,7 +113,7 @@ def test_a_session_goes_on_through_the_death_of_its_broker(broker: BrokerProcess
     assert "/ord  1" in session.screen(), "the filter stayed"
 
     session.press("C-d")
-    session.until("This is what would happen", "type /default/orders to go on")
+    session.until("The effects would be", "type /default/orders to go on")
     session.press("Enter")  # Cancel has the focus
     session.until("nothing was changed")
     session.press("m")

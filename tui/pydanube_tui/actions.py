@@ -59,36 +59,36 @@ class Action:
 # Each group, and in it: id (=operation, if its name differs) | keys | title | help | views, none: everywhere.
 _TABLE: Final = """
 Go
-  go.command | : | go anywhere | type a view and what of: topics, topic orders, lag, cluster prod
-  go.back | escape | back | close what is open, clear the filter, or return to the view before
+  go.command | : | go anywhere | type a view and its subject: topics, topic orders, lag, cluster prod
+  go.back | escape | back | close the open dialog, clear the filter, or return to the view before
   go.last | - | last view | to the view before and back, as cd - does
   go.earlier | [ | earlier | back in the history of views
   go.later | ] | later | forth in the history of views
 Row
-  row.enter | enter | open | the detail of the row; on a finding: carry out its next call
+  row.enter | enter | open | the detail of the row, or of a finding carry out its next call
   row.json | y | json | the whole row as JSON
-  row.copy | c | copy | copy the row's name; says what was copied, and keeps it in a file too
+  row.copy | c | copy | copy the row's name, report the copied text, and keep it in a file too
   row.copy_json | ctrl+j | copy json | copy the row as JSON
-  row.mark | space | mark | mark the row; a change is then planned for all marked rows together
+  row.mark | space | mark | mark the row. A change is then planned for all marked rows together
   row.mark_all | ctrl+a | mark all | mark every row in the filter, or none
   row.messages | m | messages | read the topic by a reader of its own | overview topics topic subscriptions subscription clients
-  row.dead_letters | d | dead letters | what the subscription gave up | subscriptions subscription
-  row.objects | b | objects | what the cold tier has of the topic | topics topic
+  row.dead_letters | d | dead letters | messages that the subscription gave up | subscriptions subscription
+  row.objects | b | objects | objects of the topic in the cold tier | topics topic
   schemas.compare | d | diff | the version against the one before, or two marked ones | schema
   schemas.check | x | try a schema | would a new version be compatible | schemas schema
   objects.verify | x | verify | read every object of the topic and check it | objects
   audit.verify | x | verify | check the chain of all records | audit
 Table
   table.filter | / | filter | narrow: text, /regex/, ~fuzzy, !not, lag:>1k, status:stuck, age:>5m
-  table.sort | o | sort | sort by the next column; its capital letter sorts by a column at once
+  table.sort | o | sort | sort by the next column. Its capital letter sorts by a column directly
   table.reverse | v | reverse | turn the order round
-  table.columns | t | columns | choose and order the columns; remembered for each view
+  table.columns | t | columns | choose and order the columns. Remembered for each view
   table.export | e | export | the rows in the filter as CSV or JSON into a file
-  messages.follow | f | follow | read on, or stand: what stands loses nothing | messages
+  messages.follow | f | follow | read on, or stand: a standing view loses nothing | messages
   messages.jump | w | jump | to offset:42, time:-15m, earliest, latest | messages
   messages.form | d | decoded/raw/hex | how payloads are shown | messages
 Screen
-  screen.help | ? f1 | help | explain what is on the screen and every key
+  screen.help | ? f1 | help | explain the screen and every key
   screen.palette | ctrl+p | palette | find any action or view by its name
   screen.refresh | r | refresh | ask the cluster now
   screen.pause | p | pause | stop refreshing, and go on
@@ -115,13 +115,13 @@ Change (--allow-writes)
   messages.publish | n | new message | publish a message to the topic | messages
   messages.again=messages.publish | b | publish again | copy the message's payload and key into a new one, to be changed | messages
   namespaces.create | n | new namespace | make a namespace | namespaces
-  namespaces.set_policies | l | policies | what holds for all its topics | namespaces
+  namespaces.set_policies | l | policies | limits of all its topics | namespaces
   namespaces.delete | ctrl+d | delete | delete an empty namespace | namespaces
   brokers.unload | ctrl+u | unload | hand over the broker's topics | brokers
   brokers.activate | a | activate | let the broker take topics again | brokers
   cluster.rebalance | ctrl+b | rebalance | begin the moves that the load manager proposes | brokers
   schemas.register | n | new version | register a schema | schemas schema
-  schemas.set_compatibility | l | compatibility | what a new version must keep | schemas schema
+  schemas.set_compatibility | l | compatibility | the compatibility of new versions | schemas schema
   schemas.delete_version | ctrl+d | delete version | delete a version | schema
   connectors.pause | i | pause connector | stop the connector after its batch | connectors connector
   connectors.resume | a | resume | let the connector go on | connectors connector
@@ -220,7 +220,7 @@ def _check(view: View, table: Mapping[str, Action]) -> None:
         for key in action.keys if action.within(view.name) else ():
             if key in taken:
                 both = f"both {taken[key]} and {action.id} in {view.name}"
-                raise _refused(f"keys: {key!r} is {both}; give one of them another key", key)
+                raise _refused(f"keys: {key!r} is {both}. Give one of them another key", key)
             taken[key] = action.id
 
 

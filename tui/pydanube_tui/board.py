@@ -491,5 +491,5 @@ class Board(App[None]):
 def misread(error: Exception) -> Internal:
     """Return the error for an answer of unexpected shape."""
     return Internal(
-        f"the answer is not as this console knows it ({type(error).__name__}: {error}); is the broker of another version?"
+        f"the answer is not as this console expects it ({type(error).__name__}: {error}). Is the broker of another version?"
     )

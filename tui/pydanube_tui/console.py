@@ -31,7 +31,7 @@ from pydanube_tui.views.messages import FORMS, message_lines
 from pydanube_tui.views.subscriptions import place_of_subscription
 
 _PLACEHOLDERS: Final = {
-    ":": "view and its subject; up: earlier entries",
+    ":": "view and its subject. Up: earlier entries",
     "/": "text /regex/ ~fuzzy !not column:>1k $.json.path:x",
 }
 _MOVES: Final = ("up", "down", "pageup", "pagedown", "home", "end", "j", "k", "g", "G")
@@ -345,9 +345,9 @@ class Console(Board):
         while self.page.columns:
             shown = [column.name for column in self.columns_of(self.page)]
             others = [column.name for column in self.page.columns if column.name not in shown]
-            choices = [Choice(id=name, title=f"● {name}", help="shown; choose to hide") for name in shown]
+            choices = [Choice(id=name, title=f"● {name}", help="shown, choose to hide") for name in shown]
             choices += [
-                Choice(id=name, title=f"○ {name}", help="hidden; choose to show at the end")
+                Choice(id=name, title=f"○ {name}", help="hidden, choose to show at the end")
                 for name in others
             ]
             chosen = await self.push_screen_wait(self.choosing("columns: esc when done", choices))

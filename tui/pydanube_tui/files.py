@@ -36,7 +36,7 @@ def write(folder: Path, name: str, text: str) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            told = f"{path} cannot be written: {error.strerror}; start danube tui in another folder"
+            told = f"{path} cannot be written: {error.strerror}. Start danube tui in another folder"
             raise InvalidArgument(told, field="path", value=str(path)) from None
 
 

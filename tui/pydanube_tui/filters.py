@@ -167,7 +167,7 @@ def _column(name: str, columns: Sequence[Column]) -> int:
     if at is not None:
         return at
     known = ", ".join(column.name for column in columns)
-    raise FilterError(f"there is no column {name}; there are {known}")
+    raise FilterError(f"there is no column {name}. There are {known}")
 
 
 def _number(text: str, column: Column) -> float:
@@ -181,7 +181,7 @@ def _measure(text: str, column: Column) -> tuple[str, float]:
     units = _TIMES if column.unit == "seconds" else _UNITS
     if found is None or found[2].casefold() not in units:
         example = "5m" if column.unit == "seconds" else "1k"
-        raise FilterError(f"{column.name}: {text!r} is no number; write {column.name}:>{example}")
+        raise FilterError(f"{column.name}: {text!r} is no number. Write {column.name}:>{example}")
     return found[1], units[found[2].casefold()]
 
 

@@ -241,7 +241,7 @@ class Grid(ScrollView, can_focus=True):
         if at < len(self.rows):
             return self._row(at)
         if not self.rows and at == 0:
-            says = "no row is in the filter; escape clears it" if self.page.rows else self.page.empty
+            says = "no row is in the filter. Escape clears it" if self.page.rows else self.page.empty
             return self._drawn(((f"  {says}", Tone.DIM),))
         return self._blank()
 

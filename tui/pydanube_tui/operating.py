@@ -48,7 +48,7 @@ class Operating:
         assert action.operation is not None
         operation = OPERATIONS[action.operation]
         if action.changes and not self._board.options.allow_writes:
-            self._board.say(f"{action.title}: the console only reads; start it with --allow-writes", bad=True)
+            self._board.say(f"{action.title}: the console only reads. Start it with --allow-writes", bad=True)
             return
         if not self._board.may(action):
             self._board.say(
@@ -85,7 +85,7 @@ class Operating:
         ]
         if "untrusted.text" in action.filled.values() and any(each.get("truncated") for each in known):
             raise InvalidArgument(
-                f"of this payload only the first {size(KEPT_BYTES)}B are here; topics.replay copies messages whole",
+                f"of this payload only the first {size(KEPT_BYTES)}B are here. topics.replay copies messages whole",
                 field="payload",
                 value=None,
             )
@@ -148,14 +148,14 @@ class Operating:
                     done.append(await self._board.caller.call(operation.name, arguments, plan_token=token))
         except PlanStale as error:
             if not done:
-                self._board.say("it has changed since it was shown; this is what would happen now", bad=True)
+                self._board.say("it has changed since it was shown. These are its effects now", bad=True)
                 await self._change(operation, calls, rows)
                 return
             lines = _refusal(error)
         except ClusterError as error:
             lines = _refusal(error)
         if lines:
-            first = line((f" {len(done)} of {len(calls)} were confirmed; then: ", Tone.WARN))
+            first = line((f" {len(done)} of {len(calls)} were confirmed. Then: ", Tone.WARN))
             self._board.read(f"{operation.name}: not whole", [first, *lines])
         self._told(operation, done)
         self._board.marked.difference_update(row.key for row in rows)
@@ -312,7 +312,7 @@ def outcome_lines(outcome: Outcome) -> list[Line]:
     if outcome.error is not None:
         lines.append(line((f"    ✗ {outcome.error}", Tone.BAD)))
     if outcome.declined:
-        lines.append(line(dim("    its plan was not approved; nothing was changed")))
+        lines.append(line(dim("    its plan was not approved, so nothing was changed")))
     lines += [line(f"    {each}") for each in outcome.advice.splitlines()]
     lines += [line(dim("    $ "), (each, Tone.ACCENT)) for each in outcome.commands]
     return [*lines, line()]

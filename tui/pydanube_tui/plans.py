@@ -124,7 +124,7 @@ class Consent(Dialog[bool]):
     def __init__(self, look: Look, plans: Sequence[Mapping[str, Any]]) -> None:
         count = len(plans) if len(plans) > 1 else len(plans[0]["arguments"].get("topics", (1,)))
         many = f"{count} changes" if count > 1 else "one change"
-        super().__init__(look, f"This is what would happen: {many}")
+        super().__init__(look, f"The effects would be: {many}")
         self._plans = plans
         dangerous = any(plan["effect"] == "destroy" or plan["operation"] in OF_MANY for plan in plans)
         self._typed = name_to_type(plans) if dangerous else ""

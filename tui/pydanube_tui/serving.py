@@ -59,12 +59,12 @@ class Door:
         if host not in self.hosts:
             return "this console answers to its own address only"
         if origin is None and socket:
-            return "a websocket says where it comes from"
+            return "a websocket carries its origin"
         if origin is not None and (urlsplit(origin).scheme != "http" or urlsplit(origin).netloc != host):
             return "another page may not use this console"
         given = (cookie or "").encode()
         if not any(secrets.compare_digest(given, known.encode()) for known in self._cookies):
-            return "open the link that danube tui --serve printed; each works once"
+            return "open the link that danube tui --serve printed. Each works once"
         return None
 
 
@@ -127,7 +127,7 @@ class ConsoleServer(Server):
         cookie = self.door.exchange(token)
         if cookie is None:
             return web.Response(status=403, text="this link was used already, or is none of ours\n")
-        self._say(f"a browser came in; the link for another one: {self.link}")
+        self._say(f"a browser connected. The link for another one: {self.link}")
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(COOKIE, cookie, httponly=True, samesite="Strict", path="/")
         return response

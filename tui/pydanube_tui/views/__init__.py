@@ -56,8 +56,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InvalidArgument:
     """Return the error for an unknown name of a view, a cluster or a theme."""
     names = list(known)
     close = close_names(name.casefold(), names, at_most=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    return InvalidArgument(f"there is no {kind} {name}; {hint}", field=kind, value=name)
+    hint = f"Did you mean {close[0]}?" if close else f"There are {', '.join(names)}"
+    return InvalidArgument(f"there is no {kind} {name}. {hint}", field=kind, value=name)
 
 
 def place(words: Sequence[str]) -> Target:

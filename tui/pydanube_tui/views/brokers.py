@@ -21,7 +21,7 @@ _VERDICTS: Final = {
 _MODES: Final = {
     "off": "the load manager is off",
     "suggest": "a person decides",
-    "act": "the load manager moves topics by itself",
+    "act": "the load manager moves topics automatically",
 }
 _TITLES: Final = {"cpu": "cpu", "network_in": "in B/s", "network_out": "out B/s"}
 
@@ -105,7 +105,7 @@ def _head(situation: Situation) -> Sequence[Line]:
 
 def _age(found: Item) -> str:
     ages = [each["sampled_s_ago"] for each in found["brokers"] if each["sampled_s_ago"] is not None]
-    return f"of the last {span(max(ages))}" if ages else "are not known yet"
+    return f"of the last {span(max(ages))}" if ages else "are not measured yet"
 
 
 def _proposal(found: Item, situation: Situation) -> list[Line]:

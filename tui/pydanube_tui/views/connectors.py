@@ -31,7 +31,7 @@ def _error(item: Item) -> Cell:
 LIST: Final = View(
     name="connectors",
     title="Connectors",
-    summary="Declared sources and sinks with their state; Enter shows the log of one.",
+    summary="Declared sources and sinks with their state. Enter shows the log of one.",
     twin="danube connectors list --json",
     asks=listed("connectors.list"),
     columns=(
@@ -48,7 +48,7 @@ LIST: Final = View(
     ),
     key=lambda item: str(item["connector"]),
     enter=lambda item: Target(view="connector", arguments={"connector": item["connector"]}),
-    empty="no connectors; danube connectors create NAME --file FILE declares one",
+    empty="no connectors. danube connectors create NAME --file FILE declares one",
     sort=("connector", False),
 )
 

@@ -15,7 +15,7 @@ from pydanube_tui.view import Arguments, Ask, Extent, Situation, View, given, li
 NAMESPACES: Final = View(
     name="namespaces",
     title="Namespaces",
-    summary="Namespaces with their policies; Enter shows a namespace's topics.",
+    summary="Namespaces with their policies. Enter shows a namespace's topics.",
     twin="danube namespaces list --json",
     asks=listed("namespaces.list"),
     columns=(
@@ -81,7 +81,7 @@ def _place_of_client(item: Item) -> Target:
 CLIENTS: Final = View(
     name="clients",
     title="Clients",
-    summary="Consumers with what each holds, and producers.",
+    summary="Consumers with their unacknowledged messages, and producers.",
     twin="danube consumers list --json; danube producers list --json",
     asks=_asks_clients,
     columns=(
@@ -175,9 +175,7 @@ RUNBOOKS: Final = View(
     aliases=("runbook",),
     key=lambda item: str(item["runbook"]),
     head=lambda _: [
-        line(
-            (" Enter carries one out, step by step; what it would change is shown and asked about", Tone.DIM)
-        ),
+        line((" Enter carries one out, step by step. Each change is shown and needs your consent", Tone.DIM)),
         line(),
     ],
 )

@@ -106,7 +106,7 @@ VIEW: Final = View(
     items=lambda situation: situation.items("messages"),
     key=lambda item: f"{item['partition']} {item['offset']}",
     head=_head,
-    empty="no messages yet; they will come by themselves",
+    empty="no messages yet. They will appear here",
     dated=(),
     aliases=("m", "tail"),
     may=("topic", "from"),
@@ -119,6 +119,6 @@ _CHOICE: Final[View] = replace(  # without a topic: those there are
     title=VIEW.title,
     summary=VIEW.summary,
     enter=lambda item: Target(view="messages", arguments={"topic": item["topic"]}),
-    head=lambda _: [line((" choose a topic; Enter reads it", Tone.DIM)), line()],
+    head=lambda _: [line((" choose a topic. Enter reads it", Tone.DIM)), line()],
     sort=None,
 )

@@ -45,7 +45,7 @@ PLANS: Final = View(
     ),
     key=lambda item: str(item["plan_id"]),
     enter=lambda item: Target(view="plan", arguments={"plan_id": item["plan_id"]}),
-    empty="no plans; one is made by every change that is shown before it is done",
+    empty="no plans. Each change that is shown before it is made has one",
     sort=("made", False),
     aliases=("p",),
 )
@@ -80,7 +80,7 @@ def _side(item: Item, name: str, tone: Tone) -> Cell:
 PLAN: Final = View(
     name="plan",
     title="Plan",
-    summary="One plan: what would change, who feels it, whether it can be undone.",
+    summary="One plan: its changes, the affected clients, whether it can be undone.",
     twin="danube plans show PLAN --json",
     asks=lambda arguments: {"plan": Ask(operation="plans.show", arguments={"plan_id": arguments["plan_id"]})},
     columns=(
@@ -110,7 +110,7 @@ def _audited(situation: Situation) -> Sequence[Item]:
 AUDIT: Final = View(
     name="audit",
     title="Audit",
-    summary="Who changed what, with what outcome; u takes the change back. `:audit reads` shows reads too.",
+    summary="Who changed what, with which outcome. u takes the change back. `:audit reads` shows reads too.",
     twin="danube audit query --json",
     asks=listed("audit.query", extent=Extent.NEWS),
     columns=(
@@ -124,7 +124,7 @@ AUDIT: Final = View(
     items=_audited,
     key=lambda item: str(item["seq"]),
     enter=lambda item: Target(view="change", arguments={"call_id": item["call_id"]}),
-    empty="no change among the last thousand records; :audit reads shows all of them",
+    empty="no change among the last thousand records. :audit reads shows all of them",
     aliases=("events", "changes"),
     may=("reads",),
 )
@@ -168,7 +168,7 @@ def _alert_state(item: Item) -> Cell:
 ALERTS: Final = View(
     name="alerts",
     title="Alerts",
-    summary="What has been wrong for a while: open ones first; Enter carries out the finding's next call.",
+    summary="Findings that have lasted: open ones first. Enter carries out the finding's next call.",
     twin="danube alerts list --json",
     asks=listed("alerts.list", include_closed=True),
     columns=(

@@ -53,7 +53,7 @@ def _objects_of(item: Item) -> Target | None:
 JOURNAL: Final = View(
     name="journal",
     title="Journal",
-    summary="Segments of the journal, what has gone to the tier, and what holds up their deletion.",
+    summary="Segments of the journal, their part in the tier, and the causes that delay their deletion.",
     twin="danube journal describe --json",
     asks=lambda _: {"journal": Ask(operation="journal.describe"), "status": Ask(operation="brokers.status")},
     columns=(
@@ -75,7 +75,7 @@ JOURNAL: Final = View(
 OBJECTS: Final = View(
     name="objects",
     title="Objects",
-    summary="What the cold tier has of a topic: objects by their offsets.",
+    summary="The objects of a topic in the cold tier, by their offsets.",
     twin="danube objects list TOPIC --json",
     asks=listed("objects.list", "topic"),
     columns=(
@@ -112,7 +112,7 @@ SCHEMAS: Final = View(
     ),
     key=lambda item: str(item["subject"]),
     enter=lambda item: Target(view="schema", arguments={"subject": item["subject"]}),
-    empty="no schemas; danube schemas register makes one",
+    empty="no schemas. danube schemas register makes one",
     sort=("subject", False),
 )
 
@@ -132,7 +132,7 @@ def _schema_head(situation: Situation) -> Sequence[Line]:
 SCHEMA: Final = View(
     name="schema",
     title="Schema",
-    summary="Versions of a subject; d shows how the selected one differs from the one before, x tries a new one.",
+    summary="Versions of a subject. d shows how the selected one differs from the one before, x tries a new one.",
     twin="danube schemas versions SUBJECT --json",
     asks=lambda arguments: {
         **listed("schemas.versions", "subject")(arguments),
@@ -187,7 +187,7 @@ def _reasons(situation: Situation) -> list[Line]:
 DEAD_LETTERS: Final = View(
     name="dead-letters",
     title="Dead letters",
-    summary="Messages that were given up, with their reasons; a delivers the marked ones again.",
+    summary="Messages that were given up, with their reasons. a delivers the marked ones again.",
     twin="danube dead-letters list TOPIC SUBSCRIPTION --json",
     asks=listed("dead_letters.list", "topic", "subscription", extent=Extent.ONE, limit=100),
     columns=(

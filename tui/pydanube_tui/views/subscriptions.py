@@ -144,7 +144,7 @@ LIST: Final = View(
     items=lambda situation: merged(situation.items()),
     key=key_of,
     enter=place_of_subscription,
-    empty="no subscriptions; one is made by a consumer, or by danube subscriptions create",
+    empty="no subscriptions. One is made by a consumer, or by danube subscriptions create",
     sort=("status", True),
     aliases=("subs", "lag", "s"),
     may=("topic",),
@@ -252,7 +252,7 @@ def _parts(situation: Situation) -> Iterator[Row]:
 ONE: Final = View(
     name="subscription",
     title="Subscription",
-    summary="One subscription: skew by partition, consumers with what each holds, evidence, diagnosis, actions.",
+    summary="One subscription: skew by partition, consumers with their messages, evidence, diagnosis, actions.",
     twin="danube subscriptions describe TOPIC SUBSCRIPTION --json",
     asks=_asks_one,
     columns=(
@@ -264,7 +264,7 @@ ONE: Final = View(
         column("next", "11-12 right drop=4 count", title="unread from"),
         column("head", "8-12 right drop=5 count", title="end"),
         column("flight", "F 6 right count"),
-        column("consumer", "16-60 grows", title="consumers, and what each holds"),
+        column("consumer", "16-60 grows", title="consumers, and their messages"),
     ),
     rows=_parts,
     head=_head_of_one,

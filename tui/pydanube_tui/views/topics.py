@@ -72,7 +72,7 @@ LIST: Final = View(
     ),
     key=lambda item: str(item["topic"]),
     enter=lambda item: Target(view="topic", arguments={"topic": item["topic"]}),
-    empty="no topics; one is made by a producer, or by n (danube topics create)",
+    empty="no topics. One is made by a producer, or by n (danube topics create)",
     sort=("topic", False),
     aliases=("t",),
     may=("namespace",),
@@ -95,7 +95,7 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
 def _rows_of_one(situation: Situation) -> Iterator[Row]:
     subscriptions = merged(situation.items("lag"))
     if subscriptions:
-        yield headings("subscriptions, and what they have not read")
+        yield headings("subscriptions, and their unread messages")
     for item in subscriptions:
         name, unread = item["subscription"], item["lag_messages"]
         cells = (
