@@ -52,7 +52,7 @@ QUESTIONS: Final = (
     Question(
         text="How many messages is billing behind?",
         theirs=(),
-        why="analyze_consumer_lag reports no lag; a sum over all subscriptions needs a Prometheus beside it",
+        why="analyze_consumer_lag reports no lag, and a sum over all subscriptions needs a Prometheus beside it",
         ours=(("get_consumer_lag", {"topic": "orders", "subscription": "billing"}),),
         right=lambda body, truth: body["items"][0]["lag_messages"] == truth["unread"],
     ),
@@ -78,7 +78,7 @@ QUESTIONS: Final = (
     Question(
         text="Is the cluster well?",
         theirs=("health_check",),
-        why="counts brokers and namespaces; a missing leader passes, lag and disk are not looked at",
+        why="counts brokers and namespaces, but passes without a leader, and ignores lag and disk",
         ours=(("health_check", {}),),
         right=lambda body, truth: (
             {one["rule"] for one in body["findings"]} >= {"no_consumers", "poison_message"}
@@ -94,7 +94,7 @@ QUESTIONS: Final = (
     Question(
         text="What would be lost if orders were deleted?",
         theirs=("describe_topic", "list_subscriptions"),
-        why="names, without how many messages; deletion has no dry run",
+        why="names, without the number of messages, and deletion has no dry run",
         ours=(("plan_operation", {"operation": "topics.delete", "arguments": {"topic": "orders"}}),),
         right=lambda body, truth: body["blast_radius"]["messages"] == truth["orders"],
     ),
@@ -139,7 +139,7 @@ QUESTIONS: Final = (
     Question(
         text="Which subscriptions does orders have, and who reads them?",
         theirs=("list_subscriptions",),
-        why="names only; nobody can say who reads",
+        why="names only, without the consumers",
         ours=(("list_subscriptions", {"topic": "orders"}),),
         right=lambda body, truth: body["items"][0]["consumers"] == 0,
     ),
@@ -172,7 +172,7 @@ async def ask(client: Client, question: Question, truth: dict[str, Any]) -> Aske
 def table(asked: list[Asked], list_bytes: int) -> str:
     """The comparison, as a table of a page."""
     lines = [
-        "| question | original: calls | what is missing | ours: calls | bytes of results | right |",
+        "| question | original: calls | missing | ours: calls | bytes of results | right |",
         "|---|---|---|---|---|---|",
     ]
     for one in asked:
