@@ -42,7 +42,7 @@ def find_operation(name: str) -> Operation:
         did_you_mean=close,
         next=[
             *(OPERATIONS[known].next_call({}, "the operation of that name") for known in close),
-            OPERATIONS["operations.find"].next_call({"query": _words(name)}, "finds it by what it does"),
+            OPERATIONS["operations.find"].next_call({"query": _words(name)}, "finds it by its purpose"),
         ],
     )
 
@@ -98,7 +98,7 @@ def parse_call(name: str, arguments: bytes | str | Mapping[str, Any], *, plan_to
     for field, piece in operation.later_arguments.items():
         if values.get(field) is not None:
             raise NotImplementedYet(
-                f"{operation.name}: the argument {field!r} does not exist yet; it comes with the work named "
+                f"{operation.name}: the argument {field!r} does not exist yet. It comes with the work named "
                 f"{piece!r}. Leave it out",
                 field=field,
                 value=shown(values[field]),
@@ -131,7 +131,7 @@ def _detached(operation: Operation, values: dict[str, Any], *, plan_only: bool) 
         )
     if detach and plan_only:
         raise InvalidArgument(
-            "plan_only and detach exclude each other: a plan is there at once", field="detach", value=True
+            "plan_only and detach exclude each other: a plan needs no task", field="detach", value=True
         )
     return detach
 
@@ -143,7 +143,7 @@ def _why(given: Any) -> str:
     sound = isinstance(given, str) and len(given) <= MAX_WHY_CHARS and given.isprintable()
     if not sound:
         raise InvalidArgument(
-            f"why must be one line of at most {MAX_WHY_CHARS} characters that says why the change is made, not "
+            f"why must be one line of at most {MAX_WHY_CHARS} characters with the reason for the change, not "
             + (
                 f"{len(given)} characters: shorten it"
                 if isinstance(given, str) and len(given) > MAX_WHY_CHARS

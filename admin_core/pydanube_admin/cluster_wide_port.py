@@ -515,7 +515,7 @@ class ClusterWidePort:
                 for move in await self._port.moves():
                     await self._note_on_its_way(move.topic)
                 if not unseen():
-                    note_unseen(self._own, "it knows of topics that no broker serves now")
+                    note_unseen(self._own, "it lists topics that no broker serves now")
                 break
             await anyio.sleep(next(pauses))
         return answers

@@ -211,7 +211,7 @@ class AdminCore:
             facts = {"operation": operation[:100], "face": face, "principal": principal}
             _log.exception("admin.operation_failed", extra=facts)
             return Internal(
-                f"{operation[:100]} failed by a defect on our side; the broker's log has the details"
+                f"{operation[:100]} failed by a defect on our side. The broker's log has the details"
             )
 
     async def _carry_out(
@@ -227,7 +227,7 @@ class AdminCore:
     ) -> BaseModel:
         if self._port is None:
             parse_call(name, arguments)
-            raise Unavailable("the broker is still starting; try again in a moment", retry_after_ms=500)
+            raise Unavailable("the broker is still starting: try again in a moment", retry_after_ms=500)
         self._port.quotas.request(calling())
         await self._tidy_up()
         proven = _known_principal(self._port)
@@ -413,7 +413,7 @@ class AdminCore:
         if call.HasField("within"):
             self._parse(call.within.operation, call.within.arguments)
         elif self._port.locks.required and (identity is None or not identity.everything):
-            raise PermissionDenied("another broker asks this one for nobody", field="within")
+            raise PermissionDenied("the forwarded call names no caller", field="within")
 
 
 def _with_unseen(result: BaseModel, unseen: Mapping[str, Unseen]) -> BaseModel:

@@ -26,7 +26,7 @@ from pydanube_admin.engine.operation import next_call
 GONE: Final = "gone"
 SILENT: Final = "silent"
 STORES_S: Final = 1.0  # how long metadata and object store are waited for. Without them, the rest is answered
-_REMOVE: Final = "its plan shows what would be lost; carry it out only if the data directory is gone for good"
+_REMOVE: Final = "its plan shows the loss. Apply it only if the data directory is gone for good"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +53,13 @@ class GoneOwner:
 
     @property
     def _state(self) -> str:
-        reported = "it never reported how far its topics go"
+        reported = "It never reported how far its topics go"
         if self.unread:
-            reported = "its last report of how far its topics go could not be read"
+            reported = "Its last report of how far its topics go could not be read"
         if self.reported_at_ms is not None:
-            reported = f"it reported last at {format_time(self.reported_at_ms)} how far its topics go"
+            reported = f"It reported last at {format_time(self.reported_at_ms)} how far its topics go"
         since = "" if self.gone_since_ms is None else f" since {format_time(self.gone_since_ms)}"
-        return f"{GONE}: it is not registered{since}, and does not answer; {reported}"
+        return f"{GONE}: it is not registered{since}, and does not answer. {reported}"
 
     @property
     def times(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class GoneOwner:
 
     @property
     def _next(self) -> tuple[NextCall, ...]:
-        listed = NextCall("brokers.list", {}, "see who is there, and in which state")
+        listed = NextCall("brokers.list", {}, "see the registered brokers and their states")
         if self.silent is not None:
             return (listed,)
         return listed, NextCall("brokers.remove", {"broker_id": self.broker_id, "plan_only": True}, _REMOVE)
@@ -134,7 +134,7 @@ class GoneOwner:
             verdict=Verdict.FAILING,
             findings=(finding,),
             as_of_ms=system_now_ms(),
-            unobservable=(f"everything that only broker {self.broker_id} knows of {topic}",),
+            unobservable=(f"all data that only broker {self.broker_id} has of {topic}",),
             counts={finding.rule: 1},
         )
 

@@ -77,7 +77,7 @@ def _check_once(names: Iterable[bytes]) -> None:
             word = name.decode()
             raise _HttpError(
                 400,
-                InvalidArgument(f"the header {word} stands there {count} times; send it once", field=word),
+                InvalidArgument(f"the header {word} stands there {count} times. Send it once", field=word),
             )
 
 
@@ -99,7 +99,7 @@ class _Room:
                 raise _HttpError(
                     503,
                     Overloaded(
-                        f"bodies of {MAX_BODIES_BYTES} bytes are under way already; try again in a moment"
+                        f"bodies of {MAX_BODIES_BYTES} bytes are under way already. Try again in a moment"
                     ),
                     (("retry-after", "1"), ("connection", "close")),
                 )
@@ -222,7 +222,7 @@ class HttpFace:
 
 def _foreign(header: str, value: str) -> PermissionDenied:
     return PermissionDenied(
-        f"{header} {value[:100]!r} is not this machine; use http://127.0.0.1 or http://localhost",
+        f"{header} {value[:100]!r} is not this machine. Use http://127.0.0.1 or http://localhost",
         field=header.lower(),
         value=value[:100],
     )
@@ -333,7 +333,7 @@ def _uvicorn_server(app: AsgiApp, up: anyio.Event, *, grace_s: float, protocol: 
                 await super().startup(sockets)
             except SystemExit as error:  # how the library reports a failed start
                 raise RuntimeError(
-                    "the application on the HTTP port did not start; the log says why"
+                    "the application on the HTTP port did not start. The log has the reason"
                 ) from error
             up.set()
 
@@ -371,7 +371,7 @@ async def http_server(
         with running:
             await server.serve(sockets=[sock])
         if not server.should_exit:
-            raise RuntimeError("the HTTP server ended by itself; the log says why")
+            raise RuntimeError("the HTTP server ended unexpectedly. The log has the reason")
 
     running = anyio.CancelScope(shield=True)  # after a cancellation, open requests still get their grace
     try:

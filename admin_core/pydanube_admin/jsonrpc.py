@@ -73,7 +73,7 @@ def _method(operation: Operation) -> dict[str, Any]:
             for name, field in schema["properties"].items()
         ],
         "result": {"name": "result", "schema": operation.output_schema},
-        "errors": [{"code": -32000, "message": "an error of the operation: data.code says which"}],
+        "errors": [{"code": -32000, "message": "an error of the operation: data.code names it"}],
         "examples": [
             {
                 "name": example.note,
@@ -181,7 +181,7 @@ class JsonRpc:
             return _encode(_error(request["id"], CLUSTER_ERROR, error)) if wanted else None
         except Exception:
             _log.exception("json-rpc call failed", extra={"event": "jsonrpc.call_failed"})
-            defect = Internal("the call failed by a defect on our side; the log has the details")
+            defect = Internal("the call failed by a defect on our side. The log has the details")
             return _encode(_error(request["id"], CLUSTER_ERROR, defect)) if wanted else None
         if not wanted:
             return None
@@ -237,7 +237,7 @@ def _not_made(request: Any, size: int) -> bytes | None:
 def too_long(limit: int) -> bytes:
     """Return the answer to a message of more than `limit` bytes, which was not read."""
     fault = LimitReached(
-        f"the message is longer than {limit} bytes, and was not read; make several calls",
+        f"the message is longer than {limit} bytes, and was not read. Make several calls",
         field="message",
         limit=limit,
     )
@@ -286,7 +286,7 @@ def _usable_id(request: Any) -> Any:
 def _no_method(method: str) -> ClusterError:
     if method.startswith("rpc."):
         return InvalidArgument(
-            f"there is no method {shown(method)!r}; of rpc.*, only rpc.discover",
+            f"there is no method {shown(method)!r}. Of rpc.*, only rpc.discover exists",
             field="method",
             value=shown(method),
         )

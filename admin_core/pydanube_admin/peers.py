@@ -58,7 +58,7 @@ def arguments_of(method: str, text: bytes) -> dict[str, Any]:
         given = _arguments(method).model_validate_json(text or b"{}")
     except ValidationError as error:
         raise InvalidArgument(
-            f"another broker asks {method} with what this version does not know: {error.errors()[0]['msg']}",
+            f"another broker calls {method} with a request that this version lacks: {error.errors()[0]['msg']}",
             field="arguments",
         ) from error
     return {name: getattr(given, name) for name in given.model_fields_set}
@@ -200,7 +200,7 @@ class Peers:
         Raises `InvalidArgument`.
         """
         if method not in self._asked:
-            raise InvalidArgument(f"{method[:100]!r} is not asked of other brokers", field="operation")
+            raise InvalidArgument(f"{method[:100]!r} is not sent to other brokers", field="operation")
         given = arguments_of(method, arguments)
         return answer_to_json(method, await getattr(self._port, method)(**given))
 

@@ -470,7 +470,7 @@ async def test_plan_of_a_removal_is_asked_of_no_broker_that_hangs_and_names_what
     topics = {each["path"]: each["before"] for each in plan["diff"] if each["path"].startswith("topics")}
     untold = [path for path, before in topics.items() if before["known_to"] is None]
     assert "topics/default/late" in untold
-    assert f"; of {counted(len(untold), 'topic')} it said nothing. " in plan["later"]
+    assert f". Of {counted(len(untold), 'topic')} it reported nothing. " in plan["later"]
 
 
 async def test_a_broker_that_hangs_is_asked_once_and_the_others_are_listed(

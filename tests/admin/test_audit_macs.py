@@ -298,7 +298,7 @@ async def test_a_head_in_the_store_that_is_none_is_said_and_the_audit_goes_on(
         await cluster.broker.port.write_state({HEAD_KEY: head})
         found = await cluster("audit.verify")
         assert (found["intact"], found["forged"]) == (False, 0)
-        assert found["reason"] == "the chain's head in the metadata store is none: somebody altered it"
+        assert found["reason"] == "the chain's head in the metadata store is invalid: it was altered"
     async with administered(data) as cluster:
         await cluster("topics.create", topic="clicks")
         assert (await cluster("audit.verify"))["intact"], "the next change keeps the right one"

@@ -154,7 +154,7 @@ async def test_without_authorization_the_last_face_cannot_be_frozen(cluster: Adm
     for face in ("mcp", "jsonrpc", "console"):
         await cluster("faces.freeze", face=face, reason=WHY)
     error = await cluster.refused("faces.freeze", face="cli", reason=WHY)
-    assert "nobody could lift" in error.message
+    assert "no caller could lift" in error.message
     await cluster("faces.thaw", face="mcp")
     await cluster("faces.freeze", face="cli", reason=WHY)
     assert await over(cluster, "cli", "topics.create", topic="orders") == "FROZEN"

@@ -65,7 +65,7 @@ async def test_the_undo_of_a_moved_cursor_says_what_is_unread_again(cluster: Adm
     said = [(each["path"].rpartition("/")[2], each["before"], each["after"]) for each in back["diff"]]
     assert said == [("lag_messages", 2, 42)]
     assert back["effect"] == "change"
-    assert back["later"].startswith("No unread message is passed over; what was acknowledged")
+    assert back["later"].startswith("No unread message is skipped. Messages acknowledged")
     assert (back["blast_radius"]["messages"], back["blast_radius"]["bytes"]) == (0, 0)
     await cluster("changes.undo", call_id=purged["call_id"])
     assert await unread(cluster) == 42

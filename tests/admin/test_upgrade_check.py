@@ -46,7 +46,7 @@ async def test_a_lone_broker_goes_and_with_topics_they_wait(lone: Administered) 
 async def test_an_older_build_is_a_no_go_and_no_version_is_refused(lone: Administered) -> None:
     found = await lone("cluster.upgrade_check", to_version="v0.0.1")
     assert found["verdict"] == "no_go"
-    assert "does not read what a newer one wrote" in failed(found)["newer_version"]
+    assert "does not read the records of a newer one" in failed(found)["newer_version"]
     for text in ("newest", "1", "1.2.3.4.5", "1.2\n", ""):
         refused = await lone.refused("cluster.upgrade_check", to_version=text)
         assert refused.details["field"] == "to_version"

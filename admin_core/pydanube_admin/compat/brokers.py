@@ -171,12 +171,12 @@ class Brokers(AskingService):
 
     async def add_node(self, _: pb.AddNodeRequest) -> pb.AddNodeResponse:
         raise _of_raft(
-            "AddNode", "start the broker with the metadata.url of the cluster, and it joins by itself"
+            "AddNode", "start the broker with the metadata.url of the cluster, and it joins without a command"
         )
 
     async def promote_node(self, _: pb.PromoteNodeRequest) -> pb.PromoteNodeResponse:
         raise _of_raft(
-            "PromoteNode", "a broker that has joined takes topics at once, and votes belong to etcd"
+            "PromoteNode", "a broker that has joined takes topics immediately, and votes belong to etcd"
         )
 
     async def remove_node(self, _: pb.RemoveNodeRequest) -> pb.RemoveNodeResponse:

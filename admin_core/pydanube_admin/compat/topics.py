@@ -73,7 +73,7 @@ class Topics(AskingService):
     async def create_partitioned_topic(self, request: pb.PartitionedTopicRequest) -> pb.TopicResponse:
         if request.partitions == 0:
             raise InvalidArgument(
-                "partitions: must be 1 or more; a topic without partitions is made by CreateTopic",
+                "partitions: must be 1 or more. CreateTopic makes a topic without partitions",
                 field="partitions",
                 value=0,
             )
@@ -130,7 +130,7 @@ def dispatch_strategy(number: int) -> str:
         return STRATEGIES[number]  # type: ignore[index]  # any number may come over the wire
     except KeyError:
         raise InvalidArgument(
-            f"dispatch_strategy: {number} is none; 0 is NonReliable, 1 is Reliable",
+            f"dispatch_strategy: {number} is none. 0 is NonReliable, 1 is Reliable",
             field="dispatch_strategy",
             value=number,
         ) from None

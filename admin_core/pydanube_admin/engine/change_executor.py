@@ -371,7 +371,7 @@ class ChangeExecutor:
             if not self.tasks.is_cancelled(task):
                 raise  # its caller has gone
             raise Conflict(
-                f"the task {task.task_id} was cancelled; what it had done by then stays done",
+                f"the task {task.task_id} was cancelled. Its finished steps stay",
                 task_id=task.task_id,
                 retryable=False,
             ) from error
@@ -422,7 +422,7 @@ class ChangeExecutor:
     def _check_owner(self, context: Context, record: PlanRecord) -> None:
         if (record.principal, record.principal_type) != (context.principal, context.principal_type):
             raise PlanMismatch(
-                f"the plan {record.plan_id} was made by another principal: only who made a plan applies it; make one "
+                f"the plan {record.plan_id} was made by another principal: only that principal applies it. Make one "
                 "of your own",
                 field="principal",
                 value=context.principal,
@@ -443,13 +443,13 @@ class ChangeExecutor:
         ]
         by = await self._changed_by(call, record)
         return PlanStale(
-            f"what the plan {record.plan_id} stands on has changed since it was made, so it would not do what was "
-            "shown; nothing was changed. The plan in details is what it would do now",
+            f"the values behind the plan {record.plan_id} have changed since it was made, so its effects would not be those "
+            "shown. Nothing was changed. The plan in details has its effects now",
             plan=plan.model_dump(mode="json"),
             stale_plan_id=record.plan_id,
             changed=[{**each, "call_id": by} for each in changed] or [{"path": None, "call_id": by}],
         ).followed_by(
-            call.operation.apply_call(call.arguments, plan.plan_token, "does what the new plan says, once")
+            call.operation.apply_call(call.arguments, plan.plan_token, "applies the new plan, once")
         )
 
     async def _changed_by(self, call: Call, record: PlanRecord) -> str | None:
@@ -466,9 +466,7 @@ class ChangeExecutor:
             f"{call.operation.name} destroys: {loss_text(forecast.blast_radius, forecast.later)}; nothing was changed. "
             "Look at the plan in details and show it to the person who decides; then make the call in next",
             plan=plan.model_dump(mode="json"),
-        ).followed_by(
-            call.operation.apply_call(call.arguments, plan.plan_token, "does what the plan says, once")
-        )
+        ).followed_by(call.operation.apply_call(call.arguments, plan.plan_token, "applies the plan, once"))
 
     def _again(self, record: PlanRecord) -> dict[str, Any]:
         operation = self.parse(record.operation, record.arguments).operation

@@ -255,7 +255,7 @@ async def as_promised(port: ClusterPort, changes: Changes, found: Forecast, *, d
         return found
     if free < guard:
         return replace(found, reversible=False)
-    until = f"given up as soon as fewer than {guard} bytes are free on the data disk; {free} are"
+    until = f"given up as soon as fewer than {guard} bytes are free on the data disk. Now {free} are"
     return replace(found, diff=[*found.diff, entry(UNDO_PATH, None, until)])
 
 

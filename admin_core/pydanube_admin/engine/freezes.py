@@ -89,7 +89,7 @@ async def check_not_frozen(
             )
             raise Frozen(
                 f"{operation} was refused: {subject} is frozen until {until} and may only read. Nothing was changed. "
-                f"`faces.list` says who froze it and why; a person lifts it with `danube faces thaw` {where}",
+                f"`faces.list` shows by whom it was frozen and why. A person lifts it with `danube faces thaw` {where}",
                 field="face" if each.principal is None else "principal",
                 value=each.face if each.principal is None else each.principal,
                 until=None if each.until_ms is None else format_time(each.until_ms),

@@ -63,7 +63,7 @@ def asked_mark(context: Context, request: SortedListRequest, scope: bytes) -> Ke
         return opened(given, scope)
     except PageInvalid:
         raise InvalidArgument(
-            "changed_since: this list did not give out that mark, or not for these arguments; pass mark as it was given "
+            "changed_since: this list did not give out that mark, or not for these arguments. Pass mark as it was given "
             "with the other arguments unchanged, or leave changed_since out for the whole list",
             field="changed_since",
             value=shown(given[:80]),

@@ -31,7 +31,7 @@ Undoer = Callable[[Any, Any, Done], Awaitable[Undo]]
 # A model reads each word again with every turn.
 _PLAN_ARGUMENTS: Final = {
     "plan_only": {"type": "boolean", "description": "Only show the plan"},
-    "plan_token": {"type": "string", "description": "Of the plan; works once"},
+    "plan_token": {"type": "string", "description": "Of the plan, works once"},
 }
 _LONG_ARGUMENTS: Final = {
     "detach": {"type": "boolean", "description": "Answer with its task_id, and go on"},
@@ -86,15 +86,11 @@ class Operation(Declared):
     def __post_init__(self) -> None:
         assert self.name.count(".") == 1, f"an operation is named group.verb, not {self.name!r}"
         assert (self.forecast is None) == (self.effect is Effect.READ or self.plans_itself), (
-            "what a change would do can be worked out; a read does nothing"
+            "the effects of a change can be computed, a read has none"
         )
-        assert self.undo is None or self.forecast is not None, (
-            "what is taken back was worked out before it was done"
-        )
+        assert self.undo is None or self.forecast is not None, "the change that is undone had a plan"
         if self.planned:
-            assert issubclass(self.result, Change), (
-                f"{self.name}: the result of a change says under which call"
-            )
+            assert issubclass(self.result, Change), f"{self.name}: the result of a change names its call"
         assert not set(self.later_arguments) & set(self.request.model_fields)
         assert self.text_argument is None or self.text_argument in self.required_flags
         assert self.condition is None or self.condition in self.result.model_fields

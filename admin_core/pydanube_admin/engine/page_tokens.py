@@ -78,7 +78,7 @@ def opened(token: str, scope: bytes) -> Key:
 def invalid_page(token: str) -> PageInvalid:
     """Return the error for a token that this list did not issue."""
     return PageInvalid(
-        "page: this list did not give out that token, or not for these arguments; pass next_page as it was "
+        "page: this list did not give out that token, or not for these arguments. Pass next_page as it was "
         "given with the other arguments unchanged, or leave page out to begin again",
         field="page",
         value=token[:80],

@@ -239,7 +239,7 @@ def refusal_of(record: PlanRecord, now_ms: int) -> ClusterError | None:
                 plan=plan,
             )
         case "discarded":
-            return PlanNotFound(f"the plan {plan_id} was discarded; make another", plan=plan)
+            return PlanNotFound(f"the plan {plan_id} was discarded. Make another", plan=plan)
         case "expired":
             return PlanExpired(
                 f"the plan {plan_id} could be applied until {format_time(record.expires_ms)}: make another and look at it",

@@ -91,7 +91,7 @@ async def state_values(context: Context, prefix: str) -> list[bytes]:
 async def undone_by(context: Context, operation: str, arguments: Mapping[str, Any]) -> Undo:
     """Undo a change by another operation, which is checked as a call of its own, with its caller's permission."""
     call = context.executor.parse(operation, arguments)
-    assert call.operation.forecast is not None, "a change says what it would do"
+    assert call.operation.forecast is not None, "a change has a plan"
     return Undo(
         act=partial(call.operation.handler, context, call.request),
         forecast=await call.operation.forecast(context, call.request),
@@ -205,7 +205,7 @@ def check_owner(context: Context, stored: StoredGrants, principal: Principal) ->
 def check_admin_left(before: StoredGrants, after: StoredGrants) -> None:
     if before.grants.admins() and not after.grants.admins():
         raise ConditionNotMet(
-            "this would take the last admin's rights: bind the role admin to somebody else on the cluster first"
+            "this would take the last admin's rights: bind the role admin to another principal on the cluster first"
         )
 
 

@@ -56,7 +56,7 @@ def cut_off(record: TaskRecord) -> Internal:
     known = "; ".join(_done(each) for each in record.work)
     return Internal(
         f"the broker ended while {record.operation} was under way, and it was not begun again: "
-        + (f"when that was last noted it had done {known}" if known else "how far it was is not known"),
+        + (f"when that was last noted it had done {known}" if known else "its progress is unknown"),
         task_id=record.task_id,
         interrupted=True,
         work=[dict(each) for each in record.work],
@@ -136,7 +136,7 @@ def _told(record: TaskRecord, work: Sequence[Mapping[str, Any]]) -> dict[str, An
 def _why_no_result(record: TaskRecord) -> str:
     if record.result_bytes is not None:
         return (
-            f"the result has {record.result_bytes} bytes, of which {MAX_RESULT_BYTES} are kept: ask for less"
+            f"the result has {record.result_bytes} bytes, of which {MAX_RESULT_BYTES} are kept: request less"
         )
     if record.state == DONE:
         return "its caller had it as the answer"

@@ -86,7 +86,7 @@ async def _wanted(context: Context, request: SilenceRequest) -> tuple[Silence, S
     """Return the silence that is asked for, and the one that is there. Raises `InvalidArgument`, `LimitReached`."""
     if request.rule not in RULES:
         raise InvalidArgument(
-            f"there is no rule {request.rule!r}; `alerts.list` shows the rule of each alert",
+            f"there is no rule {request.rule!r}. `alerts.list` shows the rule of each alert",
             field="rule",
             value=request.rule,
         )

@@ -190,7 +190,7 @@ class VerifiedAudit(Result):
     summary="List audit records, the newest first: who called what, when, by which face, with the outcome.",
     default_profile=True,
     examples=(
-        Example({"topic": "orders"}, "what was done to a topic"),
+        Example({"topic": "orders"}, "changes of a topic"),
         Example({"operation": "topics.delete", "since": "24h"}, "who deleted what"),
     ),
 )
@@ -517,7 +517,7 @@ async def forecast_export_audit(context: Context, request: ExportAuditRequest) -
     forecast=forecast_export_audit,
     idempotent=False,
     examples=(
-        Example({"to": "audit.jsonl"}, "what the file has not yet"),
+        Example({"to": "audit.jsonl"}, "records that the file does not have yet"),
         Example({"into": "/ops/audit", "from_seq": 0}, "to a topic"),
     ),
 )
@@ -547,7 +547,7 @@ async def export_audit(context: Context, request: ExportAuditRequest) -> Exporte
 
 def _check_one(request: ExportAuditRequest) -> None:
     if (request.to is None) == (request.into is None):
-        raise InvalidArgument("say where to: a file (to), or a topic (into)", field="to", value=request.to)
+        raise InvalidArgument("name the target: a file (to), or a topic (into)", field="to", value=request.to)
 
 
 def _before(begin: AuditBegin | None, start: int) -> Head | None:
@@ -628,7 +628,7 @@ async def _verified(context: Context) -> VerifiedChain:
         check.found(Break(seq=begin.seq, reason=f"records {begin.seq} to {start - 1} are missing"))
     if kept_begin is not None and begin is None:
         check.found(
-            Break(seq=start, reason="the metadata store's begin of the audit is none: somebody altered it")
+            Break(seq=start, reason="the metadata store's begin of the audit is invalid: it was altered")
         )
     while start < end:
         await asyncio.sleep(0)
@@ -651,7 +651,7 @@ async def _verified(context: Context) -> VerifiedChain:
         check.found(Break(seq=end, reason=f"records up to {known.seq} were written and are missing"))
     if kept is not None and known is None:
         check.found(
-            Break(seq=end, reason="the chain's head in the metadata store is none: somebody altered it")
+            Break(seq=end, reason="the chain's head in the metadata store is invalid: it was altered")
         )
     return VerifiedChain(
         broker_id=_own_id(context),

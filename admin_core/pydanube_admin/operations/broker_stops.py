@@ -80,7 +80,7 @@ def _because(facts: StopFacts, waiting: int, taken: int) -> str:
     if not facts.keeps_disk:
         wait = f"{counted(waiting, 'topic')} would end with its process, because it keeps them in memory"
     if facts.state == "draining":
-        return f"{wait}: it is handing its topics over, so ask again when brokers.list says drained"
+        return f"{wait}: it is handing its topics over. Try again when brokers.list shows drained"
     if not facts.others:
         return f"{wait}: no other broker takes topics"
     return f"{wait}: brokers.unload hands them to other brokers first"

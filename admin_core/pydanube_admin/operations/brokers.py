@@ -174,7 +174,7 @@ class UnloadBrokerRequest(BrokerChangeRequest):
         Field(
             min_length=1,
             max_length=MAX_NAMES_CHARS,
-            description="Only of these namespaces, commas between; the broker stays active",
+            description="Only of these namespaces, commas between. The broker stays active",
         ),
     ] = None
     except_namespaces: Annotated[
@@ -240,7 +240,7 @@ async def this_broker(context: Context, broker_id: str | None) -> BrokerFacts:
         if gone is not None:
             raise gone.own_error()
         raise InvalidArgument(
-            f"there is no broker {broker_id!r} that is registered now; this one is {facts.broker_id}",
+            f"there is no broker {broker_id!r} that is registered now. This one is {facts.broker_id}",
             field="broker_id",
             value=broker_id,
         ).followed_by(next_call("brokers.list", {}, "shows the brokers there are"))
@@ -412,7 +412,7 @@ async def broker_logs(context: Context, request: LogsRequest) -> BrokerLogs:
 async def leader(context: Context, request: Request) -> Leader:
     found = await context.port.leader()
     if found is None:
-        raise Unavailable("no broker leads the cluster now: ask again in a moment", retry_after_ms=1000)
+        raise Unavailable("no broker leads the cluster now: try again in a moment", retry_after_ms=1000)
     return Leader(broker_id=found.broker_id, admin_url=found.admin_url)
 
 
@@ -612,10 +612,10 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
     facts = await context.port.removal(request.broker_id)
     lost, untold = _lost(facts), sum(each.known_to is None for each in facts.topics)
     known = (
-        "It never said how far they go, so that nobody knows how much that is"
+        "It never reported how far they go, so that the loss cannot be counted"
         if facts.said_at_ms is None
-        else f"It said at {format_time(facts.said_at_ms)} how far they go, and what came since is not counted"
-        + (f"; of {counted(untold, 'topic')} it said nothing" if untold else "")
+        else f"It reported at {format_time(facts.said_at_ms)} how far they go, and later messages are not counted"
+        + (f". Of {counted(untold, 'topic')} it reported nothing" if untold else "")
     )
     return Forecast(
         diff=[
@@ -638,8 +638,8 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
             messages=lost or 0,
             bytes=None,
         ),
-        later=f"What its topics had behind the object store is lost but for its data directory: started on that once more, the broker "
-        f"writes it to lost+found/ in the store. {known}. Subscriptions go on where it said then that they stood, so that messages "
+        later=f"The messages of its topics behind the object store are lost but for its data directory: started on that once more, the broker "
+        f"writes them to lost+found/ in the store. {known}. Subscriptions continue at the positions of that report, so that messages "
         "which were acknowledged since are delivered again. If it still runs without etcd it may acknowledge messages "
         "until it reaches etcd: end it first. It may not register again",
         basis=[facts.broker_id, facts.is_removed, sorted(each.topic for each in facts.topics)],
@@ -653,7 +653,7 @@ async def forecast_remove(context: Context, request: BrokerChangeRequest) -> For
     title="Remove a broker",
     summary="Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost.",
     forecast=forecast_remove,
-    examples=(Example({"broker_id": "10203040506070809"}, "shows what would be lost, then asks"),),
+    examples=(Example({"broker_id": "10203040506070809"}, "shows the loss, then needs a confirmation"),),
 )
 async def remove_broker(context: Context, request: BrokerChangeRequest) -> RemovedBroker:
     """Remove a broker: it cannot register again, and the leader gives its topics to others."""

@@ -74,7 +74,7 @@ async def check_upgrade(context: Context, request: CheckUpgradeRequest) -> Upgra
             "brokers_ready",
             _unready(statuses),
             "all of them are ready and take publishes",
-            next_call("brokers.status", {}, "says why one is not"),
+            next_call("brokers.status", {}, "has the reason if one is not"),
         ),
         *_versions(statuses, request.to_version, wanted),
         _check(
@@ -85,7 +85,7 @@ async def check_upgrade(context: Context, request: CheckUpgradeRequest) -> Upgra
         ),
         _check(
             "no_warning",
-            f"warnings are open: {_names(warned)}; know them, so that they are not taken for the upgrade's"
+            f"warnings are open: {_names(warned)}. Look at them first, so that they are not attributed to the upgrade"
             if warned
             else None,
             "no warning is open",
@@ -134,7 +134,7 @@ def _versions(
     older = [each for each in versions if wanted is not None and _known(each) >= wanted]
     newer = _check(
         "newer_version",
-        f"{named} is not newer than {_names(older)}: an older build does not read what a newer one wrote"
+        f"{named} is not newer than {_names(older)}: an older build does not read the records of a newer one"
         if older
         else None,
         "to_version was not given: a build must not be older than the one before"

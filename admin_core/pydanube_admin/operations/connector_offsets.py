@@ -300,7 +300,7 @@ async def _forecast(
         )
     else:
         after, passed = places or dict.fromkeys(known), 0
-        later = "What the source published from there on is published again"
+        later = "Messages that the source published from there on are published again"
     diff = [entry(f"connectors/{record.name}/offsets/{place}", known[place], after[place]) for place in after]
     return Forecast(
         diff=diff,
@@ -348,7 +348,7 @@ async def forecast_reset(context: Context, request: ConnectorRequest) -> Forecas
     tool="reset_connector_offsets",
     title="Reset the positions of a connector",
     permission=CHANGE,
-    summary="Let a paused connector begin anew: a sink at the oldest message, a source at its beginning.",
+    summary="Let a paused connector begin again: a sink at the oldest message, a source at its beginning.",
     forecast=forecast_reset,
     examples=(Example({"connector": "orders-delta"}, "everything again, for example into an emptied table"),),
 )

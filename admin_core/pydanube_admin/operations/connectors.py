@@ -258,7 +258,7 @@ def item_facts(record: ConnectorRecord, report: Report | None) -> dict[str, Any]
     return {
         "connector": record.name,
         "kind": kind or kind_of(record),
-        "kind_reason": "its class is known where it is installed, and no worker has reported it",
+        "kind_reason": "only its installation has its class, and no worker has reported it",
         "type": tree["connector"],
         "state": "paused" if record.paused else "stopped" if report is None else report.state,
         "group": record.group,
@@ -403,7 +403,7 @@ async def _created(
     examples=(
         Example(
             {"connector": "orders-delta", "definition": 'connector = "my_sinks:Delta"'},
-            "of a class of one's own; mostly --file orders-delta.toml",
+            "of your own class. Mostly --file orders-delta.toml",
         ),
     ),
 )
@@ -437,7 +437,7 @@ def _was_set(request: SetConnectorRequest, before: ConnectorRecord | None) -> Co
     examples=(
         Example(
             {"connector": "orders-delta", "definition": 'connector = "my_sinks:Other"'},
-            "another class; mostly --file orders-delta.toml",
+            "another class. Mostly --file orders-delta.toml",
         ),
     ),
 )
@@ -491,7 +491,7 @@ async def resume_connector(context: Context, request: ConnectorRequest) -> Chang
     tool="restart_connector",
     title="Restart a connector",
     permission=CHANGE,
-    summary="Start a connector anew from its position, also one that has stopped with an error.",
+    summary="Start a connector again from its position, also one that has stopped with an error.",
     forecast=RECORDS.forecast_of(partial(_with, paused=None)),
     idempotent=False,
     examples=(Example({"connector": "orders-delta"}, "after the target was mended"),),

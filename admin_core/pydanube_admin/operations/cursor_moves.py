@@ -86,7 +86,7 @@ _STAY: Final = (
     "They stay in the topic as long as its retention keeps them, which does not wait for them any more"
 )
 _AGAIN: Final = (
-    "No unread message is passed over; what was acknowledged from the new position on is sent again"
+    "No unread message is skipped. Messages acknowledged from the new position on are delivered again"
 )
 
 
@@ -143,7 +143,7 @@ async def undo_move(context: Context, request: SubscriptionRequest, done: Done) 
     if difference.missing:
         raise Conflict(
             f"{difference.missing} of the messages of {name} that would have to come back for {subscription!r} are not "
-            "stored any more: retention, or somebody, has taken them since. What is left can be read again by a seek",
+            "stored any more: they were deleted by retention or a truncation. The rest can be read again by a seek",
             field="call_id",
             missing_messages=difference.missing,
             retryable=False,
@@ -276,7 +276,7 @@ async def _skippable(context: Context, request: SkipMessagesRequest) -> tuple[To
             next_call(
                 "subscriptions.lag",
                 {"topic": topic.own.topic, "subscription": request.subscription},
-                "shows what each partition has left",
+                "shows the messages left in each partition",
             )
         )
     return topic, found
@@ -396,7 +396,9 @@ async def forecast_purge(context: Context, request: SubscriptionRequest) -> Fore
     summary="Acknowledge everything published so far.",
     forecast=forecast_purge,
     undo=undo_move,
-    examples=(Example({"topic": "orders", "subscription": "billing"}, "shows the lag, then asks"),),
+    examples=(
+        Example({"topic": "orders", "subscription": "billing"}, "shows the lag, then needs a confirmation"),
+    ),
 )
 async def purge_subscription(context: Context, request: SubscriptionRequest) -> MovedCursor:
     topic, found = await find_subscription(context, request)

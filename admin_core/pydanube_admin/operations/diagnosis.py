@@ -145,7 +145,7 @@ class AlertItem(Result):
     summary="Check everything: findings worst first, with evidence and the next call.",
     default_profile=True,
     condition="passed",
-    examples=(Example({}, "what is wrong now"),),
+    examples=(Example({}, "the present faults"),),
 )
 async def diagnose_cluster(context: Context, request: DiagnoseClusterRequest) -> DiagnosisResult:
     return await _result(_cluster(context), request.fail_on)
@@ -244,7 +244,7 @@ async def diagnose_producer(context: Context, request: DiagnoseProducerRequest) 
     examples=(
         Example({}, "what is open"),
         Example({"include_closed": True}, "also the last ones that closed"),
-        Example({"since": "12h"}, "what was wrong last night"),
+        Example({"since": "12h"}, "the faults of last night"),
     ),
 )
 async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertItem]:

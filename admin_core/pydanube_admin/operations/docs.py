@@ -40,7 +40,7 @@ class FoundSections(Result):
     "docs.search",
     effect=Effect.READ,
     summary="Search the documentation of this version, offline: how a feature works, is set up, is used in code.",
-    examples=(Example({"query": "dead letters replay"}, "what a page says"),),
+    examples=(Example({"query": "dead letters replay"}, "the text of a page"),),
 )
 async def search_docs(context: Context, request: SearchDocsRequest) -> FoundSections:
     # Made once, which takes tenths of a second

@@ -75,7 +75,7 @@ class ThawedFace(Change):
     "faces.list",
     effect=Effect.READ,
     summary="List frozen faces and principals, which may read and change nothing: since when, until when, by whom and why.",
-    examples=(Example({}, "who may only read"),),
+    examples=(Example({}, "faces and principals that may only read"),),
 )
 async def list_faces(context: Context, request: SortedListRequest) -> Page[FrozenItem]:
     matches = glob(request.filter)
@@ -186,7 +186,7 @@ def end_of(until: str, now_ms: int) -> int:
         end_ms = parse_time_ms(until, field="until")
     if end_ms <= now_ms:
         raise InvalidArgument(
-            f"until: {until!r} is over already; give a length from now, such as 2h, or a later time",
+            f"until: {until!r} is over already. Give a length from now, such as 2h, or a later time",
             field="until",
             value=until,
         )
@@ -209,7 +209,7 @@ async def _check_liftable(context: Context, wanted: Freeze) -> None:
     frozen = {each.face for each in (*held.values(), wanted)}
     if context.port.locks is None and (ALL in frozen or frozen.issuperset(FACES)):
         raise InvalidArgument(
-            "every face would be frozen, and without authorization ([auth] mode) nobody could lift that: leave one, such as cli",
+            "every face would be frozen, and without authorization ([auth] mode) no caller could lift that: leave one, such as cli",
             field="face",
             value=wanted.face,
         )

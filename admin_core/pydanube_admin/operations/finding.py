@@ -82,7 +82,7 @@ class ReadResult(Result):
     effect=Effect.READ,
     summary="Find operations by words, with their effects and argument schemas.",
     default_profile=True,
-    examples=(Example({"query": "move cursor back"}, "by what is to be done"),),
+    examples=(Example({"query": "move cursor back"}, "by a purpose"),),
 )
 async def find_operations(context: Context, request: FindRequest) -> FoundOperations:
     if not request.query.strip():
@@ -91,7 +91,7 @@ async def find_operations(context: Context, request: FindRequest) -> FoundOperat
     meant = (await anyio.to_thread.run_sync(ranking)).rank(request.query)
     nearest = meant.absent.nearest if meant.absent is not None else meant.operations
     if other_language(request.query):
-        return _none("Operations are found by English words: ask in English.", nearest)
+        return _none("Operations are found by English words: search in English.", nearest)
     if meant.absent is not None:
         return _none(f"There is no such operation. {meant.absent.because}", nearest)
     if not meant.known:
@@ -182,7 +182,7 @@ async def read_operation(context: Context, request: ReadRequest) -> ReadResult:
         )
         if operation.planned:
             arguments = {"operation": operation.name, "arguments": dict(call.arguments)}
-            error.followed_by(next_call("plans.create", arguments, "says what it would do"))
+            error.followed_by(next_call("plans.create", arguments, "shows its effects"))
         raise error
     result = await context.executor.run(context, call)
     return ReadResult(operation=operation.name, result=result.model_dump(mode="json", by_alias=True))

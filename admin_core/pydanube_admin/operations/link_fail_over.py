@@ -119,7 +119,7 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
     if not topics:
         said = "All its mirrors are open already, and only the link is marked as failed over"
     elif missing is None:
-        said = "The source has not said where its topics end, so what is missing is not known"
+        said = "The source has not reported the ends of its topics, so the missing messages cannot be counted"
     elif missing:
         said = f"By its last word the source had {counted(missing, 'message')} more, {missing_ms} ms"
     else:
@@ -136,7 +136,7 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
         blast_radius=blast_radius(topics=len(topics), messages=missing or 0),
         basis=[shown(record), list(topics)],
         reversible=False,
-        later=f"{said}. The source is asked to refuse its producers and consumers, and what it has by then is copied. If it "
+        later=f"{said}. The source is requested to refuse its producers and consumers, and its remaining messages are copied. If it "
         f"does not answer within {FENCE_S:g} s, stop its producers yourself: their messages would not be here",
     )
 
@@ -151,7 +151,7 @@ async def forecast_fail_over(context: Context, request: FailOverRequest) -> Fore
     forecast=forecast_fail_over,
     examples=(
         Example({"link": "eu"}, "all its topics"),
-        Example({"link": "eu", "topics": "/default/orders"}, "one topic; the others are still copied"),
+        Example({"link": "eu", "topics": "/default/orders"}, "one topic. The others are still copied"),
     ),
 )
 async def fail_over(context: Context, request: FailOverRequest) -> FailedOver:
@@ -240,7 +240,7 @@ def _opened(
     why: str | None = None
     for each in logs:
         answer = fenced.get(
-            each.source, fenced.get(str(TopicName.parse(each.source).base), "it was not asked")
+            each.source, fenced.get(str(TopicName.parse(each.source).base), "no request was sent to it")
         )
         if isinstance(answer, str):
             end, why = each.source_end, answer

@@ -256,7 +256,9 @@ async def describe_link(context: Context, request: LinkRequest) -> LinkDescripti
             MirrorItem.of(
                 each,
                 gap=None if each.gap is None else f"{each.gap[0]}–{each.gap[1]}",
-                lag_reason=None if each.lag_messages is not None else "the source has not said its end yet",
+                lag_reason=None
+                if each.lag_messages is not None
+                else "the source has not reported its end yet",
             )
             for each in mirrors[:MOST_SHOWN]
         ],
@@ -270,12 +272,12 @@ def _next_steps(found: FoundLink) -> list[str]:
     name, (state, _) = found.record.name, found.state
     match state:
         case "source_unreachable":
-            check = "check its address, its certificate and the token; copying goes on by itself"
+            check = "check its address, its certificate and the token. Copying continues without help"
             if not found.mirrors:
                 return [check.capitalize()]
             return [f"If the source is lost: danube links fail-over {name}", f"Otherwise {check}"]
         case "diverged":
-            return [f"Keep what is here: danube links fail-over {name} --topics TOPIC"]
+            return [f"Keep the messages that are here: danube links fail-over {name} --topics TOPIC"]
         case "paused":
             return [f"danube links resume {name}"]
     return []
@@ -308,7 +310,7 @@ def patterns_of(text: str, field: str) -> tuple[str, ...]:
     found = tuple(str(TopicPattern.parse(each.strip(), field=field)) for each in text.split(","))
     if len(found) > MOST_PATTERNS:
         raise InvalidArgument(
-            f"{len(found)} patterns: a link has at most {MOST_PATTERNS}; write one that covers several",
+            f"{len(found)} patterns: a link has at most {MOST_PATTERNS}. Write one that covers several",
             field=field,
             value=len(found),
         )

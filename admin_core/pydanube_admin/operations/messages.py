@@ -282,7 +282,7 @@ async def search_messages(context: Context, request: SearchRequest) -> SearchPag
 def matcher(request: SearchRequest) -> Callable[[MessageFacts], bool]:
     if request.key is None and request.attribute is None and request.contains is None and not request.filter:
         raise InvalidArgument(
-            "nothing to look for: give key, attribute, contains, or filter (a glob over the key); messages.peek shows "
+            "nothing to look for: give key, attribute, contains, or filter (a glob over the key). messages.peek shows "
             "messages as they come",
             field="contains",
             value=None,

@@ -89,7 +89,7 @@ def plain(policies: Mapping[Any, Any] | None) -> dict[str, Any]:
 def check_some(policies: Mapping[Any, Any]) -> None:
     if not policies:
         raise InvalidArgument(
-            f"policies is empty; name at least one of {', '.join(POLICIES)}", field="policies", value={}
+            f"policies is empty. Name at least one of {', '.join(POLICIES)}", field="policies", value={}
         )
 
 
@@ -274,7 +274,7 @@ async def _empty(context: Context, request: NamespaceRequest) -> NamespaceFacts:
     if facts.topics:
         seen = Sight(context.port, "topics:read").namespace(name)
         raise NamespaceNotEmpty(
-            f"the namespace {name} holds {counted(facts.topics, 'topic') if seen else 'topics'}; delete what is in it first",
+            f"the namespace {name} holds {counted(facts.topics, 'topic') if seen else 'topics'}. Delete its topics first",
             field="namespace",
             value=name,
             topics=facts.topics if seen else None,
@@ -376,7 +376,7 @@ async def forecast_set_namespace_policies(context: Context, request: SetNamespac
     inside = [facts for facts, *_ in await context.port.topic_facts(topics)]
     if (away := unseen_whys()) and shortens_retention(before.effective, after):
         whys = "; ".join(f"{broker}: {why}" for broker, why in away.items())
-        raise Unavailable(f"what would go cannot be said: {whys}", retry_after_ms=1000)
+        raise Unavailable(f"the loss cannot be computed: {whys}", retry_after_ms=1000)
     # A topic's own policies come first, so the same change can shorten one topic's retention and not another's.
     shortened = {
         facts.topic: {**after, **facts.policies}

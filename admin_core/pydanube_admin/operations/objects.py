@@ -257,7 +257,7 @@ async def forecast_compact(context: Context, request: TopicRequest) -> Forecast:
     forecast=forecast_compact,
     long_running=True,
     resumable=True,
-    examples=(Example({"topic": "orders"}, "now, rather than by itself"),),
+    examples=(Example({"topic": "orders"}, "now, rather than when it is due"),),
 )
 async def compact_objects(context: Context, request: TopicRequest) -> CompactedObjects:
     port, topic = context.port, await find_topic(context, request.topic)

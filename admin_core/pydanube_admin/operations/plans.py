@@ -208,7 +208,7 @@ async def apply_plan(context: Context, request: ApplyPlanRequest) -> AppliedPlan
     title="Discard a plan",
     summary="Take a plan out of use before its time.",
     plans_itself=True,
-    examples=(Example({"plan_id": _ID}, "nobody can apply it any more"),),
+    examples=(Example({"plan_id": _ID}, "it can no longer be applied"),),
 )
 async def discard_plan(context: Context, request: PlanRequest) -> DiscardedPlan:
     await _seen(context, request, "plans:discard")
@@ -434,7 +434,7 @@ async def _running(context: Context, request: TaskRequest) -> TaskRecord:
     record = await _task(context, request, "tasks:cancel")
     if record.state != RUNNING:
         raise Conflict(
-            f"the task {record.task_id} is {record.state}; there is nothing to cancel",
+            f"the task {record.task_id} is {record.state}, so there is nothing to cancel",
             retryable=False,
             field="task_id",
             value=record.task_id,
@@ -455,7 +455,7 @@ async def forecast_cancel(context: Context, request: TaskRequest) -> Forecast:
     title="Cancel a task",
     summary="Stop a long operation at its next step. Its finished steps stay.",
     forecast=forecast_cancel,
-    examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it is told"),),
+    examples=(Example({"task_id": _TASK_ID}, "a caller that waits for it gets the error"),),
 )
 async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     """Cancel a task at its next step. The steps behind it stay done."""
@@ -463,7 +463,7 @@ async def cancel_task(context: Context, request: TaskRequest) -> CancelledTask:
     if not context.executor.tasks.cancel(record.task_id) and record.life != context.port.life:
         broker_id = record.life.partition("/")[0]
         raise Conflict(
-            f"the task {record.task_id} runs at the broker {broker_id}: ask that one to cancel it",
+            f"the task {record.task_id} runs at the broker {broker_id}: cancel it there",
             retryable=False,
             field="task_id",
             value=record.task_id,

@@ -168,7 +168,7 @@ async def undo_set_quota(context: Context, request: SetQuotaRequest, done: Done)
         ),
         Example(
             {"principal": "ann", "limits": {"connections": 50}, "warnings": {"connections": 40}},
-            "told from the 41st on, refused from the 51st",
+            "a warning from the 41st on, refused from the 51st",
         ),
     ),
 )
@@ -215,7 +215,9 @@ def _whose(request: SetQuotaRequest) -> tuple[QuotaKind, str]:
     """Return the kind and the stored name, which is empty for the quota of those without one."""
     if (request.namespace is None) == (request.principal is None):
         raise InvalidArgument(
-            "say whose quota it is: a namespace, or a principal", field="namespace", value=request.namespace
+            "name the owner of the quota: a namespace, or a principal",
+            field="namespace",
+            value=request.namespace,
         )
     if request.namespace is not None:
         return "namespace", "" if request.namespace == "*" else check_namespace(request.namespace)

@@ -125,7 +125,7 @@ async def _run(report: str, context: Context, request: ReportRequest) -> ReportR
             )
     if running:
         raise LimitReached(
-            f"the {next(iter(running))} report is being made: ask again when it is done", retry_after_ms=5000
+            f"the {next(iter(running))} report is being made: try again when it is done", retry_after_ms=5000
         )
     tier = (await context.port.status()).tier
     if not tier.get("enabled"):

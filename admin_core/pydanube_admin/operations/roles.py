@@ -111,7 +111,7 @@ async def list_roles(context: Context, request: SortedListRequest) -> Page[RoleI
     effect=Effect.READ,
     title="Show a role",
     summary="Show a role's permissions.",
-    examples=(Example({"role": "viewer"}, "what a viewer may do"),),
+    examples=(Example({"role": "viewer"}, "the permissions of a viewer"),),
 )
 async def get_role(context: Context, request: RoleRequest) -> RoleItem:
     return RoleItem(**_role(found_role(await stored_grants(context), request.role)))
@@ -180,7 +180,7 @@ def _new_role(context: Context, stored: StoredGrants, request: CreateRoleRequest
             or (area == "*" and verb in verbs)
         ):
             raise InvalidArgument(
-                f"there is no permission {each[:100]!r}; write one as topics:read, topics:*, *:read, data:produce, or one "
+                f"there is no permission {each[:100]!r}. Write one as topics:read, topics:*, *:read, data:produce, or one "
                 f"of {', '.join(ORIGINAL)}",
                 field="permissions",
                 value=each[:100],
@@ -228,7 +228,7 @@ async def undo_delete_role(context: Context, request: RoleRequest, done: Done) -
     summary="Delete a role. Bindings that name it stay and no longer grant it.",
     forecast=forecast_delete_role,
     undo=undo_delete_role,
-    examples=(Example({"role": "auditor"}, "nobody is an auditor any more"),),
+    examples=(Example({"role": "auditor"}, "no principal is an auditor any more"),),
 )
 async def delete_role(context: Context, request: RoleRequest) -> DeletedRole:
     role = _check_deletable(await stored_grants(context), request.role)
@@ -247,7 +247,7 @@ def _check_deletable(stored: StoredGrants, name: str) -> Role:
 def _check_not_built_in(name: str) -> None:
     if any(role.name == name for role in BUILT_IN):
         raise AlreadyExists(
-            f"the role {name} is built in and stays as it is; choose another name", field="role", value=name
+            f"the role {name} is built in and stays as it is. Choose another name", field="role", value=name
         )
 
 

@@ -52,7 +52,7 @@ class RegisterSchemaRequest(Request):
     subject: SubjectArgument
     schema_type: TypeArgument
     schema_definition: Definition
-    description: Annotated[str, Field(max_length=4096, description="What has changed, for people")] = ""
+    description: Annotated[str, Field(max_length=4096, description="The change, described for people")] = ""
     created_by: Annotated[str, Field(max_length=256, description="Person or program")] = ""
     tags: Annotated[str, Field(max_length=4096, description="Words with commas between")] = ""
     json_profile: Annotated[Profile, Field(description="For a new subject's JSON Schemas")] = "strict"
@@ -235,7 +235,9 @@ async def undo_delete_version(context: Context, request: DeleteVersionRequest, d
     summary="Delete one version of a subject. Messages that carry it can no longer be decoded.",
     forecast=forecast_delete_version,
     undo=undo_delete_version,
-    examples=(Example({"subject": "orders-value", "version": 2}, "shows what would go, then asks"),),
+    examples=(
+        Example({"subject": "orders-value", "version": 2}, "shows the loss, then needs a confirmation"),
+    ),
 )
 async def delete_version(context: Context, request: DeleteVersionRequest) -> DeletedVersion:
     port = context.port.schemas
@@ -292,9 +294,7 @@ async def undo_topic_schema(
     undo=undo_topic_schema,
     required_flags=("validation_policy",),
     examples=(
-        Example(
-            {"topic": "orders", "validation_policy": "warn"}, "let everything through, and say so in the log"
-        ),
+        Example({"topic": "orders", "validation_policy": "warn"}, "let everything through, and log it"),
     ),
 )
 async def set_validation_policy(context: Context, request: SetValidationPolicyRequest) -> ChangedTopicSchema:

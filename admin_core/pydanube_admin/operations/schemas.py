@@ -315,7 +315,7 @@ def _refused(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WHY: Final = {
-    "default": "as the original compares: of fields that go, change their type or become required; a new field that is required passes",
+    "default": "as the original compares: of fields that go, change their type or become required. A new field that is required passes",
     "strict": "whether every message that is written by one version can be read by the other",
 }
 

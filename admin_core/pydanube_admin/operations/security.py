@@ -64,7 +64,7 @@ class Explanation(Result):
     effect=Effect.READ,
     title="Who am I",
     summary="Show the principal of this call, how it was proven, and what it may do.",
-    examples=(Example({}, "what the broker takes you for"),),
+    examples=(Example({}, "your principal, as the broker sees it"),),
 )
 async def whoami(context: Context, request: Request) -> Whoami:
     caller = calling_identity()
@@ -141,7 +141,7 @@ def _permission(name: str) -> str:
     known = DECLARED.get(name)
     if known is None:
         raise InvalidArgument(
-            f"there is no operation {name[:100]!r}; write one as topics.list, or {', '.join(DATA)}",
+            f"there is no operation {name[:100]!r}. Write one as topics.list, or {', '.join(DATA)}",
             field="operation",
             value=name[:100],
         )

@@ -234,7 +234,7 @@ async def _find(
     wanted = list(dict.fromkeys(part.strip() for part in request.id.split(",")))
     if len(wanted) > MOST_DISCONNECTED:
         raise InvalidArgument(
-            f"id: {len(wanted)} {kind}s at once, at most {MOST_DISCONNECTED}: give the rest in another call",
+            f"id: {len(wanted)} {kind}s in one call, at most {MOST_DISCONNECTED}: give the rest in another call",
             field="id",
             value=len(wanted),
             limit=MOST_DISCONNECTED,
@@ -246,7 +246,7 @@ async def _find(
             f"no {kind} with the id {missing[0]!r} is connected: it may have gone, or have come back under another id",
             field="id",
             value=missing[0],
-        ).followed_by(next_call(f"{kind}s.list", {}, "shows who is connected"))
+        ).followed_by(next_call(f"{kind}s.list", {}, "shows the connected clients"))
     return [connected[one] for one in wanted]
 
 

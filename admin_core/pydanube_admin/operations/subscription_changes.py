@@ -149,9 +149,7 @@ async def _delete_unattended(
     undo=undo_create_subscription,
     examples=(
         Example({"topic": "orders", "subscription": "billing", "type": "shared"}, "from the start"),
-        Example(
-            {"topic": "orders", "subscription": "audit", "start": "latest"}, "only what comes from now on"
-        ),
+        Example({"topic": "orders", "subscription": "audit", "start": "latest"}, "only messages from now on"),
     ),
 )
 async def create_subscription(context: Context, request: CreateSubscriptionRequest) -> CreatedSubscription:
@@ -215,7 +213,9 @@ async def undo_delete_subscription(context: Context, request: SubscriptionReques
     summary="Delete a subscription with its cursor. Its consumers are disconnected.",
     forecast=forecast_delete_subscription,
     undo=undo_delete_subscription,
-    examples=(Example({"topic": "orders", "subscription": "billing"}, "shows what would go, then asks"),),
+    examples=(
+        Example({"topic": "orders", "subscription": "billing"}, "shows the loss, then needs a confirmation"),
+    ),
 )
 async def delete_subscription(context: Context, request: SubscriptionRequest) -> DeletedSubscription:
     topic, found = await find_subscription(context, request)

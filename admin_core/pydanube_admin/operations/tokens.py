@@ -139,7 +139,7 @@ async def create_token(context: Context, request: CreateTokenRequest) -> NewToke
         )
         if binding.id in stored.bindings and stored.bindings[binding.id] != binding:
             raise AlreadyExists(
-                f"there is another binding {binding.id}; choose another name for the token",
+                f"there is another binding {binding.id}. Choose another name for the token",
                 field="name",
                 value=request.name,
             )
@@ -326,7 +326,7 @@ async def forecast_create_revocation(context: Context, request: CreateRevocation
     forecast=forecast_create_revocation,
     required_flags=("kind", "value"),
     examples=(
-        Example({"kind": "subject", "value": "ann", "expires": "30d"}, "ann signs in anew"),
+        Example({"kind": "subject", "value": "ann", "expires": "30d"}, "ann signs in again"),
         Example({"kind": "certificate", "value": "0A:1B:2C"}, "its key has leaked"),
     ),
 )
@@ -368,7 +368,7 @@ def _new(context: Context, stored: StoredGrants, request: CreateRevocationReques
             value = serial_number(value)
         except ValueError:
             raise InvalidArgument(
-                f"value: {value[:64]!r} is no serial number; `openssl x509 -serial -noout -in client.crt` shows it",
+                f"value: {value[:64]!r} is no serial number. `openssl x509 -serial -noout -in client.crt` shows it",
                 field="value",
                 value=value[:64],
             ) from None

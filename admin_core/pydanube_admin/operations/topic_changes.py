@@ -96,7 +96,7 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str | None]:
         raise system_is_closed(str(name))
     if name.partition is not None:
         raise InvalidName(
-            f"{name}: names that end in -part-<number> are those of partitions; create {name.base} with "
+            f"{name}: names that end in -part-<number> are those of partitions. Create {name.base} with "
             "partitions instead, or choose another name",
             field="topic",
             value=str(name),
@@ -105,7 +105,7 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str | None]:
     if request.dispatch_strategy == "non_reliable":
         if durability not in ("memory", None):
             raise InvalidArgument(
-                f"durability: a non_reliable topic stores nothing, so it cannot be {request.durability}; leave durability "
+                f"durability: a non_reliable topic stores nothing, so it cannot be {request.durability}. Leave durability "
                 "out, or make the topic reliable",
                 field="durability",
                 value=request.durability,
@@ -113,7 +113,7 @@ def _creation(request: CreateTopicRequest) -> tuple[str, str | None]:
         durability = "memory"
     elif durability == "memory":
         raise InvalidArgument(
-            "durability: a reliable topic never gives less than fsynced; leave durability out, or make the topic "
+            "durability: a reliable topic never gives less than fsynced. Leave durability out, or make the topic "
             "non_reliable",
             field="durability",
             value=durability,
@@ -176,7 +176,7 @@ async def undo_create(context: Context, request: CreateTopicRequest, done: Done)
             subscriptions=len(topic.subscriptions),
             producers=topic.producers,
             consumers=topic.consumers,
-        ).followed_by(next_call("topics.delete", {"topic": name}, "shows what would go"))
+        ).followed_by(next_call("topics.delete", {"topic": name}, "shows the loss"))
     return Undo(act=partial(_delete_unused, context, name))
 
 
@@ -278,7 +278,7 @@ async def undo_delete(context: Context, request: TopicRequest, done: Done) -> Un
     summary="Delete a topic with its messages, subscriptions and all partitions.",
     forecast=forecast_delete,
     undo=undo_delete,
-    examples=(Example({"topic": "orders"}, "shows what would go, then asks"),),
+    examples=(Example({"topic": "orders"}, "shows the loss, then needs a confirmation"),),
 )
 async def delete_topic(context: Context, request: TopicRequest) -> DeletedTopic:
     topic = await _topic_to_delete(context, request)

@@ -231,7 +231,7 @@ async def _growable(context: Context, request: AddPartitionsRequest) -> Topic:
         raise system_is_closed(name)
     if topic.own.parent is not None:
         raise InvalidArgument(
-            f"{name} is one partition; name the topic, {topic.own.parent}", field="topic", value=name
+            f"{name} is one partition. Name the topic, {topic.own.parent}", field="topic", value=name
         ).followed_by(
             next_call(
                 "topics.add_partitions",
@@ -242,7 +242,7 @@ async def _growable(context: Context, request: AddPartitionsRequest) -> Topic:
     if not topic.own.partitions:
         raise InvalidArgument(
             f"{name} was created without partitions, and stays one log: create another topic with {request.partitions} "
-            "partitions, let producers write there, and copy what is needed with topics.replay",
+            "partitions, let producers write there, and copy the needed messages with topics.replay",
             field="topic",
             value=name,
         ).followed_by(
@@ -264,7 +264,7 @@ def _check_more(topic: Topic, partitions: int) -> None:
     present = _count(topic)
     if partitions <= present:
         raise InvalidArgument(
-            f"partitions: {topic.own.topic} has {present} already, and partitions are not taken away; give a larger "
+            f"partitions: {topic.own.topic} has {present} already, and partitions cannot be removed. Give a larger "
             "number, which is how many it has in all afterwards",
             field="partitions",
             value=partitions,
@@ -276,11 +276,11 @@ def _what_follows(topic: Topic, after: int) -> str:
     before = _count(topic)
     share = share_that_moves(before, after)
     return (
-        f"About {share:.0%} of keys go to another partition from then on, of producers that choose by key; what is stored "
+        f"About {share:.0%} of keys go to another partition from then on, of producers that choose by key. Stored messages "
         "stays where it is. So messages of one key around the change may be read out of order: where that matters, let "
         "consumers read everything before producers go on. Producers that are open now go on with the "
         f"{counted(before, 'partition')} until they are opened again. Consumers of the Python client join the new ones within their "
-        "refresh_s, from the first message; those of other clients when they subscribe again"
+        "refresh_s, from the first message, and those of other clients when they subscribe again"
     )
 
 
@@ -319,12 +319,12 @@ def _check_unused(part: TopicFacts) -> None:
         return
     raise Conflict(
         f"{part.topic} is in use: {counted(part.next_offset, 'message was', 'messages were')} written to it, and "
-        f"{counted(part.producers, 'producer is', 'producers are')} on it. Partitions go away only while nothing was ever written to them; the topic keeps its number",
+        f"{counted(part.producers, 'producer is', 'producers are')} on it. Partitions can be removed only while nothing was ever written to them. The topic keeps its number",
         field="call_id",
         retryable=False,
         topic=part.topic,
     ).followed_by(
-        next_call("topics.describe", {"topic": str(part.parent)}, "shows what each partition holds")
+        next_call("topics.describe", {"topic": str(part.parent)}, "shows the contents of each partition")
     )
 
 

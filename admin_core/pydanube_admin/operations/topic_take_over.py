@@ -75,8 +75,8 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
         ),
         later=_WHOLE
         if all(each.is_whole for each in facts)
-        else f"The lost broker reported {since} how far its topics went. What it acknowledged behind the end of the copy is "
-        "missing, and not all of it may be counted. If it still runs without etcd it goes on acknowledging until it reaches "
+        else f"The lost broker reported {since} how far its topics went. Messages that it acknowledged behind the end of the copy are "
+        "missing, and perhaps not all are counted. If it still runs without etcd it goes on acknowledging until it reaches "
         "etcd: end it first. When it comes back it writes what only it has to lost+found/ in the store, and keeps its other "
         "topics",
         basis=[sorted((each.topic, each.broker_id, each.copied_to) for each in facts)],
@@ -90,7 +90,7 @@ async def forecast_take_over(context: Context, request: TopicRequest) -> Forecas
     title="Take over a topic",
     summary="Serve a lost broker's topic elsewhere, from its copied journal.",
     forecast=forecast_take_over,
-    examples=(Example({"topic": "orders"}, "shows what may be missing, then asks"),),
+    examples=(Example({"topic": "orders"}, "shows the possible loss, then needs a confirmation"),),
 )
 async def take_over_topic(context: Context, request: TopicRequest) -> TakenOverTopic:
     """Have other brokers serve a topic whose broker is lost. The leader begins within a second."""

@@ -161,7 +161,7 @@ async def _consumers(context: Context, request: WhatIfRequest, found: _Found) ->
     found.outcome["now"] = _shown(outlook(pace))
     found.outcome["then"] = _shown(outlook(pace, workers=would_work / working, most=most))
     found.assumptions.append("linear: each further consumer acknowledges as fast as the present ones do")
-    found.assumptions.append("what is published stays as it is")
+    found.assumptions.append("the publish rate stays as it is")
     if most is not None:
         found.assumptions.append(f"max_subscription_dispatch_rate allows {most:g} messages a second")
     if pace.keeps_up:
@@ -293,10 +293,12 @@ async def _retention(context: Context, request: WhatIfRequest, found: _Found) ->
                 limit_bytes=None if limit is None else limit * logs,
             )
         found.assumptions.append(
-            f"publishing goes on at {per_s:g} bytes a second; null: it grows without an end"
+            f"publishing goes on at {per_s:g} bytes a second. Null if it grows without an end"
         )
     if loss.waits_for_cursors:
-        found.assumptions.append("retention waits for cursors: what is unread stays until it is acknowledged")
+        found.assumptions.append(
+            "retention waits for cursors: unread messages stay until they are acknowledged"
+        )
     found.next.append(
         next_call(
             "topics.set_policies",
@@ -325,9 +327,9 @@ async def _topic_deleted(context: Context, request: WhatIfRequest, found: _Found
     }
     found.assumptions += [
         "clients of the topic do not make it again",
-        "the deletion can be undone for the time that its plan says",
+        "the deletion can be undone until the undo_until of its plan",
     ]
-    found.not_known("programs that are not connected now", "only connections and declarations are known")
+    found.not_known("programs that are not connected now", "only connections and declarations are recorded")
     found.next.append(next_call("topics.delete", {"topic": name, "plan_only": True}, "plans it"))
 
 

@@ -120,7 +120,7 @@ def _details(
         else:
             lines.append(f"$ {operation.command_line(given)}")
         if not operation.reads:
-            lines.append("This changes the cluster: show its plan and ask before it is applied.")
+            lines.append("This changes the cluster: show its plan, and apply it only after a confirmation.")
     return lines + [f"Look for: {_attention(check, values)}" for check in step.checks if check.attention]
 
 

@@ -199,7 +199,7 @@ class ChainCheck:
             return "it does not follow the record before it"
         # To the byte: a flipped one may leave the same JSON.
         if hashlib.sha256(text).hexdigest() != digest or payload != stored:
-            return "its content is not what was written"
+            return "its content differs from the written one"
         said = body.get("key_id")
         if key_id is not None and (said != key_id or mac is None):
             return "it has no MAC by the key that counted then: no broker wrote it"

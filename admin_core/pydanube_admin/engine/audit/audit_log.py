@@ -225,7 +225,7 @@ class AuditLog:
                 extra={
                     "key_before": terms.terms[-1][1],
                     "key_id": key.key_id,
-                    "remedy": "nothing, if the key file was lost or replaced; otherwise somebody altered the metadata "
+                    "remedy": "nothing, if the key file was lost or replaced. Otherwise the metadata was altered in the "
                     "store: look at the records that audit.verify counts as chain_only",
                 },
             )

@@ -82,7 +82,7 @@ class Entry:
         """Return the outcome of an interrupted call: done, if only the record is missing, or unknown."""
         if made:
             return self.outcome(decision="allowed")
-        cut_off = Internal("the broker ended while this change was made; what it did is not known")
+        cut_off = Internal("the broker ended while this change was made, so its effect is unknown")
         return self.outcome(decision="interrupted", error=cut_off)
 
     def planned(self, plan_id: str, forecast: Forecast, why: str) -> None:

@@ -530,7 +530,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await planned(self._caller, "connectors.pause", locals(), ChangedConnector)
 
     async def reset_offsets(self, connector: str, *, plan_token: str | None = None) -> ChangedOffsets:
-        """Let a paused connector begin anew: a sink at the oldest message, a source at its beginning."""
+        """Let a paused connector begin again: a sink at the oldest message, a source at its beginning."""
         return await self._caller.call("connectors.reset_offsets", locals(), ChangedOffsets)
 
     async def plan_reset_offsets(self, connector: str) -> Plan[ChangedOffsets]:
@@ -538,7 +538,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await planned(self._caller, "connectors.reset_offsets", locals(), ChangedOffsets)
 
     async def restart(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
-        """Start a connector anew from its position, also one that has stopped with an error."""
+        """Start a connector again from its position, also one that has stopped with an error."""
         return await self._caller.call("connectors.restart", locals(), ChangedConnector)
 
     async def plan_restart(self, connector: str) -> Plan[ChangedConnector]:
