@@ -164,7 +164,7 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     else:
         if len(arguments) > MAX_ARGUMENT_BYTES:
             raise InvalidArgument(
-                f"the arguments are {len(arguments)} bytes; at most {MAX_ARGUMENT_BYTES} are taken",
+                f"the arguments are {len(arguments)} bytes, and at most {MAX_ARGUMENT_BYTES} are accepted",
                 field="arguments",
             )
         try:
@@ -185,7 +185,7 @@ def _object(arguments: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     for field, entries in (("arguments", values), *values.items()):
         if isinstance(entries, (dict, list)) and len(entries) > MAX_ENTRIES:
             raise InvalidArgument(
-                f"{shown(field)} holds {len(entries)} values; at most {MAX_ENTRIES} are taken",
+                f"{shown(field)} holds {len(entries)} values, and at most {MAX_ENTRIES} are accepted",
                 field=shown(field),
                 value=len(entries),
                 limit=MAX_ENTRIES,

@@ -189,7 +189,7 @@ class HttpFace:
         if path not in self._paths:
             there = " and ".join(f"{_METHODS[known][0]} {known}" for known in self._paths)
             raise _HttpError(
-                404, InvalidArgument(f"there is no {path[:100]} here; there is {there}", field="path")
+                404, InvalidArgument(f"there is no {path[:100]} here, only {there}", field="path")
             )
         methods = _METHODS[path]
         if scope["method"] not in methods:

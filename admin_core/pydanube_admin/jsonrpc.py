@@ -142,7 +142,7 @@ class JsonRpc:
             return answer
         if not 1 <= len(request) <= MAX_BATCH_CALLS:
             fault = InvalidArgument(
-                f"a batch holds 1 to {MAX_BATCH_CALLS} calls, not {len(request)}; split it",
+                f"a batch holds 1 to {MAX_BATCH_CALLS} calls, not {len(request)}. Split it",
                 field="batch",
                 value=len(request),
             )
@@ -226,8 +226,8 @@ def _not_made(request: Any, size: int) -> bytes | None:
     if isinstance(request, dict) and "id" not in request:
         return None
     fault = LimitReached(
-        f"the answers of this batch are {size} bytes already, of at most {MAX_BATCH_BYTES}: this call was not made; "
-        "make it in another batch",
+        f"the answers of this batch are {size} bytes already, of at most {MAX_BATCH_BYTES}: this call was not made. "
+        "Make it in another batch",
         field="batch",
         limit=MAX_BATCH_BYTES,
     )

@@ -182,7 +182,7 @@ class RetryLater(Exception):
     def __init__(
         self, delay_s: float | None = None, reason: str = "", *, written: Sequence[Record] = ()
     ) -> None:
-        super().__init__(reason or "the other system asks to retry later")
+        super().__init__(reason or "the other system requests a later retry")
         self.delay_s = delay_s
         self.written = written
 

@@ -29,7 +29,7 @@ packages = ["{name}"]
 pythonpath = ["."]
 """
 _SINK: Final = '''\
-"""{cls}: writes records as lines of JSON; replace `write` by what your target needs."""
+"""{cls}: writes records as lines of JSON; replace `write` by the writes of your target."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class {cls}(Sink[{cls}Settings]):
             raise RetryLater(reason=str(error)) from error
 '''
 _SOURCE: Final = '''\
-"""{cls}: reads the lines of a file; replace `read` by what your source has."""
+"""{cls}: reads the lines of a file; replace `read` by the reads of your source."""
 
 from collections.abc import Mapping
 from pathlib import Path

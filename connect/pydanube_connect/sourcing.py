@@ -315,7 +315,7 @@ class SourceRunner:
         if self._exact:
             assert self._positions is not None
             if several != (partitions > 1):
-                raise Unavailable(f"{topic} was made anew while its producer was opened")
+                raise Unavailable(f"{topic} was replaced while its producer was opened")
             held = dict(enumerate(producer.stored_before))
             counts = self._positions.stored(shard, topic, held, partitions)
         lane = self._lanes[shard, topic] = _Lane(

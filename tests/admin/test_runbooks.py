@@ -30,7 +30,7 @@ NAMES = (
 def test_the_catalogue() -> None:
     assert tuple(runbooks.all()) == NAMES
     assert runbooks.get("plan-capacity").name == "plan_capacity"
-    with pytest.raises(InvalidArgument, match="did you mean plan_capacity"):
+    with pytest.raises(InvalidArgument, match="Did you mean plan_capacity"):
         runbooks.get("plan_capacitiy")
 
 

@@ -130,7 +130,7 @@ class Asking:
                 return items, away
             page["page"] = found["next_page"]
         raise Overloaded(
-            f"{operation} has more than {MAX_PAGES * MAX_LIMIT} items, and danube_admin has no pages: ask with "
+            f"{operation} has more than {MAX_PAGES * MAX_LIMIT} items, and danube_admin has no pages: use "
             f"`danube {operation.replace('.', ' ')} --limit {MAX_LIMIT}` instead",
             retryable=False,
         )

@@ -39,7 +39,7 @@ class FoundSections(Result):
 @operation(
     "docs.search",
     effect=Effect.READ,
-    summary="Search the documentation of this version, offline: how a feature works, is set up, is used in code.",
+    summary="Show the documentation of this version, offline: how a feature works, is set up, is used in code.",
     examples=(Example({"query": "dead letters replay"}, "the text of a page"),),
 )
 async def search_docs(context: Context, request: SearchDocsRequest) -> FoundSections:

@@ -104,9 +104,9 @@ def get(name: str) -> Runbook:
     runbook = runbooks.get(name.replace("-", "_"))
     if runbook is None:
         near = close_names(name.replace("-", "_"), runbooks, at_most=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(runbooks))}"
+        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(sorted(runbooks))}"
         raise InvalidArgument(
-            f"there is no runbook {shown(name)!r}; {hint}",
+            f"there is no runbook {shown(name)!r}. {hint}",
             field="name",
             value=shown(name),
             existing=sorted(runbooks),

@@ -61,7 +61,7 @@ def values_of(runbook: Runbook, given: Mapping[str, str]) -> dict[str, str]:
         if runbook.parameter(name) is None:
             known = [parameter.name for parameter in runbook.parameters]
             raise InvalidArgument(
-                f"the runbook {runbook.name} has no parameter {shown(name)!r}; "
+                f"the runbook {runbook.name} has no parameter {shown(name)!r}: "
                 + (f"it takes {', '.join(known)}" if known else "it takes none"),
                 field=name,
                 value=given[name],

@@ -133,7 +133,7 @@ def _in_full(finding: Finding, rule: Rule) -> tuple[NextCall, ...]:
     if rule.area is RuleArea.BROKER:
         return ()
     operation = "diagnose.subscription" if "subscription" in arguments else "diagnose.topic"
-    return (NextCall(operation, arguments, "see all of its evidence, and what is ruled out"),)
+    return (NextCall(operation, arguments, "see all of its evidence and the causes ruled out"),)
 
 
 def that_fit(findings: Sequence[Finding]) -> Sequence[Finding]:

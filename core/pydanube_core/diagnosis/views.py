@@ -121,9 +121,9 @@ class Production:
     def even(self) -> str:
         """Why there is no burst, in words."""
         if len(self.segments) < FEWEST_SEGMENTS:
-            return f"messages have come for {self.window_s:.0f} s: too short to know what is usual"
+            return f"messages have come for {self.window_s:.0f} s: too short to compute a usual rate"
         return (
-            f"no part of the last {self.window_s:.0f} s brought {BURST_TIMES:.0f} times what was usual before "
+            f"no part of the last {self.window_s:.0f} s brought {BURST_TIMES:.0f} times the usual number before "
             f"it: the most were {max(self.segments)} messages in {self.window_s / len(self.segments):.0f} s"
         )
 

@@ -67,13 +67,13 @@ CLAIMS: Final[dict[str, Claim]] = {
     rf"{N} messages? behind it (?:is|are) acknowledged": lambda v, m: v.state.acked_above == _number(m),
     rf"{N} messages? behind the cursor's (?:is|are) acknowledged": lambda v, m: v.state.acked_above == _number(m),
     r"no message behind the cursor's is acknowledged": lambda v, m: v.state.acked_above == 0,
-    r"what came after the messages held is acknowledged": lambda v, m: v.state.acked_above > v.state.in_flight,
+    r"messages after the held ones are acknowledged": lambda v, m: v.state.acked_above > v.state.in_flight,
     rf"and {N} (?:is|are) held": lambda v, m: v.state.in_flight == _number(m),
     rf"was moved back from {N} to {N}": lambda v, m: v.rewind is not None
     and (v.rewind.from_offset, v.rewind.to_offset) == (_number(m), _number(m, 2)),
     r"the cursor was moved back, which explains": lambda v, m: v.rewind is not None and v.state.next_unacked < v.rewind.from_offset,
     r"the cursor has not gone back": lambda v, m: v.rewind is None or v.rewind.to_offset >= v.rewind.from_offset,
-    r"nobody has moved the cursor forward": lambda v, m: v.moved_forward is None,
+    r"the cursor was not moved forward": lambda v, m: v.moved_forward is None,
     # -- consumers
     r"no consumer is attached": lambda v, m: not v.consumers,
     rf"{N} consumers? (?:is|are) attached": lambda v, m: len(v.consumers) == _number(m),
@@ -93,7 +93,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     r"consumers come and go|consumers break and come again": lambda v, m: v.departures is not None and v.departures.count >= 3,
     rf"those attached have stayed for {N} s": lambda v, m: all(_ago_s(v, one.connected_at_ms) >= _number(m) - 1 for one in v.consumers),  # type: ignore[operator]
     r"its consumers have just come": lambda v, m: all((_ago_s(v, one.connected_at_ms) or 0) < 30 for one in v.consumers),
-    rf"consumer '(\w+)' of .* holds {N} messages?, had been answering, and has said nothing for {N} s": lambda v, m: any(
+    rf"consumer '(\w+)' of .* holds {N} messages?, had been answering, and has answered nothing for {N} s": lambda v, m: any(
         _close(each, _number(m, 3)) for each in _silent_s(v, m[1])
     ),
     rf"every consumer that holds messages was heard of within {N} s, or has never answered any": lambda v, m: all(
@@ -161,7 +161,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     rf"the message at offset {N} is given back as failed": lambda v, m: v.head_of_line is not None
     and v.head_of_line.offset == _number(m)
     and v.head_of_line.reason != "ack timeout",
-    rf"offset {N} came back {N} times because nobody answered": lambda v, m: v.head_of_line is not None
+    rf"offset {N} came back {N} times unanswered": lambda v, m: v.head_of_line is not None
     and (v.head_of_line.reason, v.head_of_line.failures) == ("ack timeout", _number(m, 2)),
     rf"offset {N} did not come back": lambda v, m: v.head_of_line is None or v.head_of_line.offset != _number(m),
     rf"{N} times? sent and not answered": lambda v, m: v.head_of_line is not None and v.head_of_line.deliveries == _number(m),
@@ -186,7 +186,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     and v.production.burst is not None,
     rf"'\w+' works on the {N} that": lambda v, m: v.unread == _number(m) and bool(v.consumers) and (_acknowledged_s(v) or 0) <= 30,
     r"no part of the last|messages have come for": lambda v, m: v.production is not None and v.production.burst is None,
-    r"the growth of the log is not known": lambda v, m: v.production is None,
+    r"the growth of the log is not measured": lambda v, m: v.production is None,
     rf"{N} a second come, {N} are read": lambda v, m: _close(v.lag.produce_rate, _number(m)) and _close(v.lag.consume_rate, _number(m, 2)),
     rf"{N} a second came, {N} were read, measured until {N} s ago": lambda v, m: _close(v.lag.produce_rate, _number(m))
     and _close(_ago_s(v, v.lag.measured_until_ms), _number(m, 3)),

@@ -209,7 +209,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     r"nothing was published in the window": lambda v, m: not v.pressure.bytes_in or v.pressure.window_s <= 0,
     rf"the busiest topic brought {N}% of {N} bytes, beside {N} other": lambda v, m: (v.pressure.bytes_in, v.pressure.others) == (_n(m, 2), _n(m, 3)),
     rf"(\S+) brings {N}% of all bytes": lambda v, m: v.pressure.busiest == m[1] and _near(100 * v.pressure.busiest_bytes / v.pressure.bytes_in, _n(m, 2)),
-    rf"{N} other topics? shares? what it leaves": lambda v, m: v.pressure.others == _n(m)
+    rf"{N} other topics? shares? the rest": lambda v, m: v.pressure.others == _n(m)
     and (v.pressure.busy >= 0.7 or v.pressure.late_ms >= 50 or v.pressure.slow_syncs >= 3),
     rf"{N} other topics? (?:has|have) room beside it yet": lambda v, m: v.pressure.others == _n(m) and v.pressure.busy < 0.7,
     # -- links
@@ -227,7 +227,7 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     r"^broker (\w+) leads": lambda v, m: _cluster(v).leader == m[1],
     r"metadata_unreachable explains it": lambda v, m: v.metadata_error is not None,
     r"no broker leads the cluster": lambda v, m: _cluster(v).leader is None,
-    r"all brokers whose version is known": lambda v, m: len({one.software for one in _cluster(v).members if one.software}) < 2,
+    r"all brokers with a reported version": lambda v, m: len({one.software for one in _cluster(v).members if one.software}) < 2,
     rf"brokers run {N} versions": lambda v, m: len({one.software for one in _cluster(v).members if one.software}) == _n(m) >= 2,
     r"loads are judged by the broker that leads": lambda v, m: _cluster(v).balance is None,
     rf"the busiest broker uses {N}% of its processors": lambda v, m: _near(100 * (_cluster(v).balance.highest_before or 0), _n(m)),  # type: ignore[union-attr]

@@ -707,7 +707,7 @@ class DocsOperations(KeywordsNamed):
         self._caller = caller
 
     async def search(self, query: str, *, limit: int | None = None) -> FoundSections:
-        """Search the documentation of this version, offline: how a feature works, is set up, is used in code."""
+        """Show the documentation of this version, offline: how a feature works, is set up, is used in code."""
         return await self._caller.call("docs.search", locals(), FoundSections)
 
 

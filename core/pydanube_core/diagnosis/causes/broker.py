@@ -131,7 +131,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
             else "the last call to the object store did not fail"
         )
     return Finding(
-        summary="the object store cannot be reached: nothing is lost, but what is due for it stays in the journal, "
+        summary="the object store cannot be reached: nothing is lost, but messages that are due for it stay in the journal, "
         f"{view.tier_backlog_bytes} bytes by now, and old messages cannot be read",
         evidence={
             "error": view.store_error,
@@ -247,14 +247,14 @@ def undo_given_up(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         return "no deletion that could still be undone lost its undo to a full disk"
     return Finding(
         summary=f"{counted(len(gone), 'deletion')} cannot be undone any more, before the time: the disk had too little free space, "
-        "and what was kept for it was given up",
+        "and its data was given up",
         evidence={
             "deletions": len(gone),
             "call_ids": gone[:SHOWN_ASIDE],
             "disk_free_bytes": view.disk_free_bytes,
         },
         next=tuple(
-            NextCall("audit.query", {"call_id": call_id}, "see what was deleted")
+            NextCall("audit.query", {"call_id": call_id}, "see the deletions")
             for call_id in gone[:SHOWN_ASIDE]
         ),
     )
@@ -537,7 +537,7 @@ def noisy_neighbour(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         confidence=0.8,
         summary=f"{seen.busiest} brings {share:.0%} of all bytes, {per_s / 1e6:.1f} MB a second; "
         + (
-            counted(seen.others, "other topic shares", "other topics share") + " what it leaves: the broker is busy"
+            counted(seen.others, "other topic shares", "other topics share") + " the rest: the broker is busy"
             if pressed
             else counted(seen.others, "other topic has", "other topics have") + " room beside it yet"
         ),

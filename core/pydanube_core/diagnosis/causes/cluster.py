@@ -24,7 +24,7 @@ SHOWN: Final = 10
 MILD_SHARE: Final = 0.2  # of its processors that the busiest broker uses: less needs no move
 COPY_LATE_S: Final = 5.0  # many times the linger and a write to the store
 
-_BROKERS: Final = NextCall("brokers.list", {}, "see who is there, and in which state")
+_BROKERS: Final = NextCall("brokers.list", {}, "see the registered brokers and their states")
 
 _Check = Callable[[BrokerView, ClusterView], Outcome]
 
@@ -70,7 +70,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
             NextCall(
                 "brokers.remove",
                 {"broker_id": min(cluster.absent)},
-                "its plan shows which topics wait and what would be lost; carry it out only where the data directory is gone for good",
+                "its plan shows which topics wait and the loss. Apply it only if the data directory is gone for good",
             ),
         ),
     )
@@ -90,7 +90,7 @@ def owner_down(view: BrokerView, cluster: ClusterView) -> Outcome:
 @_of_several
 def broker_unreachable(view: BrokerView, cluster: ClusterView) -> Outcome:
     if not cluster.silent:
-        return "every broker that is registered answered when it was asked last"
+        return "every broker that is registered answered its last request"
     return Finding(
         confidence=0.8,
         summary=f"{_brokers(cluster.silent, ' is', ' are')} registered and did not answer this one last time: topics of theirs "
@@ -116,7 +116,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
     if view.metadata_error is not None:
         return "metadata_unreachable explains it"
     return Finding(
-        summary="no broker leads the cluster: moves stand still, and topics that nobody owns wait",
+        summary="no broker leads the cluster: moves stand still, and topics without an owner wait",
         evidence={"since_s": ago_s(view, cluster.leaderless_since_ms), "brokers": len(cluster.members)},
         next=(NextCall("brokers.leader", {}, "see whether one does by now"), _BROKERS),
     )
@@ -136,7 +136,7 @@ def no_leader(view: BrokerView, cluster: ClusterView) -> Outcome:
 def versions_differ(view: BrokerView, cluster: ClusterView) -> Outcome:
     found = {each.broker_id: each.software for each in cluster.members if each.software}
     if len(set(found.values())) < 2:
-        return "all brokers whose version is known run the same"
+        return "all brokers with a reported version run the same"
     return Finding(
         severity=Severity.INFO,
         summary=f"brokers run {len(set(found.values()))} versions: {', '.join(sorted(set(found.values())))}",
@@ -394,7 +394,7 @@ def copy_behind(view: BrokerView, cluster: ClusterView) -> Outcome:
     holds="other brokers took topics of this one over while it ran: it acknowledges nothing more, and ends",
     evidence={"error": "as it was met"},
     unobservable=("why its lease ended: it stood still, or did not reach the metadata store",),
-    helps="start it again: it serves what is still its own, and gives up the other topics",
+    helps="start it again: it serves its remaining topics, and gives up the other topics",
     many="brokers were taken over while they ran",
 )
 @_of_several

@@ -75,7 +75,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
                 {"topic": view.log, "from": f"offset:{view.state.oldest_unread}", "limit": 1},
                 "look at the message with which it begins each time",
             ),
-            NextCall("consumers.list", {"topic": view.topic}, "see who is there now"),
+            NextCall("consumers.list", {"topic": view.topic}, "see the present consumers"),
         ),
     )
 
@@ -90,7 +90,7 @@ def consumer_crash_loop(view: SubscriptionView, options: DiagnosisOptions) -> Ou
         "last_consumer_left_s_ago": "null: none was seen since the broker took the topic on",
         "unread_when_it_left": "messages that the last one left unread",
     },
-    unobservable=("whether a consumer is meant to run: the broker does not know your deployments",),
+    unobservable=("whether a consumer is meant to run: the broker does not see your deployments",),
     helps="start a consumer, or delete the subscription",
     many="subscriptions have unread messages and no consumer",
     of_partitions=True,
@@ -111,7 +111,7 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     visits = left is not None and left.unread <= options.allowed_messages
     if visits and age_s is not None and age_s < options.stuck_after_s:
         return (
-            f"the last consumer had read everything when it left, and what came since is {age_s:.0f} s old, less "
+            f"the last consumer had read everything when it left, and the oldest message since is {age_s:.0f} s old, less "
             f"than {options.stuck_after_s:.0f} s: a job that comes and goes"
         )
     waited = [one for one in (age_s, since_s) if one is not None]
@@ -131,8 +131,8 @@ def no_consumers(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         untrusted={} if left is None else {"consumer": left.name},
         next=(
-            NextCall("subscriptions.list", {"topic": view.topic}, "see which subscriptions of the topic are read; start a consumer of this one"),
-            NextCall("subscriptions.delete", view.arguments, "if nobody needs it any more: it keeps unread messages from being trimmed"),
+            NextCall("subscriptions.list", {"topic": view.topic}, "see which subscriptions of the topic are read, and start a consumer of this one"),
+            NextCall("subscriptions.delete", view.arguments, "if it is no longer needed: it keeps unread messages from being trimmed"),
         ),
     )  # fmt: skip
 
@@ -232,7 +232,7 @@ def ack_timeout_short(view: SubscriptionView, options: DiagnosisOptions) -> Outc
             NextCall(
                 "subscriptions.get_failure_policy",
                 view.arguments,
-                "see the ack timeout; set_failure_policy with a larger ack_timeout_ms ends it",
+                "see the ack timeout. set_failure_policy with a larger ack_timeout_ms ends it",
             ),
             NextCall("consumers.list", {"topic": view.topic}, "see who answers"),
         ),
@@ -308,7 +308,7 @@ def worker_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             NextCall(
                 "consumers.disconnect",
                 {"id": slow.consumer_id},
-                "give its messages to the others; it may connect again",
+                "give its messages to the others. It may connect again",
             ),
         ),
     )
@@ -376,7 +376,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     if not dead:
         return f"every consumer that holds messages was heard of within {options.stuck_after_s:.0f} s, or has never answered any"
     if message_held.holds_for(view, options):
-        return "what came after the messages held is acknowledged: it has nothing else to say"
+        return "messages after the held ones are acknowledged: it has no other messages to answer"
     working = [
         one for one in view.consumers if one not in dead and one.active and one.answered_at_ms is not None
     ]
@@ -426,7 +426,7 @@ def consumer_not_acking(view: SubscriptionView, options: DiagnosisOptions) -> Ou
     if not view.state.in_flight:
         return "nothing is in flight"
     if message_held.holds_for(view, options):
-        return "what came after the messages held is acknowledged"
+        return "messages after the held ones are acknowledged"
     quiet_s = options.window_s
     if view.acknowledged.in_window and view.acknowledged.last_ms is not None:
         quiet_s = (view.now_ms - view.acknowledged.last_ms) / 1000
@@ -522,11 +522,11 @@ def consumer_expiring(view: SubscriptionView, options: DiagnosisOptions) -> Outc
             "lag_messages": view.unread,
         },
         next=(
-            NextCall("consumers.list", {"topic": view.topic}, "see who is set aside"),
+            NextCall("consumers.list", {"topic": view.topic}, "see which consumers are set aside"),
             NextCall(
                 "consumers.disconnect",
                 {"id": worst.consumer_id},
-                "end its connection, so that a process that lives begins anew",
+                "end its connection, so that a live process starts again",
             ),
             NextCall(
                 "subscriptions.get_failure_policy",

@@ -42,7 +42,9 @@ def link_not_copying(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     count = sum(worst.states.values())
     remedy = next((_REMEDIES[state] for state in worst.states if state in _REMEDIES), None)
     fail_over = NextCall(
-        "links.fail_over", {"link": worst.link}, "its plan shows what is here; only where the source is lost"
+        "links.fail_over",
+        {"link": worst.link},
+        "its plan shows the mirrored messages. Only if the source is lost",
     )
     return Finding(
         severity=Severity.CRITICAL if apart else Severity.WARNING,

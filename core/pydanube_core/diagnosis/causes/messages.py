@@ -69,7 +69,11 @@ def everything_fails(view: SubscriptionView, options: DiagnosisOptions) -> Outco
         },
         untrusted={} if worst is None else {"reason": worst.reason},
         next=(
-            NextCall("consumers.list", {"topic": view.topic}, "see who consumes; stop it until it is mended"),
+            NextCall(
+                "consumers.list",
+                {"topic": view.topic},
+                "see the consumers, and stop this one until it is mended",
+            ),
             _peek(view),
             NextCall(
                 "subscriptions.get_failure_policy",
@@ -103,7 +107,7 @@ def poison_message(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
             f"the message that failed most, offset {worst.offset}, did so {counted(worst.failures, 'time')}"
         )  # fmt: skip
     if worst.reason == "ack timeout" and not worst.blocked:
-        return f"offset {worst.offset} came back {counted(worst.failures, 'time')} because nobody answered, not as failed"
+        return f"offset {worst.offset} came back {counted(worst.failures, 'time')} unanswered, not as failed"
     handled = view.poison_policy != "block" and not worst.blocked
     return Finding(
         severity=Severity.INFO if handled else Severity.CRITICAL if worst.blocked else Severity.WARNING,
@@ -314,7 +318,9 @@ def cursor_stuck(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         },
         untrusted={} if failed is None else {"reason": failed.reason},
         next=(
-            NextCall("consumers.list", {"topic": view.topic}, "see who is attached, and holds what"),
+            NextCall(
+                "consumers.list", {"topic": view.topic}, "see the attached consumers and their messages"
+            ),
             _peek(view),
         ),
     )
@@ -339,7 +345,7 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"the subscription is {view.type}: keys do not bind messages to consumers"
     if len(view.consumers) < 2:
         attached = counted(len(view.consumers), "consumer is attached", "consumers are attached")
-        return f"{attached}: a key keeps nobody from helping"
+        return f"{attached}: a key keeps no consumer from helping"
     on_time = late(view, options)
     if on_time is not None:
         return on_time
@@ -367,7 +373,7 @@ def hot_key(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
             NextCall(
                 "topics.describe",
                 {"topic": view.topic},
-                "see who produces; give the key more parts (for example key:0 to key:7)",
+                "see the producers, and give the key more parts (for example key:0 to key:7)",
             ),
             look_again(view),
         ),

@@ -89,7 +89,7 @@ def cursor_rewound(view: SubscriptionView, options: DiagnosisOptions) -> Outcome
 def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
     moved = view.moved_forward
     if moved is None:
-        return "nobody has moved the cursor forward over unread messages"
+        return "the cursor was not moved forward over unread messages"
     past_s = max(0, view.now_ms - moved.at_ms) / 1000
     if past_s > TOLD_S:
         return f"the cursor was moved forward {past_s:.0f} s ago, which is long past"
@@ -117,7 +117,7 @@ def cursor_moved_forward(view: SubscriptionView, options: DiagnosisOptions) -> O
             NextCall(
                 "audit.query",
                 {"topic": view.topic, "operation": moved.operation},
-                "see who moved it; the record's call_id is what changes.undo takes",
+                "see which call moved it. changes.undo takes the record's call_id",
             ),
             NextCall(
                 "subscriptions.seek",
@@ -144,7 +144,7 @@ def _ago(seconds: float) -> str:
     },
     unobservable=("why the rate changed",),
     helps="see the changes of that moment",
-    many="subscriptions have a rate that changed at once",
+    many="subscriptions have a rate that changed abruptly",
     of_rates=True,
 )
 def rate_step(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
@@ -202,7 +202,7 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return on_time
     burst = None if view.production is None else view.production.burst
     if view.production is None or burst is None:
-        return "the growth of the log is not known" if view.production is None else view.production.even
+        return "the growth of the log is not measured" if view.production is None else view.production.even
     if burst.messages < BURST_SHARE * view.unread:
         above = counted(burst.messages, "message above the usual does", "messages above the usual do")
         return f"{above} not explain {counted(view.unread, 'unread message')}"
@@ -212,7 +212,9 @@ def produce_burst(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return "nothing is acknowledged: the consumers would be late without a burst too"
     answered_s = ago_s(view, view.acknowledged.last_ms) or 0.0
     if answered_s > max(options.patience_s, 3 * options.sample_interval_s):
-        return f"the last acknowledgement came {answered_s:.0f} s ago: nobody works on what a burst left"
+        return (
+            f"the last acknowledgement came {answered_s:.0f} s ago: no consumer works on the rest of a burst"
+        )
     if view.rewind is not None and view.state.next_unacked < view.rewind.from_offset:
         return "the cursor was moved back, which explains the lag"
     age_s = view.lag.age.age_s
@@ -262,7 +264,7 @@ def consumer_slow(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         return f"the lag's status is {view.status.value}"
     fresh = all(view.now_ms - one.connected_at_ms < options.patience_s * 1000 for one in view.consumers)
     if fresh and lag.status is LagStatus.CATCHING_UP:
-        return "its consumers have just come, and keep pace: the status is of the time when nobody read"
+        return "its consumers have just come, and keep pace: the status is of the time without consumers"
     if not view.acknowledged.in_window and lag.measured_until_ms is None:
         return f"nothing was acknowledged in the last {options.window_s:.0f} s"
     if produce_burst.holds_for(view, options):

@@ -22,7 +22,7 @@ from pydanube_core.units import counted
 
 QUOTA_CODES: Final = ("QUOTA_EXCEEDED",)
 STORED: Final = "stored_bytes"
-_NEXT: Final = NextCall("quotas.list", {}, "see the quota, and what is used of it")
+_NEXT: Final = NextCall("quotas.list", {}, "see the quota and its use")
 _OTHERS: Final = "which of its other topics use the quota up"
 
 
@@ -109,7 +109,7 @@ def changes_burst(view: BrokerView, options: DiagnosisOptions) -> Outcome:
         summary=f"changes were refused for quota {', '.join(quotas)}: more was to be changed within an hour than it allows",
         evidence={"quotas": quotas, "last_s_ago": round(min(one.age_s for one in refused), 1)},
         next=(
-            NextCall("changes.list", {"by": whose}, "see what was changed, each with its undo"),
+            NextCall("changes.list", {"by": whose}, "see the changes, each with its undo"),
             NextCall(
                 "faces.freeze",
                 {"principal": whose, "reason": "more changes than its quota"},

@@ -56,7 +56,7 @@ def _evidence(view: TopicView, refused: Count, codes: tuple[str, ...]) -> dict[s
     holds="publishes were refused for their size in the window",
     evidence={**_COUNTED, "max_message_size": "the limit in force, in bytes. Null if that of every broker"},
     unobservable=(_WHO,),
-    helps="send less at once, or raise the policy",
+    helps="send smaller messages, or raise the policy",
     many="topics refuse messages for their size",
 )
 def publish_too_large(view: TopicView, options: DiagnosisOptions) -> Outcome:
@@ -100,7 +100,7 @@ def producer_limit(view: TopicView, options: DiagnosisOptions) -> Outcome:
             "max_producers_per_topic": limit or None,
         },
         next=(
-            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("producers.list", {"topic": view.topic}, "see the connected producers"),
             NextCall("topics.get_policies", {"topic": view.topic}, "see the quota, and where it comes from"),
             NextCall(
                 "topics.set_policies",
@@ -209,7 +209,7 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
     if flow.last_ms is None or flow.steady_since_ms is None:
         return "nothing was published while the broker watched"
     if not view.producer_seen:
-        return "no producer was here since the broker started: what came was written by the broker, or by operations"
+        return "no producer was here since the broker started: the messages were written by the broker, or by operations"
     steady_s = (flow.last_ms - flow.steady_since_ms) / 1000
     silence_s = max(0, view.now_ms - flow.last_ms) / 1000
     enough_s = max(STEADY_SAMPLES * options.sample_interval_s, options.window_s / 2)
@@ -256,7 +256,7 @@ def producer_stopped(view: TopicView, options: DiagnosisOptions) -> Outcome:
             else "closed",
         },
         next=(
-            NextCall("producers.list", {"topic": view.topic}, "see who is connected"),
+            NextCall("producers.list", {"topic": view.topic}, "see the connected producers"),
             NextCall("topics.describe", {"topic": view.topic}, "see whether it grows again"),
         ),
     )
@@ -309,7 +309,7 @@ def sessions_growing(view: TopicView, options: DiagnosisOptions) -> Outcome:
     evidence={"burst_messages": "above the typical", "peak_rate, typical_rate": "messages a second"},
     unobservable=("whether more of it comes",),
     helps="nothing, while its subscriptions keep pace. Else look for its senders",
-    many="topics got much more than usual at once",
+    many="topics suddenly got much more than usual",
 )
 def topic_burst(view: TopicView, options: DiagnosisOptions) -> Outcome:
     burst = view.production.burst
