@@ -388,7 +388,7 @@ def consumer_dead(view: SubscriptionView, options: DiagnosisOptions) -> Outcome:
         severity=Severity.CRITICAL if len(dead) == len(view.consumers) else Severity.WARNING,
         confidence=0.8,
         summary=f"consumer {worst.name!r} of {view.log} / {view.subscription} holds {counted(worst.in_flight, 'message')}, had "
-        f"been answering, and has said nothing for {ago_s(view, worst.heard_at_ms):.0f} s",
+        f"been answering, and has answered nothing for {ago_s(view, worst.heard_at_ms):.0f} s",
         evidence={
             **lag_evidence(view),
             "consumer": worst.name,
