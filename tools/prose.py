@@ -39,7 +39,7 @@ PAGES: Final = (
     "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
-    "admin_core", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry", "tui",
+    "admin_core", "cli", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry", "tui",
 )  # fmt: skip
 
 

@@ -249,7 +249,7 @@ def outcome_of(task_id: str, ask: Asker) -> dict[str, Any]:
         raise ClusterError.from_dict(task["error"])
     if task["result"] is None:
         raise Conflict(
-            f"the task {task_id} is {task['state']}: what it had begun goes on by itself, and danube brokers list and "
+            f"the task {task_id} is {task['state']}: its steps under way continue, and danube brokers list and "
             "danube topics describe show how far that is",
             task_id=task_id,
             retryable=False,

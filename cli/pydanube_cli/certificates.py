@@ -58,7 +58,7 @@ class CertificateFolder:
         server = self.file("server.crt")
         if server.exists() and not again:
             raise AlreadyExists(
-                f"{server} exists: use it, choose another --dir, or make it anew with --force "
+                f"{server} exists: use it, choose another --dir, or make it again with --force "
                 "(of the same authority, so that clients need nothing new)",
                 field="dir",
                 value=str(self.path),
@@ -213,7 +213,7 @@ DirOption = Annotated[Path, option("--dir", "DIR", "Where the files are made.")]
     examples=[
         "danube tls init",
         "danube tls init --hosts broker.example.org,10.0.0.5 --dir ./certificates",
-        "danube tls init --force   # renew: running brokers take the new files by themselves",
+        "danube tls init --force   # renew: running brokers load the new files",
     ]
 )
 def init(
@@ -226,7 +226,7 @@ def init(
     ] = None,
     days: Annotated[int, option("--days", min=1, max=3650, help="How long they are valid.")] = DAYS,
     force: Annotated[
-        bool, option("--force", help="Make the certificates anew, of the same authority.")
+        bool, option("--force", help="Make the certificates again, of the same authority.")
     ] = False,
 ) -> None:
     """Make a certificate authority, and certificates of it for a broker and a client."""

@@ -65,7 +65,7 @@ def examine(load: Callable[[], Settings], *, admin_url: str | None, timeout_s: f
             check="config",
             level=Level.PROBLEM,
             summary=error.message,
-            remedy="danube config check says where; danube config init writes a file to start from",
+            remedy="danube config check shows where. danube config init writes a file to start from",
         )
         # The defaults' ports, disk and store are not those of the intended broker.
         yield from (*_versions(), *_java(), *_files())
@@ -129,12 +129,12 @@ def security(settings: Settings) -> Iterator[Finding]:
     try:
         check_secrets(settings)
     except ClusterError as error:
-        remedy = "danube tls init makes certificates; auth.jwt_keys is a file with the keys of your identity provider"
+        remedy = "danube tls init makes certificates. auth.jwt_keys is a file with the keys of your identity provider"
         yield Finding(check="security", level=Level.PROBLEM, summary=error.message, remedy=remedy)
         return
     locks = {
         "off": "authentication is off",
-        "optional": "authentication is optional; calls that would fail are counted",
+        "optional": "authentication is optional: calls that would fail are counted",
     }
     text = f"{'TLS' if settings.tls.cert is not None else 'no TLS'}; {locks.get(settings.auth.mode, 'authentication is required')}"
     folder = settings.data.dir
@@ -167,7 +167,7 @@ def _versions() -> Iterator[Finding]:
         yield Finding(
             check="versions",
             level=Level.WARNING,
-            summary="a broker does not run on Windows; the client commands do",
+            summary="a broker does not run on Windows, the client commands do",
             remedy="run the broker on Linux or macOS",
         )
     elif find_spec("uvloop") is None:
@@ -386,7 +386,7 @@ def _metadata(settings: Settings) -> Iterator[Finding]:
     try:
         run_async(lambda: look_at_metadata(settings, folder))
     except ClusterError as error:
-        remedy = "danube config show says which metadata.url is in force and from where; start with the right --metadata"
+        remedy = "danube config show shows the metadata.url in force and its source. Start with the right --metadata"
         yield Finding(check="metadata", level=Level.PROBLEM, summary=error.message, remedy=remedy)
     else:
         if url != EMBEDDED:

@@ -32,7 +32,7 @@ _Metadata = Annotated[
     str, option("--metadata", metavar="URL", help="Of the cluster: etcd://host:port[,host:port]/prefix")
 ]
 _DryRun = Annotated[
-    bool, option("--dry-run", help="Check everything, show what would be moved, and change nothing.")
+    bool, option("--dry-run", help="Check everything, show the records to move, and change nothing.")
 ]
 
 
@@ -102,7 +102,7 @@ def release(
         bool,
         option(
             "--copy-objects",
-            help="Copy the objects to DATA_DIR; else they stay in the store that was shared.",
+            help="Copy the objects to DATA_DIR. Else they stay in the store that was shared.",
         ),
     ] = False,
     dry_run: _DryRun = False,
@@ -141,7 +141,11 @@ def recover(
     metadata: _Metadata,
     without: Annotated[
         list[str] | None,
-        option("--without", metavar="BROKER_ID", help="Whose directory is gone for good; may be repeated."),
+        option(
+            "--without",
+            metavar="BROKER_ID",
+            help="A broker whose directory is gone for good. May be repeated.",
+        ),
     ] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -158,7 +162,7 @@ def recover(
     elif done.waiting:
         print(
             f"Broker {done.broker_id} is recovered. Call this for the data directories of {', '.join(done.waiting)} too, where they "
-            "are; no broker starts before. Where one is gone for good: --without BROKER_ID"
+            "are. No broker starts before. Where one is gone for good: --without BROKER_ID"
         )
     else:
         print(
@@ -220,7 +224,7 @@ def snapshot(
     if compared is not None and not compared.agrees:
         wrong = compared.wrong + (compared.gone if compared.exact else [])
         raise CorruptObject(
-            f"snapshot {newest.snapshot} is not what the metadata were at revision {newest.revision}: {', '.join(wrong[:_SHOWN])}. "
+            f"snapshot {newest.snapshot} differs from the metadata at revision {newest.revision}: {', '.join(wrong[:_SHOWN])}. "
             "Restart the leader, which begins a new one, and report this",
             key=newest.snapshot,
             keys=wrong[:_SHOWN],

@@ -71,7 +71,7 @@ def this_command() -> CallingProgram:
 
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "common_json": (
-        Annotated[bool, option("--json", help='Print JSON; errors as {"error": …} on stderr.')],
+        Annotated[bool, option("--json", help='Print JSON, errors as {"error": …} on stderr.')],
         False,
     ),
     "common_output": (

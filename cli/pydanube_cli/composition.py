@@ -112,7 +112,7 @@ async def _serve(
 ) -> None:
     if settings.server.insecure_bind:
         _log.warning(
-            "anybody who reaches these ports can read and destroy everything",
+            "any client that reaches these ports can read and destroy everything",
             extra={"event": "insecure_bind", "host": settings.server.host},
         )
     check_secrets(settings)
@@ -349,7 +349,7 @@ class _Stop:
 
 def _give_up() -> None:
     print(
-        "error INTERNAL: the broker did not stop in time and was ended; the journal recovers at the next start",
+        "error INTERNAL: the broker did not stop in time and was ended. The journal recovers at the next start",
         file=sys.stderr,
     )
     os._exit(EXIT_STUCK)

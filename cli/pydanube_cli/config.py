@@ -51,7 +51,7 @@ def show(*, common: Common, config: ConfigOption = None) -> None:
 def init(
     *,
     common: Common,
-    file: Annotated[str, argument(metavar="FILE", help="Where to write; - for stdout.")] = "danube.toml",
+    file: Annotated[str, argument(metavar="FILE", help="Where to write, - for stdout.")] = "danube.toml",
     force: Annotated[bool, option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a settings file in which every setting stands with its default, commented out."""
@@ -64,11 +64,11 @@ def init(
         with path.open("w" if force else "x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError:
-        raise AlreadyExists(f"{path} exists; --force overwrites it", field="file", value=file) from None
+        raise AlreadyExists(f"{path} exists. --force overwrites it", field="file", value=file) from None
     if common.as_json:
         print_json({"file": str(path)})
     else:
-        print(f"wrote {path}; start with: danube up --config {path}")
+        print(f"wrote {path}. Start with: danube up --config {path}")
 
 
 @command(examples=["danube config check --config danube.toml"])
@@ -86,7 +86,7 @@ def check(*, common: Common, config: ConfigOption = None) -> None:
     if common.as_json:
         print_json({"ok": True, "file": str(config) if config else None, "set": chosen})
     else:
-        print(f"no mistakes; {len(chosen)} settings are set, the rest are defaults")
+        print(f"no mistakes: {len(chosen)} settings are set, the rest are defaults")
 
 
 def commented_file() -> str:
@@ -95,8 +95,8 @@ def commented_file() -> str:
     from pydanube_broker.settings.sections import Settings, sections
 
     lines = [
-        "# Settings of a danube broker. What is commented out shows the default.",
-        "# A variable wins over this file, a flag over both; durations are written 90s, 5m, 24h, sizes 32MiB, 1GiB.",
+        "# Settings of a danube broker. Lines that are commented out show the defaults.",
+        "# A variable wins over this file, a flag over both. Durations are written 90s, 5m, 24h, sizes 32MiB, 1GiB.",
         f"# Example of a variable: {variable_of('server', 'grpc_port')}=6651. Check with: danube config check --config FILE",
     ]
     current = ""

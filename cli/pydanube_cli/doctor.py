@@ -77,7 +77,7 @@ def doctor(
     else:
         _print(findings)
         if bundle is not None:
-            print(f"packed {bundle}; look into it before you send it")
+            print(f"packed {bundle}. Look into it before you send it")
     if problems:
         raise ConditionNotMet(
             f"{counted(len(problems), 'problem')}: "

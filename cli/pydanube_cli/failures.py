@@ -65,8 +65,8 @@ def cluster_error(error: BaseException) -> ClusterError:
     if isinstance(first, OSError):
         return _of_the_system(first)
     return Internal(
-        f"{type(first).__name__}: {first}; this is a defect of danube: run again with DANUBE_DEBUG=1 and report what it "
-        "prints",
+        f"{type(first).__name__}: {first}. This is a defect of danube: run again with DANUBE_DEBUG=1 and report its "
+        "output",
         type=type(first).__name__,
     )
 
@@ -79,17 +79,17 @@ def _of_the_system(error: OSError) -> ClusterError:
         if error.filename is None:
             # Messages may be published, topics deleted: a script that tries again would do it twice
             return DiskFull(
-                f"the output: {why}; make room there, or write elsewhere. What the command did before stands: look before you "
+                f"the output: {why}. Make room there, or write elsewhere. Its earlier changes stand: look before you "
                 "run it again",
                 reason=why,
                 retryable=False,
             )
-        return DiskFull(f"{where}{why}; make room there, or write elsewhere", reason=why)
+        return DiskFull(f"{where}{why}. Make room there, or write elsewhere", reason=why)
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return LimitReached(f"{where}{why}; allow more of them: ulimit -n 4096", reason=why)
+        return LimitReached(f"{where}{why}. Allow more of them: ulimit -n 4096", reason=why)
     if error.filename is None:
         return Internal(
-            f"input or output failed: {why}; look at what the command reads from and writes to", reason=why
+            f"input or output failed: {why}. Look at the input and the output of the command", reason=why
         )
     return InvalidArgument(f"{where}{why}", field="file", value=error.filename)
 

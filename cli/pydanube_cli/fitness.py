@@ -96,7 +96,7 @@ def part_finding(extra: str, absent: Sequence[str], *, install: str) -> Finding:
 def disk_finding(place: Path, *, free_bytes: int, total_bytes: int, guard_bytes: int) -> Finding:
     """Judge the room for the journal, with the disk guard as it will be on this disk."""
     text = f"{human_bytes(free_bytes)} free of {human_bytes(total_bytes)} at {place}"
-    remedy = f"du -xh -d1 {place} | sort -h shows what to remove; or choose another --data-dir"
+    remedy = f"du -xh -d1 {place} | sort -h shows what to remove. Or choose another --data-dir"
     if free_bytes < guard_bytes:
         text = f"{text}: publishing stops below {human_bytes(guard_bytes)} (data.min_free_bytes)"
         return Finding(check="disk", level=Level.PROBLEM, summary=text, remedy=remedy)
@@ -176,7 +176,7 @@ def clock_findings(
         yield Finding(
             check="clock",
             level=Level.PROBLEM,
-            summary=f"the clock stands {behind:.0f} s behind what was last written in {data_dir}",
+            summary=f"the clock stands {behind:.0f} s behind the last write in {data_dir}",
             remedy=_SYNC_CLOCK,
         )
         return
@@ -187,7 +187,7 @@ def clock_findings(
             text, level = f"{text}, as far as this container sees: its host must", Level.SKIPPED
         yield Finding(check="clock", level=level, summary=text, remedy=_SYNC_CLOCK)
     elif ntp_state is None:
-        text = "plausible; whether it is synchronised is not known"
+        text = "plausible, but perhaps not synchronised"
         yield Finding(check="clock", level=Level.OK, summary=text)
     else:
         yield Finding(check="clock", level=Level.OK, summary="synchronised")

@@ -27,7 +27,7 @@ COMMANDS: Final[dict[str, _Leaf]] = {
     "produce": ("messages.produce", "produce", "publish lines, a file or a text"),
     "consume": ("messages.consume", "consume", "read a topic, with or without a subscription"),
     "bench": ("bench.command", "bench", "measure throughput and latency beside the machine's own limits"),
-    "doctor": ("doctor", "doctor", "look for what would keep a broker from running well"),
+    "doctor": ("doctor", "doctor", "look for faults that keep a broker from running well"),
     "mcp": ("mcp", "mcp", "serve the cluster to an AI assistant, or print its configuration"),
     "tui": ("tui", "tui", "watch the cluster in a terminal or a browser, and change it"),
     "runbook": ("runbook", "runbook", "carry out a task step by step: lag, health, schemas, dead letters …"),
@@ -76,7 +76,7 @@ GROUPS: Final[dict[str, dict[str, _Leaf]]] = {
     },
     "report": {
         "lag": ("report", "lag", "how far subscriptions were behind, hour by hour"),
-        "balance": ("report", "balance", "how evenly brokers are loaded, and what would help"),
+        "balance": ("report", "balance", "how evenly brokers are loaded, and the moves that help"),
     },
 }
 GROUP_SUMMARIES: Final = {

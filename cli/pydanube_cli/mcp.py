@@ -44,7 +44,7 @@ class McpOptions:
         option(
             "--connect",
             "NAME=URL",
-            "A cluster's admin address; may repeat. `,read_only` behind it: no changes.",
+            "A cluster's admin address, may repeat. `,read_only` behind it: no changes.",
         ),
     ] = None
     print_config: Annotated[

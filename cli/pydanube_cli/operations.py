@@ -122,11 +122,11 @@ def command_of(operation: Declared, *, positional: str | None = None) -> Command
     parameters.sort(key=lambda parameter: not Word.of(parameter).positional)
     if operation.text_argument is not None:
         flag = f"--{operation.text_argument.replace('_', '-')}"
-        parameters.append(_text_option("option_file", "--file", f"Read {flag} from a file; - is stdin."))
+        parameters.append(_text_option("option_file", "--file", f"Read {flag} from a file, - is stdin."))
     if operation.planned:
         parameters += [
-            _flag("option_dry_run", "--dry-run", "Show what would change, and change nothing."),
-            _flag("option_yes", "--yes", "Do it without asking."),
+            _flag("option_dry_run", "--dry-run", "Show the plan, and change nothing."),
+            _flag("option_yes", "--yes", "Do it without a confirmation."),
             _text_option("option_plan_token", "--plan-token", "Apply a plan that was shown."),
         ]
     if operation.takes_why:
@@ -188,7 +188,7 @@ def _flag(name: str, flag: str, text: str) -> inspect.Parameter:
 
 def _format_option() -> inspect.Parameter:
     text = (
-        "table; or for other tools, paths, a glob of each folder, or sql: one list of globs. [default: table]"
+        "table, or for other tools: paths, a glob of each folder, or sql: one list of globs. [default: table]"
     )
     annotation = Annotated[
         Literal["table", "paths", "glob", "sql"] | None,
@@ -355,7 +355,7 @@ def _say_how_far(copied_until: Mapping[str, int], *, as_json: bool) -> None:
         print("interrupted: no copy is there", file=sys.stderr)
     for topic, offset in () if as_json else copied_until.items():
         print(
-            f"interrupted: {topic} is copied up to offset {offset}; go on with --from offset:{offset}",
+            f"interrupted: {topic} is copied up to offset {offset}. Continue with --from offset:{offset}",
             file=sys.stderr,
         )
 
@@ -406,7 +406,7 @@ def _asked(
                 line = f"{operation.command_line(arguments)} --yes"
                 error.next.append(
                     operation.next_call(
-                        {**arguments, "plan_token": plan["plan_token"]}, "does it without asking"
+                        {**arguments, "plan_token": plan["plan_token"]}, "does it without a confirmation"
                     )
                     | {"command": line}
                 )

@@ -24,7 +24,7 @@ ALIASES: Final[dict[tuple[str, str], tuple[str, str | None]]] = {
 _START = """\
 Usage: danube COMMAND [ARGUMENTS] [OPTIONS]
 
-A messaging cluster that you start, fill, read and ask in minutes.
+A messaging cluster that you start, fill, read and query in minutes.
 """
 _EXAMPLES = """\
 Examples:
@@ -34,7 +34,7 @@ Examples:
   danube topics list
   danube subscriptions lag --topic logs
 
-`danube COMMAND --help` shows options and more examples; every command takes --json."""
+`danube COMMAND --help` shows options and more examples. Every command takes --json."""
 
 
 def print_overview(

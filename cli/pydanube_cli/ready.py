@@ -96,7 +96,7 @@ def ready_text(info: Mapping[str, Any], *, program: str) -> str:
     ]
     if info.get("http"):
         lines.append(f"  {program} mcp --print-config claude-desktop{flags}")
-    lines += ["", "Ctrl-C stops it; what was acknowledged stays."]
+    lines += ["", "Ctrl-C stops it. Acknowledged messages stay."]
     return "\n".join(lines)
 
 

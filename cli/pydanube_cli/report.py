@@ -28,14 +28,14 @@ class ReportOptions:
     out: Annotated[Path | None, option("--out", "DIR", "Write Parquet, JSON, HTML and PNG there.")] = None
     master: Annotated[
         str | None,
-        option("--master", "URL", "Spark's master; without it, Spark runs where there is much to read"),
+        option("--master", "URL", "Spark's master. Default: Spark is used if there is much to read"),
     ] = None
     compare: Annotated[
         str | None,
         option("--compare", "previous", "Also the time of the same length before, and what changed"),
     ] = None
     tier: Annotated[
-        str | None, option("--tier", "URL", "Object store [default: what the broker or its settings say]")
+        str | None, option("--tier", "URL", "Object store [default: that of the broker or its settings]")
     ] = None
     tier_cluster: Annotated[
         str | None, option("--tier-cluster", "NAME", "Which cluster of the store, if it holds several.")
@@ -138,7 +138,7 @@ def _store_of_settings(unavailable: Unavailable) -> dict[str, str | None]:
     if url is None or ("://" not in url and not Path(url).is_dir()):
         raise InvalidArgument(
             f"no broker answers ({unavailable.details.get('url')}), and there is no object store at {url}: "
-            "say where it is with --tier",
+            "give its place with --tier",
             field="tier",
             value=url,
         )
@@ -150,7 +150,7 @@ def _settings() -> Any:
         from pydanube_broker.settings.load import load_settings
     except ModuleNotFoundError as error:
         raise InvalidArgument(
-            "say where the object store is with --tier", field="tier", value=None
+            "give the place of the object store with --tier", field="tier", value=None
         ) from error
     return load_settings(None, os.environ)
 

@@ -40,12 +40,14 @@ runbook = _Runbooks()
 
 def _list() -> None:
     print("Usage: danube runbook NAME [--PARAMETER VALUE]… [OPTIONS]\n")
-    print("Looks at what a task needs, in order; what it would change is shown and asked about first.\n")
+    print(
+        "Looks at the facts that a task needs, in order. Each change is shown and needs a confirmation first.\n"
+    )
     print("Runbooks:")
     for book in runbooks.all().values():
         print(f"  {book.name:<26}{book.summary_naming(str.upper)}")
     print(
-        "\nEach takes --json, --timeout, --broker (--service-addr), --admin, --cluster and --as; see NAME --help."
+        "\nEach takes --json, --timeout, --broker (--service-addr), --admin, --cluster and --as. See NAME --help."
     )
     print("\nExamples:\n  danube runbook diagnose_consumer_lag --topic orders --subscription billing")
 
@@ -59,7 +61,7 @@ def command_of_runbook(book: Runbook) -> Command:
     )
     parameters = [_parameter(each) for each in book.parameters]
     for name, flag, text in (
-        ("option_yes", "--yes", "Make the changes it shows without asking."),
+        ("option_yes", "--yes", "Make the changes it shows without a confirmation."),
         ("option_check", "--check", "Exit 6 if something needs attention."),
         ("option_text", "--show", "Print the steps, and carry out none."),
     ):
@@ -130,7 +132,7 @@ def _show(number: int, outcome: Outcome) -> None:
     for line in outcome.commands:
         print(f"   $ {line}")
     if outcome.declined:
-        print("   not done: it changes something, and nobody said yes (--yes does)")
+        print("   not done: it changes something, and was not confirmed (--yes confirms)")
     if outcome.result is not None:
         _show_result(outcome)
     for verdict in outcome.verdicts:

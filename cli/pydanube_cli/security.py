@@ -92,13 +92,13 @@ def off(
     written = data_dir.absolute() / SECURITY_FILE
     if not written.is_file():
         raise InvalidArgument(
-            f"there is no {written}: what is on is in a settings file or the environment; see `danube config show`",
+            f"there is no {written}: the present settings are in a settings file or the environment. See `danube config show`",
             field="data_dir",
             value=str(data_dir),
         )
     if not yes:
         raise PlanRequired(
-            f"{written} would be deleted: from the next start anybody who reaches the ports may read and destroy everything, "
+            f"{written} would be deleted: from the next start any client that reaches the ports may read and destroy everything, "
             "and nothing is encrypted. Say --yes"
         )
     _check_stopped(data_dir)
@@ -175,7 +175,7 @@ def _check_stopped(data_dir: Path) -> None:
 
 
 def _settings(folder: CertificateFolder) -> str:
-    return f'''# Written by `danube security init`; `danube security off` takes it back. What stands elsewhere goes before it.
+    return f'''# Written by `danube security init`; `danube security off` takes it back. Other settings win over it.
 [tls]
 cert = "{folder.file("server.crt")}"
 key = "{folder.file("server.key")}"

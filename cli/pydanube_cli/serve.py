@@ -74,13 +74,13 @@ class ServeOptions:
 
     data_dir: DataDirOption = None
     memory: Annotated[
-        bool, option("--memory", help="Keep everything in memory; nothing survives the end.")
+        bool, option("--memory", help="Keep everything in memory. Nothing survives the end.")
     ] = False
     config: Annotated[Path | None, option("--config", "-c", "FILE", "Settings file (TOML).")] = None
     host: Annotated[str | None, option("--host", help="Address to listen on [default: 127.0.0.1]")] = None
     port_offset: OffsetOption = 0
     grpc_port: Annotated[
-        int | None, option("--grpc-port", "PORT", "Producers and consumers [default: 6650]; 0: any.")
+        int | None, option("--grpc-port", "PORT", "Producers and consumers [default: 6650], 0: any.")
     ] = None
     admin_port: Annotated[int | None, option("--admin-port", "PORT", "Administration [default: 50051]")] = (
         None
@@ -121,7 +121,7 @@ def _serve(common: Common, options: ServeOptions, *, http: bool) -> int:
     name = "danube up" if http else "danube broker"
     if sys.platform == "win32":
         raise UnsupportedPlatform(
-            f"{name} runs on Linux and macOS; on Windows the client commands work against a broker elsewhere",
+            f"{name} runs on Linux and macOS. On Windows the client commands work against a broker elsewhere",
             platform=sys.platform,
         )
     if options.memory and options.data_dir is not None:

@@ -31,9 +31,9 @@ class TuiOptions:
     view: Annotated[str, option("--view", "NAME", "Where to begin: overview, topics, 'topic orders' …")] = (
         "overview"
     )
-    refresh: Annotated[str, option("--refresh", "DURATION", "How often the cluster is asked.")] = "2s"
+    refresh: Annotated[str, option("--refresh", "DURATION", "Interval of refreshes.")] = "2s"
     allow_writes: Annotated[
-        bool, option("--allow-writes", help="Offer changes too; each shows its plan first.")
+        bool, option("--allow-writes", help="Offer changes too. Each shows its plan first.")
     ] = False
     theme: Annotated[str, option("--theme", "NAME", "dark, light, contrast, colour-blind, ansi.")] = "dark"
     keys: Annotated[str | None, option("--keys", "FILE", "Other keys, by action, in TOML.")] = None
@@ -41,27 +41,25 @@ class TuiOptions:
     ascii_only: Annotated[bool, option("--ascii", help="Draw with ASCII alone.")] = False
     snapshot: Annotated[str | None, option("--snapshot", "VIEW", "Draw one screen and end.")] = None
     form: Annotated[
-        Literal["text", "svg"], option("--format", help="Of the snapshot; --json gives its rows.")
+        Literal["text", "svg"], option("--format", help="Of the snapshot. --json gives its rows.")
     ] = "text"
     size: Annotated[str, option("--size", "WxH", "Of the snapshot.")] = "160x48"
     serve: Annotated[
-        bool, option("--serve", help="Show it in a browser; the link is printed, and works once.")
+        bool, option("--serve", help="Show it in a browser. The link is printed, and works once.")
     ] = False
     host: Annotated[str, option("--host", help="With --serve.")] = "127.0.0.1"
     port: Annotated[
-        int, option("--port", metavar="PORT", min=0, max=65_535, help="With --serve; 0: any free one.")
+        int, option("--port", metavar="PORT", min=0, max=65_535, help="With --serve, 0: any free one.")
     ] = 8766
     insecure_bind: Annotated[
         bool,
-        option("--insecure-bind", help="With --serve: allow a public --host; who has the link gets in."),
+        option("--insecure-bind", help="With --serve: allow a public --host. The link alone gives access."),
     ] = False
     idle: Annotated[
         str | None,
         option("--idle", "DURATION", "End after so long without a key or click. [default: 30m with --serve]"),
     ] = None
-    output: Annotated[str | None, option("-o", "--out", "FILE", "Where the snapshot goes; else stdout.")] = (
-        None
-    )
+    output: Annotated[str | None, option("-o", "--out", "FILE", "File of the snapshot, else stdout.")] = None
 
 
 @command(
@@ -161,9 +159,9 @@ def _serve(common: Common, options: TuiOptions) -> None:
     host, port = options.host, options.port
     if host not in ("127.0.0.1", "localhost", "::1") and not options.insecure_bind:
         raise InsecureBind(
-            f"--host {host}: anybody who reads the link in transit could use the console; forward the port instead: "
+            f"--host {host}: anyone who reads the link in transit could use the console. Forward the port instead: "
             f"ssh -L {port or 8766}:127.0.0.1:{port or 8766} THIS-HOST. Where something else keeps strangers away, as a "
-            "port that a container publishes on 127.0.0.1, say --insecure-bind",
+            "port that a container publishes on 127.0.0.1, use --insecure-bind",
             field="host",
             value=host,
         )
@@ -194,7 +192,7 @@ def _draw(app: Console, common: Common, options: TuiOptions) -> None:
     size, output = options.size, options.output
     found = re.fullmatch(r"(\d{2,3})x(\d{2,3})", size)
     if found is None or not (40 <= int(found[1]) <= 400 and 10 <= int(found[2]) <= 200):
-        raise InvalidArgument(f"--size {size}: write 160x48; from 40x10 to 400x200", field="size", value=size)
+        raise InvalidArgument(f"--size {size}: write 160x48, from 40x10 to 400x200", field="size", value=size)
 
     async def drawn() -> str:
         wanted = "json" if common.as_json else options.form

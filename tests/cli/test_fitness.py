@@ -74,7 +74,7 @@ def test_a_clock_that_is_a_minute_off_is_told_by_what_was_written_before() -> No
     now = 1_900_000_000.0
     [found] = clock(now, newest_file_s=now + 60)
     assert found.level is Level.PROBLEM
-    assert "60 s behind what was last written in /data" in found.summary
+    assert "60 s behind the last write in /data" in found.summary
     assert [f.level for f in clock(now, newest_file_s=now + 5)] == [Level.OK]
     assert [f.level for f in clock(now, ntp_state=TIME_ERROR)] == [Level.WARNING]
     [inside] = clock(now, ntp_state=TIME_ERROR, contained=True)

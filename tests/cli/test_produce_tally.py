@@ -60,4 +60,4 @@ async def test_a_failure_says_bytes_and_where(of_the_second: int, capsys: Any) -
     show(tally, Common(**COMMON))
     shown = capsys.readouterr()
     assert f"{30 + 2 * of_the_second} B" in shown.out
-    assert "it failed within messages 11 to 16 of the input; all before are stored" in shown.err
+    assert "it failed within messages 11 to 16 of the input. All before are stored" in shown.err

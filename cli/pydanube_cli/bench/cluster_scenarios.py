@@ -256,7 +256,7 @@ async def failover(plan: Plan, runs: int, home: Path | None) -> Found:
             ready.append(ready_s)
             late.append(served_s - ready_s)
             leader = await cluster.leader()
-            assert leader is not None, "somebody leads for as long as all run"
+            assert leader is not None, "some broker leads while all run"
             prose(f"run {number + 1} of {runs}: broker {leader}, which leads, is killed")
             await cluster.local.kill_broker(leader)
             led.append(await until(partial(_another, cluster, leader), "another leads"))
@@ -386,7 +386,7 @@ async def _relayed(plan: Plan, runs: int, first: RunningBroker, topics: tuple[li
 
 async def _idle(cluster: OwnCluster, lone: RunningBroker, topics: int) -> Found:
     """Return the share of a core that idle brokers take: each of three, and a lone one with a third of the topics."""
-    prose(f"making {topics} topics that nobody uses")
+    prose(f"making {topics} unused topics")
 
     async def there(n: int) -> None:
         await cluster.call("topics.create", {"topic": f"idle-{n}", "partitions": PARTITIONS})

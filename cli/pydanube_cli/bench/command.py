@@ -43,12 +43,12 @@ class BenchOptions:
         str,
         argument(
             metavar="SCENARIO",
-            help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier, stored; of three brokers: move, failover, "
-            "cluster; of two: link; profile",
+            help="e2e, publish, consume, latency, await, unary, backlog, topics, replay, tier, stored, profile. Of three brokers: move, failover, "
+            "cluster. Of two: link",
         ),
     ]
     road: Annotated[
-        str | None, argument(metavar="[ROAD]", help="Of profile: unary or each; processor time by stage.")
+        str | None, argument(metavar="[ROAD]", help="Of profile: unary or each. Processor time by stage.")
     ] = None
     size: Annotated[int, option("--size", "BYTES", "Of a payload.", min=8, max=3_000_000)] = 128
     messages: Annotated[
@@ -56,9 +56,9 @@ class BenchOptions:
     ] = None
     producers: Annotated[
         int | None,
-        option("--producers", "N", "await: coroutines [default: 1; await 256, unary 4]", min=1, max=1024),
+        option("--producers", "N", "await: coroutines [default: 1, await 256, unary 4]", min=1, max=1024),
     ] = None
-    consumers: Annotated[int | None, option("--consumers", "N", "[default: 1; unary 0]", min=1, max=64)] = (
+    consumers: Annotated[int | None, option("--consumers", "N", "[default: 1, unary 0]", min=1, max=64)] = (
         None
     )
     sub_type: Annotated[
@@ -66,7 +66,7 @@ class BenchOptions:
         option(
             "--sub-type",
             "TYPE",
-            "exclusive: a subscription each; shared, failover, key-shared: one for all consumers.",
+            "exclusive: a subscription each. shared, failover, key-shared: one for all consumers.",
         ),
     ] = "exclusive"
     keys: Annotated[
@@ -74,26 +74,26 @@ class BenchOptions:
         option(
             "--keys",
             "N",
-            "Messages have one of N keys [default: none; key-shared 1000]",
+            "Messages have one of N keys [default: none, key-shared 1000]",
             min=1,
             max=1_000_000,
         ),
     ] = None
     ack_delay: Annotated[
-        str, option("--ack-delay", "DURATION", "Acknowledge so much later; read on meanwhile.")
+        str, option("--ack-delay", "DURATION", "Acknowledge so much later, and read on.")
     ] = "0ms"
     topics: Annotated[
         int | None,
         option(
             "--topics",
             "N",
-            "Of the scenarios topics, move, failover, cluster and link [default: 10000; move, link 1000; failover 100]",
+            "Of the scenarios topics, move, failover, cluster and link [default: 10000, move and link 1000, failover 100]",
             min=1,
             max=catalogue.MAX_TOPICS,
         ),
     ] = None
     each: Annotated[bool, option("--each", help="Message by message instead of in batches.")] = False
-    runs: Annotated[int | None, option("--runs", "N", "[default: 5; backlog 3; move 50]", min=1, max=100)] = (
+    runs: Annotated[int | None, option("--runs", "N", "[default: 5, backlog 3, move 50]", min=1, max=100)] = (
         None
     )
     compression: Annotated[Literal["none", "lz4", "zstd"], option("--compression")] = "none"
@@ -159,7 +159,7 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
         scenario = _profiled_scenario(options, common)
     elif options.road is not None:
         raise InvalidArgument(
-            f"there is an argument too many: {options.road}; only profile has two",
+            f"there is an argument too many: {options.road}, only profile has two",
             field="road",
             value=options.road,
         )
@@ -182,7 +182,7 @@ def _plan(options: BenchOptions, common: Common) -> Plan:
         )
     if options.each and of_type != "exclusive":
         raise InvalidArgument(
-            "--each measures exclusive consumers only; leave --each or --sub-type out",
+            "--each measures exclusive consumers only. Leave --each or --sub-type out",
             field="each",
             value=True,
         )
@@ -315,7 +315,7 @@ def _judge(result: dict[str, Any], conditions: list[Expression], *, as_json: boo
     missing += sum(run["reference"]["verified"]["missing"] for run in result["runs"] if "reference" in run)
     if missing:
         error = CorruptJournal(
-            f"{missing} acknowledged messages were not delivered; keep the data directory and report this",
+            f"{missing} acknowledged messages were not delivered. Keep the data directory and report this",
             missing=missing,
             scenario=result["scenario"],
         )
@@ -377,7 +377,7 @@ def _print(result: dict[str, Any]) -> None:
     if (kept := middle.get("stored")) is not None:
         print(", ".join(f"{name.replace('_', ' ')} {cell(name, value)}" for name, value in kept.items()))
     checked = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in result["verified"].items())
-    print(f"verified: {checked}; durability {result['durability']}")
+    print(f"verified: {checked}, durability {result['durability']}")
     server = result["server"]
     print(f"broker: {cell('', server['cpu_us_per_message'])} µs of processor a message, peak memory ", end="")
     print(cell("rss_peak_bytes", server["rss_peak_bytes"]))

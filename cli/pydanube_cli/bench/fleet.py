@@ -311,7 +311,7 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Unavailable(f"a worker ({self.role}) ended without a word; its stderr is above")
+            raise Unavailable(f"a worker ({self.role}) ended without a result. Its stderr is above")
         heard: dict[str, Any] = json.loads(line)
         if "error" in heard:
             raise ClusterError.from_dict(heard["error"])

@@ -57,7 +57,7 @@ class Expression:
             raise self._bad("it cannot be read") from None
         self._check(self._tree)
         if not isinstance(self._tree, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-            raise self._bad("it compares nothing; write for example verified.missing == 0")
+            raise self._bad("it compares nothing. Write for example verified.missing == 0")
 
     def holds(self, result: Mapping[str, Any]) -> bool:
         """Return whether the condition holds. An ordering of an unknown (null) value is false.

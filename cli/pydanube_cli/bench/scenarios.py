@@ -144,7 +144,7 @@ def publish(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     made, cost = _worked(_producers(plan, broker, topic), broker)
     return {
         **_rates(plan.messages, plan.size, _seconds(made)),
-        **_no_latency("publish measures throughput; see bench latency"),
+        **_no_latency("publish measures throughput. See bench latency"),
         "verified": sum_verified(_read_back(plan, broker, topic)),
         "durability": made[0]["durability"],
         **_server(cost, plan.messages),
@@ -263,7 +263,9 @@ def backlog(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Fill many topics, acknowledge half of each, stop and start the broker, kill and start it, drain the rest."""
-    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    assert broker.owned is not None, (
+        "checked by the command: a broker that the bench did not start is not restarted"
+    )
     base, more = divmod(plan.messages, plan.topics)
     sent = [base + (number < more) for number in range(plan.topics)]
     rss: dict[str, int] = {}
@@ -308,7 +310,9 @@ def topics(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def replay(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Fill a topic, tier it, start the broker again, and consume it from the objects."""
-    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    assert broker.owned is not None, (
+        "checked by the command: a broker that the bench did not start is not restarted"
+    )
     filled = broker.owned.restart(SMALL_TAIL)
     made = _fill(plan, filled, topic)
     _wait_tiered(plan, filled)
@@ -338,7 +342,9 @@ def replay(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def tier(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Fill a topic while the object store is away, start the broker with its store, and wait for the objects."""
-    assert broker.owned is not None, "checked by the command: a broker of somebody else is not restarted"
+    assert broker.owned is not None, (
+        "checked by the command: a broker that the bench did not start is not restarted"
+    )
     made = _fill(plan, broker.owned.restart(STORE_AWAY), topic)
     tiering = broker.owned.restart(FLUSHED_SOON)
     begun = time.monotonic()
@@ -383,7 +389,9 @@ def run(plan: Plan, broker: RunningBroker, topic: str) -> Run:
 
 def _profile(plan: Plan, broker: RunningBroker, topic: str) -> Run:
     """Run the plan once, and add the stages of the broker and of the clients that sampled themselves."""
-    assert broker.owned is not None, "checked by the command: a broker of somebody else does not sample"
+    assert broker.owned is not None, (
+        "checked by the command: a broker that the bench did not start does not sample"
+    )
     samples: dict[str, Any] = {}
     with broker.owned.sampling(samples):
         measured = SCENARIOS[plan.scenario](plan, broker, topic)

@@ -49,7 +49,7 @@ async def taken_over(
             await asyncio.sleep(max(0.0, begun_s + CALM_S - time.monotonic()))
             late, counts = await _lost(cluster, victim, names)
         prose(
-            f"served after {median(late):.2f} s, the last topic after {max(late):.2f} s; {counts['missing']} of "
+            f"served after {median(late):.2f} s, the last topic after {max(late):.2f} s. {counts['missing']} of "
             f"{counts['sent']} messages are missing"
         )
         all_late += late

@@ -145,7 +145,7 @@ class Etcd:
             while not await asyncio.to_thread(_is_healthy, client):
                 if member.exit_code is not None or time.monotonic() > until:
                     raise Unavailable(
-                        f"{member.name} does not start; the end of {member.log}:\n{member.tail()}"
+                        f"{member.name} does not start. The end of {member.log}:\n{member.tail()}"
                     )
                 await asyncio.sleep(_LOOK_S)
 

@@ -59,8 +59,8 @@ class State:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidArgument(
-                f"{file} cannot be read ({error}): it says which ports and brokers the local cluster has. Restore it, or "
-                "begin anew in another --data-dir",
+                f"{file} cannot be read ({error}): it lists the ports and brokers of the local cluster. Restore it, or "
+                "begin again in another --data-dir",
                 field="data_dir",
                 value=str(folder),
             ) from error
@@ -120,7 +120,7 @@ class LocalCluster:
         for task in self._tasks:
             task.cancel()
         await self.etcd.stop()
-        self._say("all stopped; the same command starts it again with all that was acknowledged")
+        self._say("all stopped. The same command starts it again with all acknowledged messages")
 
     async def add(self) -> dict[str, Any]:
         """Start another broker, and return its entry of `status`."""
@@ -146,7 +146,7 @@ class LocalCluster:
             while not ready.exists():
                 if child.exit_code is not None or time.monotonic() > begun + START_S:
                     await child.end(signal.SIGKILL, patience_s=STOP_S)
-                    raise Unavailable(f"broker {n} does not start; the end of {child.log}:\n{child.tail()}")
+                    raise Unavailable(f"broker {n} does not start. The end of {child.log}:\n{child.tail()}")
                 await asyncio.sleep(_LOOK_S)
             self._facts[n] = json.loads(ready.read_text())
             self._say(f"broker {n} is ready at {self._facts[n]['grpc']} ({time.monotonic() - begun:.1f} s)")
@@ -174,7 +174,7 @@ class LocalCluster:
     async def _watch(self, n: int, child: Child) -> None:
         code = await child.ended()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        again = "" if self._stopping else f"; danube cluster local start {n} starts it again"
+        again = "" if self._stopping else f". danube cluster local start {n} starts it again"
         self._say(f"broker {n} has ended ({how}){again}")
 
     def facts(self, n: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def local(
     common: Common,
     action: Annotated[
         str | None,
-        argument(help="status, add, stop N, start N or kill N, of the cluster that runs; none starts it."),
+        argument(help="status, add, stop N, start N or kill N, of the cluster that runs. None starts it."),
     ] = None,
     number: Annotated[int | None, argument(metavar="[N]", help="Which broker, from 1.")] = None,
     brokers: Annotated[
@@ -47,7 +47,7 @@ def local(
     etcd: Annotated[int | None, option("--etcd", help="Members of etcd, 1 or 3 [default: 1]")] = None,
     data_dir: Annotated[Path, option("--data-dir", "DIR", "Where all of it lives.")] = _FOLDER,
     port_offset: Annotated[
-        int | None, option("--port-offset", "N", "Of broker 1; each further one has 100 more [default: 0]")
+        int | None, option("--port-offset", "N", "Of broker 1. Each further one has 100 more [default: 0]")
     ] = None,
     ready_file: Annotated[
         Path | None, option("--ready-file", "PATH", "Write the ready line here, atomically.")
@@ -134,7 +134,7 @@ def _text(status: dict[str, Any]) -> str:
     folder = f" --data-dir {status['data_dir']}"
     return "\n".join(
         [
-            f"{counted(len(status['brokers']), 'broker is', 'brokers are')} ready; data in {status['data_dir']}",
+            f"{counted(len(status['brokers']), 'broker is', 'brokers are')} ready, with data in {status['data_dir']}",
             "",
             *(
                 f"  broker {each['n']}   {each['grpc']}   administration {each['admin']}   MCP {each['http']}/mcp"
@@ -148,6 +148,6 @@ def _text(status: dict[str, Any]) -> str:
             f"  {program} cluster local kill 2{folder}    # nothing acknowledged is lost",
             f"  {program} cluster local start 2{folder}",
             "",
-            "Ctrl-C stops all of it; what was acknowledged stays.",
+            "Ctrl-C stops all of it. Acknowledged messages stay.",
         ]
     )

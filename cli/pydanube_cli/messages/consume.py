@@ -79,7 +79,7 @@ class ConsumeOptions:
 
     topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic, or a bare name in /default")]
     subscription: Annotated[
-        str | None, option("-s", "--subscription", "S", "Remember what was read; without: a plain reader.")
+        str | None, option("-s", "--subscription", "S", "Remember the position. Default: a plain reader.")
     ] = None
     sub_type: Annotated[
         Literal["exclusive", "shared", "failover", "key-shared"], option("--sub-type", help="With -s.")
@@ -97,14 +97,15 @@ class ConsumeOptions:
     count: Annotated[int | None, option("--count", min=1, metavar="N", help="End after N messages.")] = None
     exit: Annotated[bool, option("--exit", help="End where the topic ended at the start.")] = False
     for_: Annotated[
-        str | None, option("--for", "DURATION", "End after this time; exit 6 if --count was not met.")
+        str | None, option("--for", "DURATION", "End after this time, with exit 6 if --count was not met.")
     ] = None
     ack: Annotated[Literal["auto", "none"], option("--ack", help="auto: once a line has left.")] = "auto"
     key_filter: Annotated[
-        list[str] | None, option("--key-filter", "GLOB", "Keys to receive; with key-shared.")
+        list[str] | None, option("--key-filter", "GLOB", "Keys to receive, with key-shared.")
     ] = None
     format: Annotated[
-        Format | None, option("--format", help="text escapes what is not; raw is bytes [default: text]")
+        Format | None,
+        option("--format", help="text escapes bytes that are not text, raw is bytes [default: text]"),
     ] = None
 
 
@@ -245,7 +246,9 @@ def _say_where_it_begins(job: _Job, common: Common, receiver: Any) -> None:
             clamped = {"topic": topic, "partition": partition, "asked": asked, "begins": begins}
             print(json.dumps({"clamped": clamped}), file=sys.stderr)
         else:
-            said = f"danube: {where} begins at offset {begins}: what was before, from {asked} on, is not there any more"
+            said = (
+                f"danube: {where} begins at offset {begins}: earlier messages, from {asked} on, were deleted"
+            )
             print(said, file=sys.stderr)
 
 
@@ -263,7 +266,7 @@ def _explained(error: TopicNotFound) -> TopicNotFound:
             tool="create_topic",
             command=f"danube topics create {topic}",
             arguments={"topic": topic},
-            why="consume does not create topics; produce does",
+            why="consume does not create topics, produce does",
         )
     return error
 
@@ -279,7 +282,7 @@ async def _heads(topic: str, client: Client, *, timeout_s: float) -> dict[int | 
                 return {partition: begins for (_, partition), begins in reader.starts.items()}
     except TimeoutError:
         raise DeadlineExceeded(
-            f"the broker did not say within {timeout_s:g} s where {topic} ends",
+            f"the broker did not answer within {timeout_s:g} s where {topic} ends",
             topic=topic,
             timeout_s=timeout_s,
         ) from None
@@ -345,7 +348,7 @@ async def _pump(
             await _hand_out(outlet, render(part), messages if acknowledge else [])
     await batches.aclose()
     if left_out:
-        print(f"{left_out} null payloads were left out; --format json shows them", file=sys.stderr)
+        print(f"{left_out} null payloads were left out. --format json shows them", file=sys.stderr)
 
 
 async def _hand_out(outlet: Outlet, data: bytes, acknowledged: Sequence[Any]) -> None:

@@ -118,7 +118,7 @@ def json_object(message: Any, subjects: Mapping[Any, str]) -> dict[str, Any]:
     if (schema := message.schema) is not None:
         body["schema_subject"] = subjects.get(schema)
         if body["schema_subject"] is None:
-            body["schema_subject_reason"] = f"the registry does not tell that of schema id {schema.schema_id}"
+            body["schema_subject_reason"] = f"the registry does not have that of schema id {schema.schema_id}"
         body["schema_version"] = schema.schema_version
     try:
         body["payload"] = None if message.is_null else message.payload.decode()

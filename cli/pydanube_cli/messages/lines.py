@@ -131,7 +131,7 @@ def each(pieces: Pieces) -> Iterator[list[bytes]]:
 
 def _too_large(size: int, limit: int) -> MessageTooLarge:
     return MessageTooLarge(
-        f"a message of more than {limit} bytes; no topic takes that. Is --delimiter right?",
+        f"a message of more than {limit} bytes, and no topic takes that. Is --delimiter right?",
         field="payload",
         value=size,
         max_message_bytes=limit,

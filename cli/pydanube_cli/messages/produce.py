@@ -120,10 +120,10 @@ class ProduceOptions:
 
     topic: Annotated[str, argument(metavar="TOPIC", help="/namespace/topic, or a bare name in /default")]
     message: Annotated[list[str] | None, option("-m", "--message", "TEXT", "One message. May repeat.")] = None
-    file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file; - is stdin.")] = None
+    file: Annotated[Path | None, option("-f", "--file", "FILE", "Read a file, - is stdin.")] = None
     delimiter: Annotated[
         Literal["line", "none"],
-        option("--delimiter", help="line: each line; none: the input is one message."),
+        option("--delimiter", help="line: each line. none: the input is one message."),
     ] = "line"
     count: Annotated[int, option("--count", min=1, metavar="N", help="Repeat the texts or the file.")] = 1
     rate: Annotated[float | None, option("--rate", "N", "At most N messages a second.")] = None
@@ -163,7 +163,7 @@ class ProduceOptions:
             )
         if self.from_stdin and self.count != 1:
             raise InvalidArgument(
-                "--count repeats -m or -f; stdin can be read once", field="count", value=self.count
+                "--count repeats -m or -f, but stdin can be read once", field="count", value=self.count
             )
 
     @property
@@ -187,7 +187,7 @@ def produce(*, common: Common, options: ProduceOptions) -> int:
     """
     job = _job(options)
     if options.from_stdin and sys.stdin.isatty():
-        prose("type lines, each is a message; Ctrl-D ends")
+        prose("type lines, each is a message. Ctrl-D ends")
     tally = Tally(topic=job.topic)
     failure: ClusterError | None = None
     try:
@@ -377,7 +377,7 @@ def show(tally: Tally, common: Common) -> None:
     if tally.failed_within is not None:
         first, last = tally.failed_within
         where = f"message {first:,}" if first == last else f"messages {first:,} to {last:,}"
-        print(f"it failed within {where} of the input; all before are stored", file=sys.stderr)
+        print(f"it failed within {where} of the input. All before are stored", file=sys.stderr)
     if tally.interrupted:
         stored = counted(count, "message of the input is", "messages of the input are", spec=",")
         print(f"interrupted: the first {stored} stored", file=sys.stderr)
