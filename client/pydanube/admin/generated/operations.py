@@ -156,13 +156,20 @@ class AlertsOperations(KeywordsNamed):
         return await self._caller.call("alerts.list", locals(), Page[AlertItem])
 
     async def silence(
-        self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str, plan_token: str | None = None
+        self,
+        rule: str,
+        until: str,
+        *,
+        subject: Mapping[str, Any],
+        reason: str,
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> SilencedAlert:
         """Silence an alert: it is not sent to webhooks."""
         return await self._caller.call("alerts.silence", locals(), SilencedAlert)
 
     async def plan_silence(
-        self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str
+        self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str, why: str | None = None
     ) -> Plan[SilencedAlert]:
         """What `silence` would change; nothing changes until it is applied."""
         return await planned(self._caller, "alerts.silence", locals(), SilencedAlert)
@@ -183,6 +190,7 @@ class AuditOperations(KeywordsNamed):
         from_seq: int | None = None,
         limit: int | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ExportedAudit:
         """Append one broker's audit records as JSON lines to a file on its machine, or to a topic. Repeated, it continues where it ended."""
         return await self._caller.call("audit.export", locals(), ExportedAudit)
@@ -195,6 +203,7 @@ class AuditOperations(KeywordsNamed):
         into: str | None = None,
         from_seq: int | None = None,
         limit: int | None = None,
+        why: str | None = None,
     ) -> Plan[ExportedAudit]:
         """What `export` would change; nothing changes until it is applied."""
         return await planned(self._caller, "audit.export", locals(), ExportedAudit)
@@ -239,6 +248,7 @@ class BindingsOperations(KeywordsNamed):
         resource: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedBinding:
         """Give a principal roles on the cluster, a namespace or a topic. A binding of that name is replaced."""
         return await self._caller.call("bindings.create", locals(), ChangedBinding)
@@ -252,15 +262,18 @@ class BindingsOperations(KeywordsNamed):
         scope: Literal["cluster", "namespace", "topic"] | None = None,
         resource: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedBinding]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "bindings.create", locals(), ChangedBinding)
 
-    async def delete(self, binding: str, *, plan_token: str | None = None) -> DeletedBinding:
+    async def delete(
+        self, binding: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedBinding:
         """Delete a binding. Streams that it permitted end within 5 s."""
         return await self._caller.call("bindings.delete", locals(), DeletedBinding)
 
-    async def plan_delete(self, binding: str) -> Plan[DeletedBinding]:
+    async def plan_delete(self, binding: str, *, why: str | None = None) -> Plan[DeletedBinding]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "bindings.delete", locals(), DeletedBinding)
 
@@ -284,11 +297,13 @@ class BrokersOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def activate(self, broker_id: str, *, plan_token: str | None = None) -> ChangedBroker:
+    async def activate(
+        self, broker_id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedBroker:
         """Let a broker take topics again."""
         return await self._caller.call("brokers.activate", locals(), ChangedBroker)
 
-    async def plan_activate(self, broker_id: str) -> Plan[ChangedBroker]:
+    async def plan_activate(self, broker_id: str, *, why: str | None = None) -> Plan[ChangedBroker]:
         """What `activate` would change; nothing changes until it is applied."""
         return await planned(self._caller, "brokers.activate", locals(), ChangedBroker)
 
@@ -336,11 +351,13 @@ class BrokersOperations(KeywordsNamed):
         """Show counters of one broker since it started."""
         return await self._caller.call("brokers.metrics", locals(), BrokerMetricsResult)
 
-    async def remove(self, broker_id: str, *, plan_token: str | None = None) -> RemovedBroker:
+    async def remove(
+        self, broker_id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> RemovedBroker:
         """Remove a broker that is gone for good: others serve its topics from the object store, the rest of its journal is lost."""
         return await self._caller.call("brokers.remove", locals(), RemovedBroker)
 
-    async def plan_remove(self, broker_id: str) -> Plan[RemovedBroker]:
+    async def plan_remove(self, broker_id: str, *, why: str | None = None) -> Plan[RemovedBroker]:
         """What `remove` would change; nothing changes until it is applied."""
         return await planned(self._caller, "brokers.remove", locals(), RemovedBroker)
 
@@ -355,12 +372,18 @@ class BrokersOperations(KeywordsNamed):
         namespaces: str | None = None,
         except_namespaces: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> UnloadedBroker:
         """Move all topics of a broker to others. A lone broker answers LAST_BROKER."""
         return await self._caller.call("brokers.unload", locals(), UnloadedBroker)
 
     async def plan_unload(
-        self, broker_id: str, *, namespaces: str | None = None, except_namespaces: str | None = None
+        self,
+        broker_id: str,
+        *,
+        namespaces: str | None = None,
+        except_namespaces: str | None = None,
+        why: str | None = None,
     ) -> Plan[UnloadedBroker]:
         """What `unload` would change; nothing changes until it is applied."""
         return await planned(self._caller, "brokers.unload", locals(), UnloadedBroker)
@@ -385,11 +408,13 @@ class ChangesOperations(KeywordsNamed):
         """List changes since a moment, each with its undo and the findings that began after it."""
         return await self._caller.call("changes.list", locals(), WhatChanged)
 
-    async def undo(self, call_id: str, *, plan_token: str | None = None) -> UndoneChange:
+    async def undo(
+        self, call_id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> UndoneChange:
         """Take a change back, until its undo_until: a deleted topic comes back with messages and cursors."""
         return await self._caller.call("changes.undo", locals(), UndoneChange)
 
-    async def plan_undo(self, call_id: str) -> Plan[UndoneChange]:
+    async def plan_undo(self, call_id: str, *, why: str | None = None) -> Plan[UndoneChange]:
         """What `undo` would change; nothing changes until it is applied."""
         return await planned(self._caller, "changes.undo", locals(), UndoneChange)
 
@@ -414,12 +439,17 @@ class ClusterOperations(KeywordsNamed):
         by: Literal["load", "topics"] | None = None,
         max_moves: int | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> Rebalanced:
         """Begin the moves that cluster.balance suggests. by=topics evens out numbers of topics."""
         return await self._caller.call("cluster.rebalance", locals(), Rebalanced)
 
     async def plan_rebalance(
-        self, *, by: Literal["load", "topics"] | None = None, max_moves: int | None = None
+        self,
+        *,
+        by: Literal["load", "topics"] | None = None,
+        max_moves: int | None = None,
+        why: str | None = None,
     ) -> Plan[Rebalanced]:
         """What `rebalance` would change; nothing changes until it is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
@@ -467,22 +497,30 @@ class ConnectorsOperations(KeywordsNamed):
         self._caller = caller
 
     async def create(
-        self, connector: str, *, definition: str, group: str | None = None, plan_token: str | None = None
+        self,
+        connector: str,
+        *,
+        definition: str,
+        group: str | None = None,
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedConnector:
         """Declare a connector from its file. A worker of its group runs it within seconds."""
         return await self._caller.call("connectors.create", locals(), ChangedConnector)
 
     async def plan_create(
-        self, connector: str, *, definition: str, group: str | None = None
+        self, connector: str, *, definition: str, group: str | None = None, why: str | None = None
     ) -> Plan[ChangedConnector]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.create", locals(), ChangedConnector)
 
-    async def delete(self, connector: str, *, plan_token: str | None = None) -> DeletedConnector:
+    async def delete(
+        self, connector: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedConnector:
         """Delete a connector's declaration. Its worker stops it. Subscription, positions and target stay."""
         return await self._caller.call("connectors.delete", locals(), DeletedConnector)
 
-    async def plan_delete(self, connector: str) -> Plan[DeletedConnector]:
+    async def plan_delete(self, connector: str, *, why: str | None = None) -> Plan[DeletedConnector]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.delete", locals(), DeletedConnector)
 
@@ -521,55 +559,73 @@ class ConnectorsOperations(KeywordsNamed):
         """Show how far a connector is: a sink in its topics, a source in the other system."""
         return await self._caller.call("connectors.offsets", locals(), ConnectorOffsets)
 
-    async def pause(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+    async def pause(
+        self, connector: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedConnector:
         """Stop a connector after the batch that it has begun, until it is resumed."""
         return await self._caller.call("connectors.pause", locals(), ChangedConnector)
 
-    async def plan_pause(self, connector: str) -> Plan[ChangedConnector]:
+    async def plan_pause(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
         """What `pause` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.pause", locals(), ChangedConnector)
 
-    async def reset_offsets(self, connector: str, *, plan_token: str | None = None) -> ChangedOffsets:
+    async def reset_offsets(
+        self, connector: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedOffsets:
         """Let a paused connector begin again: a sink at the oldest message, a source at its beginning."""
         return await self._caller.call("connectors.reset_offsets", locals(), ChangedOffsets)
 
-    async def plan_reset_offsets(self, connector: str) -> Plan[ChangedOffsets]:
+    async def plan_reset_offsets(self, connector: str, *, why: str | None = None) -> Plan[ChangedOffsets]:
         """What `reset_offsets` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.reset_offsets", locals(), ChangedOffsets)
 
-    async def restart(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+    async def restart(
+        self, connector: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedConnector:
         """Start a connector again from its position, also one that has stopped with an error."""
         return await self._caller.call("connectors.restart", locals(), ChangedConnector)
 
-    async def plan_restart(self, connector: str) -> Plan[ChangedConnector]:
+    async def plan_restart(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
         """What `restart` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.restart", locals(), ChangedConnector)
 
-    async def resume(self, connector: str, *, plan_token: str | None = None) -> ChangedConnector:
+    async def resume(
+        self, connector: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedConnector:
         """Let a paused connector run again, from its position."""
         return await self._caller.call("connectors.resume", locals(), ChangedConnector)
 
-    async def plan_resume(self, connector: str) -> Plan[ChangedConnector]:
+    async def plan_resume(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
         """What `resume` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.resume", locals(), ChangedConnector)
 
     async def set(
-        self, connector: str, *, definition: str, plan_token: str | None = None
+        self, connector: str, *, definition: str, plan_token: str | None = None, why: str | None = None
     ) -> ChangedConnector:
         """Give a connector another file. Its worker restarts it. Subscription and positions stay."""
         return await self._caller.call("connectors.set", locals(), ChangedConnector)
 
-    async def plan_set(self, connector: str, *, definition: str) -> Plan[ChangedConnector]:
+    async def plan_set(
+        self, connector: str, *, definition: str, why: str | None = None
+    ) -> Plan[ChangedConnector]:
         """What `set` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.set", locals(), ChangedConnector)
 
     async def set_offsets(
-        self, connector: str, *, place: str, position: str, plan_token: str | None = None
+        self,
+        connector: str,
+        *,
+        place: str,
+        position: str,
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedOffsets:
         """Set the position of a paused connector at one place, a partition of a sink or a shard of a source."""
         return await self._caller.call("connectors.set_offsets", locals(), ChangedOffsets)
 
-    async def plan_set_offsets(self, connector: str, *, place: str, position: str) -> Plan[ChangedOffsets]:
+    async def plan_set_offsets(
+        self, connector: str, *, place: str, position: str, why: str | None = None
+    ) -> Plan[ChangedOffsets]:
         """What `set_offsets` would change; nothing changes until it is applied."""
         return await planned(self._caller, "connectors.set_offsets", locals(), ChangedOffsets)
 
@@ -580,11 +636,13 @@ class ConsumersOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
+    async def disconnect(
+        self, id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> Disconnected:
         """End a consumer's connection. Its messages go to others. It may connect again."""
         return await self._caller.call("consumers.disconnect", locals(), Disconnected)
 
-    async def plan_disconnect(self, id: str) -> Plan[Disconnected]:
+    async def plan_disconnect(self, id: str, *, why: str | None = None) -> Plan[Disconnected]:
         """What `disconnect` would change; nothing changes until it is applied."""
         return await planned(self._caller, "consumers.disconnect", locals(), Disconnected)
 
@@ -636,6 +694,7 @@ class DeadLettersOperations(KeywordsNamed):
         again: bool | None = None,
         to: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ReplayedDeadLetters:
         """Deliver the originals of dead letters again, at their own place and to this subscription only."""
         return await self._caller.call("dead_letters.replay", locals(), ReplayedDeadLetters)
@@ -650,6 +709,7 @@ class DeadLettersOperations(KeywordsNamed):
         reason: str | None = None,
         again: bool | None = None,
         to: str | None = None,
+        why: str | None = None,
     ) -> Plan[ReplayedDeadLetters]:
         """What `replay` would change; nothing changes until it is applied."""
         return await planned(self._caller, "dead_letters.replay", locals(), ReplayedDeadLetters)
@@ -725,6 +785,7 @@ class FacesOperations(KeywordsNamed):
         principal: str | None = None,
         until: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> FrozenFace:
         """Freeze a face or a principal: it can read but change nothing until then, or until faces.thaw."""
         return await self._caller.call("faces.freeze", locals(), FrozenFace)
@@ -736,6 +797,7 @@ class FacesOperations(KeywordsNamed):
         face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
         principal: str | None = None,
         until: str | None = None,
+        why: str | None = None,
     ) -> Plan[FrozenFace]:
         """What `freeze` would change; nothing changes until it is applied."""
         return await planned(self._caller, "faces.freeze", locals(), FrozenFace)
@@ -759,6 +821,7 @@ class FacesOperations(KeywordsNamed):
         face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
         principal: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ThawedFace:
         """Lift the freeze of a face or a principal."""
         return await self._caller.call("faces.thaw", locals(), ThawedFace)
@@ -768,6 +831,7 @@ class FacesOperations(KeywordsNamed):
         *,
         face: Literal["mcp", "jsonrpc", "cli", "console", "all"] | None = None,
         principal: str | None = None,
+        why: str | None = None,
     ) -> Plan[ThawedFace]:
         """What `thaw` would change; nothing changes until it is applied."""
         return await planned(self._caller, "faces.thaw", locals(), ThawedFace)
@@ -802,6 +866,7 @@ class LinksOperations(KeywordsNamed):
         max_bytes_per_s: int | None = None,
         roles: bool | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedLink:
         """Mirror topics of another cluster here, at the same offsets. Mirrors are read-only until they are failed over."""
         return await self._caller.call("links.create", locals(), ChangedLink)
@@ -817,15 +882,18 @@ class LinksOperations(KeywordsNamed):
         token_file: str | None = None,
         max_bytes_per_s: int | None = None,
         roles: bool | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedLink]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.create", locals(), ChangedLink)
 
-    async def delete(self, link: str, *, plan_token: str | None = None) -> DeletedLink:
+    async def delete(
+        self, link: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedLink:
         """Delete a link's declaration. Its mirrors stay, read-only. A link of the same name and source continues them."""
         return await self._caller.call("links.delete", locals(), DeletedLink)
 
-    async def plan_delete(self, link: str) -> Plan[DeletedLink]:
+    async def plan_delete(self, link: str, *, why: str | None = None) -> Plan[DeletedLink]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.delete", locals(), DeletedLink)
 
@@ -834,12 +902,14 @@ class LinksOperations(KeywordsNamed):
         return await self._caller.call("links.describe", locals(), LinkDescription)
 
     async def fail_over(
-        self, link: str, *, topics: str | None = None, plan_token: str | None = None
+        self, link: str, *, topics: str | None = None, plan_token: str | None = None, why: str | None = None
     ) -> FailedOver:
         """Make mirrors topics of this cluster: they take producers, and their mirrored subscriptions open."""
         return await self._caller.call("links.fail_over", locals(), FailedOver)
 
-    async def plan_fail_over(self, link: str, *, topics: str | None = None) -> Plan[FailedOver]:
+    async def plan_fail_over(
+        self, link: str, *, topics: str | None = None, why: str | None = None
+    ) -> Plan[FailedOver]:
         """What `fail_over` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.fail_over", locals(), FailedOver)
 
@@ -856,27 +926,31 @@ class LinksOperations(KeywordsNamed):
         """List links to other clusters with state, topics and lag."""
         return await self._caller.call("links.list", locals(), Page[LinkItem])
 
-    async def pause(self, link: str, *, plan_token: str | None = None) -> ChangedLink:
+    async def pause(self, link: str, *, plan_token: str | None = None, why: str | None = None) -> ChangedLink:
         """Stop copying, until the link is resumed. Mirrors stay read-only, and fall behind."""
         return await self._caller.call("links.pause", locals(), ChangedLink)
 
-    async def plan_pause(self, link: str) -> Plan[ChangedLink]:
+    async def plan_pause(self, link: str, *, why: str | None = None) -> Plan[ChangedLink]:
         """What `pause` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.pause", locals(), ChangedLink)
 
-    async def reopen(self, topic: str, *, plan_token: str | None = None) -> ReopenedTopic:
+    async def reopen(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ReopenedTopic:
         """Let clients come back to a topic that was failed over to another cluster."""
         return await self._caller.call("links.reopen", locals(), ReopenedTopic)
 
-    async def plan_reopen(self, topic: str) -> Plan[ReopenedTopic]:
+    async def plan_reopen(self, topic: str, *, why: str | None = None) -> Plan[ReopenedTopic]:
         """What `reopen` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.reopen", locals(), ReopenedTopic)
 
-    async def resume(self, link: str, *, plan_token: str | None = None) -> ChangedLink:
+    async def resume(
+        self, link: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedLink:
         """Let a paused link copy again, from where it stopped."""
         return await self._caller.call("links.resume", locals(), ChangedLink)
 
-    async def plan_resume(self, link: str) -> Plan[ChangedLink]:
+    async def plan_resume(self, link: str, *, why: str | None = None) -> Plan[ChangedLink]:
         """What `resume` would change; nothing changes until it is applied."""
         return await planned(self._caller, "links.resume", locals(), ChangedLink)
 
@@ -901,6 +975,7 @@ class MessagesOperations(KeywordsNamed):
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> PublishedMessage:
         """Publish one message. It is on stable storage when the answer comes."""
         return await self._caller.call("messages.publish", locals(), PublishedMessage)
@@ -912,6 +987,7 @@ class MessagesOperations(KeywordsNamed):
         payload: str | None,
         key: str | None = None,
         attributes: Mapping[str, str] | None = None,
+        why: str | None = None,
     ) -> Plan[PublishedMessage]:
         """What `publish` would change; nothing changes until it is applied."""
         return await planned(self._caller, "messages.publish", locals(), PublishedMessage)
@@ -965,6 +1041,7 @@ class NamespacesOperations(KeywordsNamed):
         ]
         | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedNamespace:
         """Create a namespace, optionally with limits for its topics."""
         return await self._caller.call("namespaces.create", locals(), ChangedNamespace)
@@ -993,15 +1070,18 @@ class NamespacesOperations(KeywordsNamed):
             int | str | None,
         ]
         | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedNamespace]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "namespaces.create", locals(), ChangedNamespace)
 
-    async def delete(self, namespace: str, *, plan_token: str | None = None) -> DeletedNamespace:
+    async def delete(
+        self, namespace: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedNamespace:
         """Delete a namespace that holds no topics."""
         return await self._caller.call("namespaces.delete", locals(), DeletedNamespace)
 
-    async def plan_delete(self, namespace: str) -> Plan[DeletedNamespace]:
+    async def plan_delete(self, namespace: str, *, why: str | None = None) -> Plan[DeletedNamespace]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "namespaces.delete", locals(), DeletedNamespace)
 
@@ -1046,6 +1126,7 @@ class NamespacesOperations(KeywordsNamed):
             int | str | None,
         ],
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedNamespace:
         """Set limits of every topic in a namespace that does not set its own. They hold immediately."""
         return await self._caller.call("namespaces.set_policies", locals(), ChangedNamespace)
@@ -1073,6 +1154,7 @@ class NamespacesOperations(KeywordsNamed):
             | Literal["durability"],
             int | str | None,
         ],
+        why: str | None = None,
     ) -> Plan[ChangedNamespace]:
         """What `set_policies` would change; nothing changes until it is applied."""
         return await planned(self._caller, "namespaces.set_policies", locals(), ChangedNamespace)
@@ -1084,19 +1166,23 @@ class ObjectsOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def collect(self, topic: str, *, plan_token: str | None = None) -> CollectedObjects:
+    async def collect(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> CollectedObjects:
         """Delete objects in the folder of a topic that the catalog does not list."""
         return await self._caller.call("objects.collect", locals(), CollectedObjects, long_running=True)
 
-    async def plan_collect(self, topic: str) -> Plan[CollectedObjects]:
+    async def plan_collect(self, topic: str, *, why: str | None = None) -> Plan[CollectedObjects]:
         """What `collect` would change; nothing changes until it is applied."""
         return await planned(self._caller, "objects.collect", locals(), CollectedObjects, long_running=True)
 
-    async def compact(self, topic: str, *, plan_token: str | None = None) -> CompactedObjects:
+    async def compact(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> CompactedObjects:
         """Merge small neighbouring objects of a topic into large ones."""
         return await self._caller.call("objects.compact", locals(), CompactedObjects, long_running=True)
 
-    async def plan_compact(self, topic: str) -> Plan[CompactedObjects]:
+    async def plan_compact(self, topic: str, *, why: str | None = None) -> Plan[CompactedObjects]:
         """What `compact` would change; nothing changes until it is applied."""
         return await planned(self._caller, "objects.compact", locals(), CompactedObjects, long_running=True)
 
@@ -1109,6 +1195,7 @@ class ObjectsOperations(KeywordsNamed):
         until: str | None = None,
         format: Literal["parquet", "jsonl"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ExportedObjects:
         """Write a range of a topic to one file on the broker's machine, as Parquet or JSON lines. Untiered messages are tiered first."""
         return await self._caller.call("objects.export", locals(), ExportedObjects, long_running=True)
@@ -1121,15 +1208,18 @@ class ObjectsOperations(KeywordsNamed):
         from_: str | None = None,
         until: str | None = None,
         format: Literal["parquet", "jsonl"] | None = None,
+        why: str | None = None,
     ) -> Plan[ExportedObjects]:
         """What `export` would change; nothing changes until it is applied."""
         return await planned(self._caller, "objects.export", locals(), ExportedObjects, long_running=True)
 
-    async def flush(self, topic: str, *, plan_token: str | None = None) -> FlushedObjects:
+    async def flush(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> FlushedObjects:
         """Move all messages acknowledged until now to the cold tier, of any size and age."""
         return await self._caller.call("objects.flush", locals(), FlushedObjects, long_running=True)
 
-    async def plan_flush(self, topic: str) -> Plan[FlushedObjects]:
+    async def plan_flush(self, topic: str, *, why: str | None = None) -> Plan[FlushedObjects]:
         """What `flush` would change; nothing changes until it is applied."""
         return await planned(self._caller, "objects.flush", locals(), FlushedObjects, long_running=True)
 
@@ -1179,17 +1269,24 @@ class PlansOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def apply(self, plan_token: str, *, plan_id: str | None = None) -> AppliedPlan:
+    async def apply(
+        self, plan_token: str, *, plan_id: str | None = None, why: str | None = None
+    ) -> AppliedPlan:
         """Apply a plan, once. Refused if its basis has changed."""
         return await self._caller.call("plans.apply", locals(), AppliedPlan)
 
     async def create(
-        self, operation: str, *, arguments: Mapping[str, Any] | None = None, topics: str | None = None
+        self,
+        operation: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        topics: str | None = None,
+        why: str | None = None,
     ) -> PlanDocument:
         """Show exactly what a change would do, and get the token that does it once. Nothing changes."""
         return await self._caller.call("plans.create", locals(), PlanDocument)
 
-    async def discard(self, plan_id: str) -> DiscardedPlan:
+    async def discard(self, plan_id: str, *, why: str | None = None) -> DiscardedPlan:
         """Take a plan out of use before its time."""
         return await self._caller.call("plans.discard", locals(), DiscardedPlan)
 
@@ -1217,11 +1314,13 @@ class ProducersOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def disconnect(self, id: str, *, plan_token: str | None = None) -> Disconnected:
+    async def disconnect(
+        self, id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> Disconnected:
         """End a producer's connection. It may connect again."""
         return await self._caller.call("producers.disconnect", locals(), Disconnected)
 
-    async def plan_disconnect(self, id: str) -> Plan[Disconnected]:
+    async def plan_disconnect(self, id: str, *, why: str | None = None) -> Plan[Disconnected]:
         """What `disconnect` would change; nothing changes until it is applied."""
         return await planned(self._caller, "producers.disconnect", locals(), Disconnected)
 
@@ -1302,6 +1401,7 @@ class QuotasOperations(KeywordsNamed):
         principal: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedQuota:
         """Limit what a namespace or a principal takes, immediately. A limit that is not named stays, null removes it."""
         return await self._caller.call("quotas.set", locals(), ChangedQuota)
@@ -1348,6 +1448,7 @@ class QuotasOperations(KeywordsNamed):
         namespace: str | None = None,
         principal: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedQuota]:
         """What `set` would change; nothing changes until it is applied."""
         return await planned(self._caller, "quotas.set", locals(), ChangedQuota)
@@ -1410,6 +1511,7 @@ class RevocationsOperations(KeywordsNamed):
         expires: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedRevocation:
         """Revoke web tokens or a client's certificate. Their streams end."""
         return await self._caller.call("revocations.create", locals(), ChangedRevocation)
@@ -1421,15 +1523,18 @@ class RevocationsOperations(KeywordsNamed):
         value: str,
         expires: str | None = None,
         principal_type: Literal["user", "service_account"] | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedRevocation]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "revocations.create", locals(), ChangedRevocation)
 
-    async def delete(self, revocation: str, *, plan_token: str | None = None) -> DeletedRevocation:
+    async def delete(
+        self, revocation: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedRevocation:
         """Withdraw a revocation: the tokens, subject or certificate are valid again."""
         return await self._caller.call("revocations.delete", locals(), DeletedRevocation)
 
-    async def plan_delete(self, revocation: str) -> Plan[DeletedRevocation]:
+    async def plan_delete(self, revocation: str, *, why: str | None = None) -> Plan[DeletedRevocation]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "revocations.delete", locals(), DeletedRevocation)
 
@@ -1453,19 +1558,23 @@ class RolesOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def create(self, role: str, *, permissions: str, plan_token: str | None = None) -> ChangedRole:
+    async def create(
+        self, role: str, *, permissions: str, plan_token: str | None = None, why: str | None = None
+    ) -> ChangedRole:
         """Create a role, or give an existing one other permissions."""
         return await self._caller.call("roles.create", locals(), ChangedRole)
 
-    async def plan_create(self, role: str, *, permissions: str) -> Plan[ChangedRole]:
+    async def plan_create(self, role: str, *, permissions: str, why: str | None = None) -> Plan[ChangedRole]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "roles.create", locals(), ChangedRole)
 
-    async def delete(self, role: str, *, plan_token: str | None = None) -> DeletedRole:
+    async def delete(
+        self, role: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedRole:
         """Delete a role. Bindings that name it stay and no longer grant it."""
         return await self._caller.call("roles.delete", locals(), DeletedRole)
 
-    async def plan_delete(self, role: str) -> Plan[DeletedRole]:
+    async def plan_delete(self, role: str, *, why: str | None = None) -> Plan[DeletedRole]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "roles.delete", locals(), DeletedRole)
 
@@ -1507,12 +1616,14 @@ class SchemasOperations(KeywordsNamed):
         return await self._caller.call("schemas.check", locals(), Verdict)
 
     async def delete_version(
-        self, subject: str, version: int, *, plan_token: str | None = None
+        self, subject: str, version: int, *, plan_token: str | None = None, why: str | None = None
     ) -> DeletedVersion:
         """Delete one version of a subject. Messages that carry it can no longer be decoded."""
         return await self._caller.call("schemas.delete_version", locals(), DeletedVersion)
 
-    async def plan_delete_version(self, subject: str, version: int) -> Plan[DeletedVersion]:
+    async def plan_delete_version(
+        self, subject: str, version: int, *, why: str | None = None
+    ) -> Plan[DeletedVersion]:
         """What `delete_version` would change; nothing changes until it is applied."""
         return await planned(self._caller, "schemas.delete_version", locals(), DeletedVersion)
 
@@ -1552,6 +1663,7 @@ class SchemasOperations(KeywordsNamed):
         tags: str | None = None,
         json_profile: Literal["default", "strict"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> Registration:
         """Register a schema under a subject. The same again gives its version. One that breaks its mode is refused with every difference."""
         return await self._caller.call("schemas.register", locals(), Registration)
@@ -1566,6 +1678,7 @@ class SchemasOperations(KeywordsNamed):
         created_by: str | None = None,
         tags: str | None = None,
         json_profile: Literal["default", "strict"] | None = None,
+        why: str | None = None,
     ) -> Plan[Registration]:
         """What `register` would change; nothing changes until it is applied."""
         return await planned(self._caller, "schemas.register", locals(), Registration)
@@ -1578,6 +1691,7 @@ class SchemasOperations(KeywordsNamed):
         transitive: bool | None = None,
         json_profile: Literal["default", "strict"] | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedCompatibility:
         """Set the compatibility of new versions of a subject. transitive compares with every version."""
         return await self._caller.call("schemas.set_compatibility", locals(), ChangedCompatibility)
@@ -1589,6 +1703,7 @@ class SchemasOperations(KeywordsNamed):
         mode: Literal["none", "backward", "forward", "full"],
         transitive: bool | None = None,
         json_profile: Literal["default", "strict"] | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedCompatibility]:
         """What `set_compatibility` would change; nothing changes until it is applied."""
         return await planned(self._caller, "schemas.set_compatibility", locals(), ChangedCompatibility)
@@ -1644,6 +1759,7 @@ class SubscriptionsOperations(KeywordsNamed):
         type: Literal["exclusive", "shared", "failover", "key-shared"] | None = None,
         start: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> CreatedSubscription:
         """Create a subscription before its first consumer comes, on every partition."""
         return await self._caller.call("subscriptions.create", locals(), CreatedSubscription)
@@ -1655,17 +1771,20 @@ class SubscriptionsOperations(KeywordsNamed):
         *,
         type: Literal["exclusive", "shared", "failover", "key-shared"] | None = None,
         start: str | None = None,
+        why: str | None = None,
     ) -> Plan[CreatedSubscription]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.create", locals(), CreatedSubscription)
 
     async def delete(
-        self, topic: str, subscription: str, *, plan_token: str | None = None
+        self, topic: str, subscription: str, *, plan_token: str | None = None, why: str | None = None
     ) -> DeletedSubscription:
         """Delete a subscription with its cursor. Its consumers are disconnected."""
         return await self._caller.call("subscriptions.delete", locals(), DeletedSubscription)
 
-    async def plan_delete(self, topic: str, subscription: str) -> Plan[DeletedSubscription]:
+    async def plan_delete(
+        self, topic: str, subscription: str, *, why: str | None = None
+    ) -> Plan[DeletedSubscription]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.delete", locals(), DeletedSubscription)
 
@@ -1710,21 +1829,25 @@ class SubscriptionsOperations(KeywordsNamed):
         """List subscriptions with type, consumers and lag."""
         return await self._caller.call("subscriptions.list", locals(), Page[SubscriptionItem])
 
-    async def purge(self, topic: str, subscription: str, *, plan_token: str | None = None) -> MovedCursor:
+    async def purge(
+        self, topic: str, subscription: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> MovedCursor:
         """Acknowledge everything published so far."""
         return await self._caller.call("subscriptions.purge", locals(), MovedCursor)
 
-    async def plan_purge(self, topic: str, subscription: str) -> Plan[MovedCursor]:
+    async def plan_purge(self, topic: str, subscription: str, *, why: str | None = None) -> Plan[MovedCursor]:
         """What `purge` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.purge", locals(), MovedCursor)
 
     async def seek(
-        self, topic: str, subscription: str, *, to: str, plan_token: str | None = None
+        self, topic: str, subscription: str, *, to: str, plan_token: str | None = None, why: str | None = None
     ) -> MovedCursor:
         """Move a subscription to a position, forward or back, also under its consumers. Acknowledgements above it are forgotten."""
         return await self._caller.call("subscriptions.seek", locals(), MovedCursor)
 
-    async def plan_seek(self, topic: str, subscription: str, *, to: str) -> Plan[MovedCursor]:
+    async def plan_seek(
+        self, topic: str, subscription: str, *, to: str, why: str | None = None
+    ) -> Plan[MovedCursor]:
         """What `seek` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.seek", locals(), MovedCursor)
 
@@ -1743,6 +1866,7 @@ class SubscriptionsOperations(KeywordsNamed):
         max_unacked_messages: int | None = None,
         keep: bool | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedFailurePolicy:
         """Set when failed messages are redelivered and what happens to those that fail too often. What is not given stays."""
         return await self._caller.call("subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
@@ -1761,6 +1885,7 @@ class SubscriptionsOperations(KeywordsNamed):
         dead_letter_topic: str | None = None,
         max_unacked_messages: int | None = None,
         keep: bool | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedFailurePolicy]:
         """What `set_failure_policy` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
@@ -1773,12 +1898,19 @@ class SubscriptionsOperations(KeywordsNamed):
         count: int | None = None,
         offsets: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> MovedCursor:
         """Acknowledge the oldest unacknowledged messages of a subscription, unread."""
         return await self._caller.call("subscriptions.skip", locals(), MovedCursor)
 
     async def plan_skip(
-        self, topic: str, subscription: str, *, count: int | None = None, offsets: str | None = None
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        count: int | None = None,
+        offsets: str | None = None,
+        why: str | None = None,
     ) -> Plan[MovedCursor]:
         """What `skip` would change; nothing changes until it is applied."""
         return await planned(self._caller, "subscriptions.skip", locals(), MovedCursor)
@@ -1790,11 +1922,13 @@ class TasksOperations(KeywordsNamed):
     def __init__(self, caller: OperationCaller) -> None:
         self._caller = caller
 
-    async def cancel(self, task_id: str, *, plan_token: str | None = None) -> CancelledTask:
+    async def cancel(
+        self, task_id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> CancelledTask:
         """Stop a long operation at its next step. Its finished steps stay."""
         return await self._caller.call("tasks.cancel", locals(), CancelledTask)
 
-    async def plan_cancel(self, task_id: str) -> Plan[CancelledTask]:
+    async def plan_cancel(self, task_id: str, *, why: str | None = None) -> Plan[CancelledTask]:
         """What `cancel` would change; nothing changes until it is applied."""
         return await planned(self._caller, "tasks.cancel", locals(), CancelledTask)
 
@@ -1830,6 +1964,7 @@ class TokensOperations(KeywordsNamed):
         principal_type: Literal["user", "service_account"] | None = None,
         role: str | None = None,
         expires: str | None = None,
+        why: str | None = None,
     ) -> NewToken:
         """Create an API token. It is in this answer and never shown again."""
         return await self._caller.call("tokens.create", locals(), NewToken)
@@ -1847,15 +1982,17 @@ class TokensOperations(KeywordsNamed):
         """List API tokens by name: whose they are, until when, when last used. Never the tokens themselves."""
         return await self._caller.call("tokens.list", locals(), Page[TokenItem])
 
-    async def revoke(self, token_id: str, *, plan_token: str | None = None) -> RevokedToken:
+    async def revoke(
+        self, token_id: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> RevokedToken:
         """Revoke a token immediately. Streams that were opened with it end within 5 s."""
         return await self._caller.call("tokens.revoke", locals(), RevokedToken)
 
-    async def plan_revoke(self, token_id: str) -> Plan[RevokedToken]:
+    async def plan_revoke(self, token_id: str, *, why: str | None = None) -> Plan[RevokedToken]:
         """What `revoke` would change; nothing changes until it is applied."""
         return await planned(self._caller, "tokens.revoke", locals(), RevokedToken)
 
-    async def rotate(self, token_id: str, *, overlap: str | None = None) -> NewToken:
+    async def rotate(self, token_id: str, *, overlap: str | None = None, why: str | None = None) -> NewToken:
         """Create a token in place of another, which stays good for the overlap. It is in this answer and never shown again."""
         return await self._caller.call("tokens.rotate", locals(), NewToken)
 
@@ -1867,12 +2004,14 @@ class TopicsOperations(KeywordsNamed):
         self._caller = caller
 
     async def add_partitions(
-        self, topic: str, *, partitions: int, plan_token: str | None = None
+        self, topic: str, *, partitions: int, plan_token: str | None = None, why: str | None = None
     ) -> AddedPartitions:
         """Give a partitioned topic more partitions. The plan has the share of keys that moves."""
         return await self._caller.call("topics.add_partitions", locals(), AddedPartitions)
 
-    async def plan_add_partitions(self, topic: str, *, partitions: int) -> Plan[AddedPartitions]:
+    async def plan_add_partitions(
+        self, topic: str, *, partitions: int, why: str | None = None
+    ) -> Plan[AddedPartitions]:
         """What `add_partitions` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.add_partitions", locals(), AddedPartitions)
 
@@ -1888,6 +2027,7 @@ class TopicsOperations(KeywordsNamed):
         validation_policy: Literal["none", "warn", "enforce"] | None = None,
         enable_payload_validation: bool | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedTopicSchema:
         """Bind a topic to a schema subject and set what happens to messages that do not fit."""
         return await self._caller.call("topics.configure_schema", locals(), ChangedTopicSchema)
@@ -1899,6 +2039,7 @@ class TopicsOperations(KeywordsNamed):
         *,
         validation_policy: Literal["none", "warn", "enforce"] | None = None,
         enable_payload_validation: bool | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedTopicSchema]:
         """What `configure_schema` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.configure_schema", locals(), ChangedTopicSchema)
@@ -1931,6 +2072,7 @@ class TopicsOperations(KeywordsNamed):
         | None = None,
         schema_subject: str | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> CreatedTopic:
         """Create a topic, optionally partitioned. Fails if the name is taken."""
         return await self._caller.call("topics.create", locals(), CreatedTopic)
@@ -1962,15 +2104,18 @@ class TopicsOperations(KeywordsNamed):
         ]
         | None = None,
         schema_subject: str | None = None,
+        why: str | None = None,
     ) -> Plan[CreatedTopic]:
         """What `create` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.create", locals(), CreatedTopic)
 
-    async def delete(self, topic: str, *, plan_token: str | None = None) -> DeletedTopic:
+    async def delete(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> DeletedTopic:
         """Delete a topic with its messages, subscriptions and all partitions."""
         return await self._caller.call("topics.delete", locals(), DeletedTopic)
 
-    async def plan_delete(self, topic: str) -> Plan[DeletedTopic]:
+    async def plan_delete(self, topic: str, *, why: str | None = None) -> Plan[DeletedTopic]:
         """What `delete` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.delete", locals(), DeletedTopic)
 
@@ -2006,35 +2151,54 @@ class TopicsOperations(KeywordsNamed):
         return await self._caller.call("topics.metrics", locals(), TopicMetrics)
 
     async def move(
-        self, topic: str, *, to_broker: str | None = None, plan_token: str | None = None
+        self,
+        topic: str,
+        *,
+        to_broker: str | None = None,
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> MovedTopic:
         """Move a topic to another broker, a named one or the one with the fewest topics."""
         return await self._caller.call("topics.move", locals(), MovedTopic)
 
-    async def plan_move(self, topic: str, *, to_broker: str | None = None) -> Plan[MovedTopic]:
+    async def plan_move(
+        self, topic: str, *, to_broker: str | None = None, why: str | None = None
+    ) -> Plan[MovedTopic]:
         """What `move` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.move", locals(), MovedTopic)
 
     async def replay(
-        self, topic: str, *, from_: str, to: str, until: str | None = None, plan_token: str | None = None
+        self,
+        topic: str,
+        *,
+        from_: str,
+        to: str,
+        until: str | None = None,
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> ReplayedTopic:
         """Copy a range of a topic into another topic. Each copy names its message in x-replayed-from."""
         return await self._caller.call("topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def plan_replay(
-        self, topic: str, *, from_: str, to: str, until: str | None = None
+        self, topic: str, *, from_: str, to: str, until: str | None = None, why: str | None = None
     ) -> Plan[ReplayedTopic]:
         """What `replay` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def set_durability(
-        self, topic: str, *, durability: Literal["fsynced", "stored"], plan_token: str | None = None
+        self,
+        topic: str,
+        *,
+        durability: Literal["fsynced", "stored"],
+        plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedDurability:
         """Set the durability that publishes to a topic wait for: the disk of its broker, or the object store."""
         return await self._caller.call("topics.set_durability", locals(), ChangedDurability)
 
     async def plan_set_durability(
-        self, topic: str, *, durability: Literal["fsynced", "stored"]
+        self, topic: str, *, durability: Literal["fsynced", "stored"], why: str | None = None
     ) -> Plan[ChangedDurability]:
         """What `set_durability` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.set_durability", locals(), ChangedDurability)
@@ -2062,6 +2226,7 @@ class TopicsOperations(KeywordsNamed):
             int | None,
         ],
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedTopicPolicies:
         """Set limits of a topic, immediately. A limit that is not named stays, null removes it, 0 lifts it."""
         return await self._caller.call("topics.set_policies", locals(), ChangedTopicPolicies)
@@ -2088,6 +2253,7 @@ class TopicsOperations(KeywordsNamed):
             ],
             int | None,
         ],
+        why: str | None = None,
     ) -> Plan[ChangedTopicPolicies]:
         """What `set_policies` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.set_policies", locals(), ChangedTopicPolicies)
@@ -2099,6 +2265,7 @@ class TopicsOperations(KeywordsNamed):
         validation_policy: Literal["none", "warn", "enforce"],
         enable_payload_validation: bool | None = None,
         plan_token: str | None = None,
+        why: str | None = None,
     ) -> ChangedTopicSchema:
         """Change how a topic's schema is enforced."""
         return await self._caller.call("topics.set_validation_policy", locals(), ChangedTopicSchema)
@@ -2109,31 +2276,38 @@ class TopicsOperations(KeywordsNamed):
         *,
         validation_policy: Literal["none", "warn", "enforce"],
         enable_payload_validation: bool | None = None,
+        why: str | None = None,
     ) -> Plan[ChangedTopicSchema]:
         """What `set_validation_policy` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.set_validation_policy", locals(), ChangedTopicSchema)
 
-    async def take_over(self, topic: str, *, plan_token: str | None = None) -> TakenOverTopic:
+    async def take_over(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> TakenOverTopic:
         """Serve a lost broker's topic elsewhere, from its copied journal."""
         return await self._caller.call("topics.take_over", locals(), TakenOverTopic)
 
-    async def plan_take_over(self, topic: str) -> Plan[TakenOverTopic]:
+    async def plan_take_over(self, topic: str, *, why: str | None = None) -> Plan[TakenOverTopic]:
         """What `take_over` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.take_over", locals(), TakenOverTopic)
 
-    async def truncate(self, topic: str, *, before: str, plan_token: str | None = None) -> TruncatedTopic:
+    async def truncate(
+        self, topic: str, *, before: str, plan_token: str | None = None, why: str | None = None
+    ) -> TruncatedTopic:
         """Give up the messages of a topic before a position, read or not."""
         return await self._caller.call("topics.truncate", locals(), TruncatedTopic)
 
-    async def plan_truncate(self, topic: str, *, before: str) -> Plan[TruncatedTopic]:
+    async def plan_truncate(self, topic: str, *, before: str, why: str | None = None) -> Plan[TruncatedTopic]:
         """What `truncate` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.truncate", locals(), TruncatedTopic)
 
-    async def unload(self, topic: str, *, plan_token: str | None = None) -> MovedTopic:
+    async def unload(
+        self, topic: str, *, plan_token: str | None = None, why: str | None = None
+    ) -> MovedTopic:
         """Move a topic to another broker. A lone broker answers LAST_BROKER."""
         return await self._caller.call("topics.unload", locals(), MovedTopic)
 
-    async def plan_unload(self, topic: str) -> Plan[MovedTopic]:
+    async def plan_unload(self, topic: str, *, why: str | None = None) -> Plan[MovedTopic]:
         """What `unload` would change; nothing changes until it is applied."""
         return await planned(self._caller, "topics.unload", locals(), MovedTopic)
 
