@@ -70,7 +70,7 @@ def test_a_key_map_moves_an_action(tmp_path: Path) -> None:
 def test_words_find_views_by_name_alias_and_argument() -> None:
     assert place(["lag"]).view == "subscriptions"
     assert place(["topic", "orders"]).arguments == {"topic": "orders"}
-    with pytest.raises(InvalidArgument, match="did you mean topics"):
+    with pytest.raises(InvalidArgument, match="Did you mean topics"):
         place(["topcs"])
     with pytest.raises(InvalidArgument, match="write subscription TOPIC SUBSCRIPTION"):
         place(["subscription", "orders"])

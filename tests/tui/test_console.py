@@ -89,7 +89,7 @@ async def test_a_word_that_is_no_view_is_answered_and_nothing_moves(cluster: Adm
     async with opened(cluster, "topics") as (app, press):
         await press(":", *"topcis", "enter")
         assert app.target.view == "topics"
-        assert said(app) == ["there is no view topcis; did you mean topics?"]
+        assert said(app) == ["there is no view topcis. Did you mean topics?"]
 
 
 async def test_filter_sort_and_marks(cluster: Administered) -> None:
@@ -324,7 +324,7 @@ async def test_another_cluster_is_gone_to_by_name_and_nothing_of_the_first_stays
                 danger = app.screen.get_style_at(1, 0).bgcolor == app.look.production.bgcolor
                 assert danger == (name == "shop")
             await pilot.press(":", *"cluster nobody", "enter")
-            assert said(app) == ["there is no cluster nobody; there are test, shop"]
+            assert said(app) == ["there is no cluster nobody. There are test, shop"]
 
 
 async def test_ascii_draws_nothing_else(cluster: Administered) -> None:
