@@ -32,11 +32,10 @@ PRODUCT: Final = (
 )  # fmt: skip
 # Pages and rooms whose text is held to the bounds.
 PAGES: Final = (
-    "README.md",
-    "docs/administration.md", "docs/cluster-metadata.md", "docs/concepts.md",
-    "docs/connectors.md", "docs/delivery.md", "docs/faq.md", "docs/javascript.md", "docs/links.md", "docs/operating.md",
-    "docs/operations.md", "docs/python.md", "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md",
-    "docs/upgrading.md",
+    "CONTRIBUTING.md", "README.md", "docs/administration.md", "docs/cluster-metadata.md", "docs/cluster.md",
+    "docs/concepts.md", "docs/connect.md", "docs/connectors.md", "docs/data-formats.md", "docs/delivery.md", "docs/faq.md",
+    "docs/javascript.md", "docs/links.md", "docs/operating.md", "docs/operations.md", "docs/python.md",
+    "docs/quickstart.md", "docs/reference.md", "docs/security.md", "docs/spark.md", "docs/upgrading.md",
 )  # fmt: skip
 STRINGS: Final = (
     "admin_core", "cli", "connect", "core/pydanube_core/diagnosis", "core/pydanube_core/telemetry", "tui",
