@@ -73,6 +73,7 @@ SURVIVORS_MAX: Final = 0.05
 # added for starting and for a busy machine. A fault that makes a test wait longer counts as caught.
 COVER_S: Final = 900.0
 NEAR_COVER_S: Final = 120.0  # in a quick look: tests that begin later are left out
+NEAR_FILES: Final = 4  # in a quick look
 TESTS_S: Final = 60.0
 SLACK_S: Final = 90.0
 ONE_TEST_S: Final = 60
@@ -147,6 +148,7 @@ class Run:
     deadline: float
     tests_s: float = TESTS_S
     near_only: bool = False
+    blind: bool = False
     done: dict[str, Result] = field(default_factory=dict)
     steady: set[str] = field(default_factory=set)
     unsteady: set[str] = field(default_factory=set)
@@ -238,7 +240,8 @@ def run_tests(
 class Bench:
     """The tests of one room: their process, and what each of their files runs. Close it at the end."""
 
-    def __init__(self, room: Room, commit: str, seed: int, *, cover_s: float) -> None:
+    def __init__(self, room: Room, commit: str, seed: int, *, cover_s: float, blind: bool) -> None:
+        self._blind = blind
         self._cover_s = cover_s
         self._sources = [git("rev-parse", f"{commit}:{path}") for path in (*room.sources, "tests/support")]
         self._commit = commit
@@ -272,7 +275,7 @@ class Bench:
 
         So that a fault which the first tests find costs no measurement of all others.
         """
-        near = self.near(path)
+        near = self.near(path)[: NEAR_FILES if near_only else None]
         left = [*near, *(file for file in self.files if file not in near and not near_only)]
         known = [file for file in left if self._is_measured(file)]
         yield [self.cover_of(file) for file in known]
@@ -281,7 +284,12 @@ class Bench:
                 yield [self.cover_of(file)]
 
     def _kept(self, file: str) -> Path:
-        parts = [git("rev-parse", f"{self._commit}:{file}"), *self._sources, str(self._cover_s)]
+        parts = [
+            git("rev-parse", f"{self._commit}:{file}"),
+            *self._sources,
+            str(self._cover_s),
+            str(self._blind),
+        ]
         key = hashlib.sha256("".join(parts).encode()).hexdigest()[:12]
         return HOME / "covers" / f"{file.replace('/', '-')}-{key}.json"
 
@@ -303,6 +311,7 @@ class Bench:
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir(parents=True)
         settings, tests = data / "coveragerc", data / "tests.jsonl"
+        lines = None if self._blind else str(settings)
         paths = sorted({source for room in ROOMS.values() for source in room.sources})
         included = "".join(f"    {TREE / path}{'' if path.endswith('.py') else '/*'}\n" for path in paths)
         settings.write_text(
@@ -316,7 +325,7 @@ class Bench:
             HOME / "report.jsonl",
             environment=variables,
             limit_s=self._cover_s,
-            cover={"settings": str(settings), "tests": str(tests)},
+            cover={"settings": lines, "tests": str(tests)},
         )
         outcomes = [json.loads(line) for line in tests.read_text().splitlines()] if tests.is_file() else []
         return Cover(
@@ -345,11 +354,21 @@ def lines_by_test(data: Path) -> dict[str, dict[str, list[str]]]:
 
 
 def covering(
-    mutation: Mutation, covers: Sequence[Cover], without: set[str], *, most_s: float = TESTS_S
+    mutation: Mutation,
+    covers: Sequence[Cover],
+    without: set[str],
+    *,
+    most_s: float = TESTS_S,
+    blind: bool = False,
 ) -> list[tuple[str, float]]:
-    """Return the tests that run a fault's statement, quickest first, as many as take `most_s` seconds together."""
+    """Return the tests that run a fault's statement, quickest first, as many as take `most_s` seconds together.
+
+    `blind`: all tests, because no lines were measured.
+    """
     found: dict[str, float] = {}
     for cover in covers:
+        if blind:
+            found |= {test: s for test, s in cover.seconds.items() if test not in without}
         of_file = cover.lines.get(mutation.path, {})
         for line in range(mutation.lines[0], mutation.lines[1] + 1):
             for test in of_file.get(str(line), ()):
@@ -414,7 +433,7 @@ def judge(mutation: Mutation, room: str, bench: Bench, run: Run) -> Result:
     started = time.monotonic()
     ran: set[str] = set()
     for covers in bench.stages(mutation.path, near_only=run.near_only):
-        while chosen := covering(mutation, covers, run.unsteady | ran, most_s=run.tests_s):
+        while chosen := covering(mutation, covers, run.unsteady | ran, most_s=run.tests_s, blind=run.blind):
             tests = [test for test, _ in chosen]
             limit_s = 3 * sum(seconds for _, seconds in chosen) + SLACK_S
             status, by = run_with(mutation, tests, bench, run, limit_s)
@@ -528,6 +547,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--near", action="store_true", help="only tests in files that name something of the faulty module"
     )
+    parser.add_argument(
+        "--blind",
+        action="store_true",
+        help="measure no lines, run all tests of those files: quicker for few faults",
+    )
     parser.add_argument("--list", action="store_true", help="print the faults, without running anything")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -560,7 +584,9 @@ def main(arguments: Sequence[str]) -> int:
         print(*(each.name for _, each in chosen), sep="\n")
         return 0
     deadline = time.monotonic() + options.minutes * 60
-    run = Run(HOME / f"{commit[:12]}-{seed}.jsonl", seed, deadline, options.tests_s, options.near)
+    run = Run(
+        HOME / f"{commit[:12]}-{seed}.jsonl", seed, deadline, options.tests_s, options.near, options.blind
+    )
     if run.results_path.is_file():
         for line in run.results_path.read_text(encoding="utf-8").splitlines():
             result = Result(**json.loads(line))
@@ -576,7 +602,11 @@ def main(arguments: Sequence[str]) -> int:
             if mutation.name not in run.done:
                 if room not in benches:
                     benches[room] = Bench(
-                        ROOMS[room], commit, seed, cover_s=NEAR_COVER_S if run.near_only else COVER_S
+                        ROOMS[room],
+                        commit,
+                        seed,
+                        cover_s=NEAR_COVER_S if run.near_only else COVER_S,
+                        blind=run.blind,
                     )
                 result = judge(mutation, room, benches[room], run)
                 run.note(result)
