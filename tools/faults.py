@@ -255,7 +255,10 @@ class Bench:
             self.files.setdefault(test.partition("::")[0], []).append(test)
 
     def near(self, path: str) -> list[str]:
-        """Return the test files that import the module, or name a class or function of it, those with most names first."""
+        """Return the test files that import the module, are named like it, or name a class or function of it.
+
+        Those with most names come first. Without any, those in whose path the package is.
+        """
         tree = ast.parse((TREE / path).read_bytes())
         kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         names = {node.name for node in tree.body if isinstance(node, kinds)}
@@ -266,9 +269,11 @@ class Bench:
                 text = (TREE / file).read_text(encoding="utf-8")
                 self._texts[file] = text, frozenset(re.findall(r"\w+", text))
             text, words = self._texts[file]
-            if count := len(names & words) + (module.search(text) is not None):
+            named_so = Path(path).stem in Path(file).stem
+            if count := len(names & words) + (module.search(text) is not None) + named_so:
                 found.append((-count, file))
-        return [file for _, file in sorted(found)]
+        package = Path(path).parent.name
+        return [file for _, file in sorted(found)] or [file for file in self.files if package in file]
 
     def stages(self, path: str, *, near_only: bool) -> Iterator[list[Cover]]:
         """Yield what to run, in turn: files that are measured already, then one after the other, near files first.
