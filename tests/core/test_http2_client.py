@@ -250,6 +250,16 @@ def test_a_fault_of_a_stream_costs_that_stream_alone(said: Any) -> None:
     assert [type(event) for event in answered] == [HeadReceived, DataReceived]
 
 
+def test_a_stream_that_the_server_resets_ends_with_its_code_and_no_other_does() -> None:
+    talk = Talk()
+    stream, other = talk.ask(), talk.ask()
+    [event] = talk.hear(reset(stream.id, ErrorCode.ENHANCE_YOUR_CALM))
+    assert isinstance(event, StreamReset)
+    assert (event.stream, event.code) == (stream, ErrorCode.ENHANCE_YOUR_CALM)
+    assert list(talk.client.streams) == [other.id]
+    assert talk.hear(reset(stream.id)) == []
+
+
 def test_an_informational_head_is_read_past() -> None:
     talk = Talk()
     stream = talk.ask()

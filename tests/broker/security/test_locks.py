@@ -27,6 +27,7 @@ from pydanube_core.security.identity import (
     OPERATOR,
     RELAYED_PROOF,
     Identity,
+    Maker,
     current_identity,
 )
 from pydanube_core.security.permissions import (
@@ -337,6 +338,27 @@ async def test_a_scope_narrows_what_a_token_may_and_never_adds_to_it(broker: Bro
     broker.locks.check_scope(replace(narrow, scopes=None), "topics:delete")
     wide = Identity(principal=BOB, method="certificate", scopes=frozenset({READ, WRITE}))
     assert not broker.may(wide, "topics:delete", ORDERS)
+
+
+async def test_a_token_gives_what_every_one_of_its_makers_may_do_within_their_scopes(broker: Broker) -> None:
+    """On a topic, and where a part of a namespace is enough."""
+    await broker.bind(ANN, "admin")
+    await broker.bind(BOB, "viewer", "/default/orders", "topic")
+    made = replace(broker.identify(await broker.token(ANN)), makers=(Maker(BOB),))
+
+    def may(identity: Identity, permission: str) -> set[bool]:
+        part = broker.locks.allows_part(identity, permission, Resource("default"))
+        return {broker.may(identity, permission, ORDERS), part}
+
+    assert may(made, "topics:read") == {True}
+    assert may(made, "topics:delete") == {False}, "Ann may, and Bob who made it may not"
+    admin = Maker(ANN)
+    assert may(replace(made, makers=(admin,)), "topics:delete") == {True}
+    assert may(replace(made, makers=(admin, Maker(BOB))), "topics:delete") == {False}
+    narrow = Maker(ANN, frozenset({READ}))
+    assert may(replace(made, makers=(narrow,)), "topics:read") == {True}
+    assert may(replace(made, makers=(narrow,)), "topics:delete") == {False}, "made with a token for reading"
+    assert may(replace(made, makers=(Maker(ROBOT, frozenset({READ})),)), "topics:read") == {False}
 
 
 async def test_errors_suggest_only_topics_that_the_caller_may_look_up(broker: Broker) -> None:
