@@ -62,6 +62,13 @@ def test_t1_falling_behind_at_ten_a_second() -> None:
     assert sum(minutes.values()) == pytest.approx(60.0)
 
 
+def test_a_step_is_looked_for_in_the_last_eight_samples_of_a_window() -> None:
+    end_ms = START + 5000 * 700
+    recent = history().window(end_ms).recent
+    assert recent is not None
+    assert [state.taken_at_ms - end_ms for state in recent()] == [*range(-35_000, 1, 5000)]
+
+
 def test_t4_a_consumer_that_died_is_stuck_since_its_death_and_has_no_member() -> None:
     died = 360
     unread = np.maximum(0, TICKS - died) * 500
