@@ -21,6 +21,7 @@ from pydanube_storage.objects.protocol import ObjectFact, check_key
 
 _SPOOL: Final = ".spool"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_ATTEMPTS: Final = 20  # of a put whose folder is removed by a delete
 
 
 class LocalStore:
@@ -61,8 +62,7 @@ class LocalStore:
             elif temporary is not source:
                 temporary.write_bytes(source.read_bytes())
             sync_file(temporary)
-            os.link(temporary, target)
-            sync_folder(target.parent)
+            self._link(temporary, target)
         except OSError as error:
             self._fail(key, error)
         finally:
@@ -82,16 +82,36 @@ class LocalStore:
         if not (self._root / check_key(key)).exists():
             self.create(key, data)
 
-    def _make_folders(self, folder: Path) -> None:
-        """Create missing folders, each durable in its parent."""
-        missing: list[Path] = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                each.mkdir()
-            sync_folder(each.parent)
+    def _link(self, temporary: Path, target: Path) -> None:
+        """Give a file its name. A delete may have removed its folder, which is then made again."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                os.link(temporary, target)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1 or not temporary.exists():
+                    raise
+                self._make_folders(target.parent)
+            else:
+                sync_folder(target.parent)
+                return
+
+    def _make_folders(self, wanted: Path) -> None:
+        """Create missing folders, each durable in its parent. A delete may remove one of them meanwhile."""
+        for attempt in range(_ATTEMPTS):
+            missing: list[Path] = []
+            folder = wanted
+            while not folder.is_dir():
+                missing.append(folder)
+                folder = folder.parent
+            try:
+                for each in reversed(missing):
+                    with contextlib.suppress(FileExistsError):
+                        each.mkdir()
+                    sync_folder(each.parent)
+                return
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
 
     def read(self, key: str, start: int, end: int) -> bytes:
         try:
@@ -156,6 +176,12 @@ class LocalStore:
             pass
         except OSError as error:
             self._fail(key, error)
+        # Otherwise each deleted topic would leave its folders. One with an object in it stays
+        with contextlib.suppress(OSError):
+            for folder in path.parents:
+                if folder == self._root:
+                    break
+                folder.rmdir()
 
     def close(self) -> None:
         pass

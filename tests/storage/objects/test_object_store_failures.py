@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,35 @@ def test_a_store_whose_folder_is_gone_is_not_made_anew_under_it(tmp_path: Path) 
     with pytest.raises(StoreUnavailable):
         store.put("a/b", b"x")
     assert not (tmp_path / "objects").exists()
+
+
+def test_a_folder_store_keeps_no_folder_without_objects(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "objects", spool="1")
+    for key in ("c/topics/default/a/1/x", "c/topics/default/a/1/y", "c/topics/default/b/2/x"):
+        store.put(key, b"1")
+    store.delete("c/topics/default/a/1/x")
+    assert store.folders("c/topics/default") == ["a", "b"]
+    store.delete("c/topics/default/a/1/y")
+    assert store.folders("c/topics/default") == ["b"]
+    store.delete("c/topics/default/b/2/x")
+    assert store.folders("") == []
+    assert (tmp_path / "objects").is_dir()
+    store.put("c/topics/default/a/1/x", b"2")
+    assert store.read("c/topics/default/a/1/x", 0, 1) == b"2"
+
+
+def test_objects_are_stored_while_their_folder_is_removed(tmp_path: Path) -> None:
+    """Several brokers write to one folder: a delete in one of them must not fail a put in another."""
+
+    def writer(number: int) -> int:
+        store = LocalStore(tmp_path / "objects", spool=str(number))
+        for each in range(150):
+            key = f"c/topics/default/a/1/{number}-{each}"
+            store.put(key, b"1")
+            assert store.read(key, 0, 1) == b"1"
+            store.delete(key)
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(writer, range(4))) == [0, 1, 2, 3]
+    assert LocalStore(tmp_path / "objects", spool="9").folders("") == []
