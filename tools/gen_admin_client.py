@@ -264,7 +264,7 @@ def planner(operation: Operation) -> Iterator[str]:
     result = spelled(operation.result)
     verb = operation.name.partition(".")[2]
     yield signature(operation, f"plan_{verb}", f"Plan[{result}]", token=False)
-    yield f'    """What `{verb}` would change; nothing changes until it is applied."""'
+    yield f'    """Plan `{verb}`. Nothing changes until the plan is applied."""'
     yield f"    return await planned(self._caller, {told(operation, result)})"
     yield ""
 

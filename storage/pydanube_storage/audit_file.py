@@ -252,7 +252,7 @@ class AuditFile:
             tail = os.pread(fd, _RECORD_BYTES, max(0, self._size - _RECORD_BYTES))
             begin = self._size - len(tail) + tail.rfind(b"\n") + 1
         if not 0 <= begin <= self._size:
-            raise self._foreign("it is shorter than its head says")
+            raise self._foreign("it is shorter than the length in its head")
         if begin > 0:
             at = max(0, begin - _RECORD_BYTES)
             before = os.pread(fd, begin - at, at)
@@ -262,7 +262,7 @@ class AuditFile:
                 or record is None
                 or (record.seq, record.hash) != (head.seq, head.hash)
             ):
-                raise self._foreign("it does not have the record of its head where that says")
+                raise self._foreign("it does not have the record of its head at the place in the head")
         if self._size - begin > _ABOVE_BYTES:
             raise self._foreign("it has more above its head than an export writes")
         above = os.pread(fd, self._size - begin, begin)

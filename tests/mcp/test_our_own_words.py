@@ -162,7 +162,7 @@ def test_tokens_are_ours_whatever_their_letters() -> None:
     assert not is_plain(token)
     step = {
         "tool": "apply_plan", "arguments": {"plan_token": token}, "command": f"danube plans apply {token}",
-        "why": "does what the plan says, once",
+        "why": "applies the plan, once",
     }  # fmt: skip
     assert fenced({"plan_token": token, "next": [step]}) == {"plan_token": token, "next": [step]}
 

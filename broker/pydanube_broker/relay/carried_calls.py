@@ -65,7 +65,7 @@ class CarriedCalls:
             return
         if caller is None or caller.method == "none":
             raise Unauthenticated(
-                "this broker asks who you are, and the one that you called does not (auth.mode there): call this one"
+                "this broker requires authentication, and the one that you called does not (auth.mode there): call this one"
             )
         locks.authenticator.check(caller.actor or caller)
 

@@ -129,11 +129,11 @@ class Authenticator:
             raise Unauthenticated("the token has expired; get a new one", method=identity.method)
         if identity.method == "token":
             if identity.credential not in self._access_records.tokens:
-                raise Unauthenticated("the token was revoked; ask an admin for another")
+                raise Unauthenticated("the token was revoked. Get another from an admin")
             self._access_records.used.add(identity.credential)
         if self._access_records.revocations.cover(identity):
             raise Unauthenticated(
-                "what was shown was revoked; ask an admin for another", method=identity.method
+                "the credential was revoked. Get another from an admin", method=identity.method
             )
         if identity.method == "jwt" and self._jwt is not None and identity.proof is not RELAYED_PROOF:
             self._jwt.check(identity)
@@ -153,7 +153,7 @@ class Authenticator:
                 credential=str(peer.certificate.get("serialNumber", "")),
             )
         raise Unauthenticated(
-            "this broker asks who you are: show a token (--token, DANUBE_TOKEN, connect(token=…)) or a client's "
+            "this broker requires authentication: show a token (--token, DANUBE_TOKEN, connect(token=…)) or a client's "
             "certificate (--cert, --tls-key)"
         )
 
@@ -184,6 +184,6 @@ def certificate_name(certificate: Mapping[str, Any]) -> str:
 def _one(names: list[str]) -> str:
     if len(names) != 1 or not names[0].isprintable() or not 0 < len(names[0]) <= 256:
         raise Unauthenticated(
-            "the client's certificate names nobody, or several: give it one common name or URI"
+            "the client's certificate names no principal, or several: give it one common name or URI"
         )
     return names[0]

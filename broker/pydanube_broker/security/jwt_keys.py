@@ -293,7 +293,7 @@ class JwtVerifier:
         name, kind = claims.get("principal_name") or claims["sub"], claims.get("principal_type", "user")
         if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= 256):
             raise Unauthenticated(
-                "the token names nobody: principal_name or sub has 1-256 printable characters"
+                "the token names no principal: principal_name or sub has 1-256 printable characters"
             )
         if kind not in ("user", "service_account"):
             raise Unauthenticated("the token's principal_type is neither user nor service_account")

@@ -117,7 +117,7 @@ class SqliteRows:
         is_empty = run("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if not is_empty and application_id != _APPLICATION_ID:
             raise DataDirForeign(
-                f"{self.path} is somebody else's SQLite file; move it away", path=str(self.path)
+                f"{self.path} is an SQLite file of another program. Move it away", path=str(self.path)
             )
         if version > METADATA_FORMAT_VERSION:
             raise FormatTooNew(

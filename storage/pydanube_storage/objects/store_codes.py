@@ -14,9 +14,9 @@ _ELSEWHERE: Final = (
 )
 _QUOTA: Final = "raise the quota of the bucket {bucket} or of the account"
 _FULL: Final = "the store has no space left: add storage to it"
-_DISABLED: Final = "enable the key or the account again, or use another one: the store says it is disabled"
+_DISABLED: Final = "enable the key or the account again, or use another one: for the store it is disabled"
 _BUCKET: Final = "make the bucket {bucket}, or correct tier.url"
-_BUSY: Final = "the store asks to be called less often; nothing is to be done unless it goes on"
+_BUSY: Final = "the store limits the rate of calls. Act only if this lasts"
 
 _WHOSE: Final = "the credentials (of tier.profile, else of the environment or the machine)"
 
@@ -38,7 +38,7 @@ _REMEDIES: Final[dict[str, str]] = {
         _DISABLED,
     ),
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound"), _BUCKET),
-    "InvalidAccessKeyId": f"check {_WHOSE}: the store does not know the key id, or it is disabled",
+    "InvalidAccessKeyId": f"check {_WHOSE}: the store does not have the key id, or it is disabled",
     "SignatureDoesNotMatch": f"correct {_WHOSE}: the secret key does not belong to the key id",
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), f"renew {_WHOSE}: they have ended"),
     # Classes of AWS's library, which refuses them without a call

@@ -89,7 +89,7 @@ class ObjectReader:
         tail_bytes = min(size, max(_TAIL_BYTES, expected.footer_bytes if expected else 0))
         tail = store.read(key, size - tail_bytes, size)
         if expected is not None and crc32(tail[-expected.footer_bytes :]) != expected.footer_crc:
-            raise self._corrupt("its footer is not what was written", "footer")
+            raise self._corrupt("its footer differs from the written one", "footer")
         self._window = _Window(store, key, size)
         self._tail = (size - tail_bytes, tail)
         self._window.parts = [self._tail]

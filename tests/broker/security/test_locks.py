@@ -175,7 +175,7 @@ async def test_a_token_that_has_expired_is_good_for_nothing_also_on_an_open_stre
 async def test_who_shows_nothing_is_nobody_and_is_let_in_only_where_that_is_optional(
     broker: Broker, optional: Broker
 ) -> None:
-    with pytest.raises(Unauthenticated, match="who you are"):
+    with pytest.raises(Unauthenticated, match="requires authentication"):
         broker.identify(None)
     assert broker.refused == {"no_identity": 1}
     assert optional.identify(None) == optional.identify(BROKEN) == ANONYMOUS

@@ -171,7 +171,7 @@ class AlertsOperations(KeywordsNamed):
     async def plan_silence(
         self, rule: str, until: str, *, subject: Mapping[str, Any], reason: str, why: str | None = None
     ) -> Plan[SilencedAlert]:
-        """What `silence` would change; nothing changes until it is applied."""
+        """Plan `silence`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "alerts.silence", locals(), SilencedAlert)
 
 
@@ -205,7 +205,7 @@ class AuditOperations(KeywordsNamed):
         limit: int | None = None,
         why: str | None = None,
     ) -> Plan[ExportedAudit]:
-        """What `export` would change; nothing changes until it is applied."""
+        """Plan `export`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "audit.export", locals(), ExportedAudit)
 
     async def query(
@@ -264,7 +264,7 @@ class BindingsOperations(KeywordsNamed):
         principal_type: Literal["user", "service_account"] | None = None,
         why: str | None = None,
     ) -> Plan[ChangedBinding]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "bindings.create", locals(), ChangedBinding)
 
     async def delete(
@@ -274,7 +274,7 @@ class BindingsOperations(KeywordsNamed):
         return await self._caller.call("bindings.delete", locals(), DeletedBinding)
 
     async def plan_delete(self, binding: str, *, why: str | None = None) -> Plan[DeletedBinding]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "bindings.delete", locals(), DeletedBinding)
 
     async def list(
@@ -304,7 +304,7 @@ class BrokersOperations(KeywordsNamed):
         return await self._caller.call("brokers.activate", locals(), ChangedBroker)
 
     async def plan_activate(self, broker_id: str, *, why: str | None = None) -> Plan[ChangedBroker]:
-        """What `activate` would change; nothing changes until it is applied."""
+        """Plan `activate`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "brokers.activate", locals(), ChangedBroker)
 
     async def config(self, *, broker_id: str | None = None) -> BrokerConfig:
@@ -358,7 +358,7 @@ class BrokersOperations(KeywordsNamed):
         return await self._caller.call("brokers.remove", locals(), RemovedBroker)
 
     async def plan_remove(self, broker_id: str, *, why: str | None = None) -> Plan[RemovedBroker]:
-        """What `remove` would change; nothing changes until it is applied."""
+        """Plan `remove`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "brokers.remove", locals(), RemovedBroker)
 
     async def status(self, *, broker_id: str | None = None) -> BrokerStatus:
@@ -385,7 +385,7 @@ class BrokersOperations(KeywordsNamed):
         except_namespaces: str | None = None,
         why: str | None = None,
     ) -> Plan[UnloadedBroker]:
-        """What `unload` would change; nothing changes until it is applied."""
+        """Plan `unload`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "brokers.unload", locals(), UnloadedBroker)
 
 
@@ -415,7 +415,7 @@ class ChangesOperations(KeywordsNamed):
         return await self._caller.call("changes.undo", locals(), UndoneChange)
 
     async def plan_undo(self, call_id: str, *, why: str | None = None) -> Plan[UndoneChange]:
-        """What `undo` would change; nothing changes until it is applied."""
+        """Plan `undo`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "changes.undo", locals(), UndoneChange)
 
 
@@ -451,7 +451,7 @@ class ClusterOperations(KeywordsNamed):
         max_moves: int | None = None,
         why: str | None = None,
     ) -> Plan[Rebalanced]:
-        """What `rebalance` would change; nothing changes until it is applied."""
+        """Plan `rebalance`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "cluster.rebalance", locals(), Rebalanced)
 
     async def upgrade_check(self, *, to_version: str | None = None) -> UpgradeChecks:
@@ -511,7 +511,7 @@ class ConnectorsOperations(KeywordsNamed):
     async def plan_create(
         self, connector: str, *, definition: str, group: str | None = None, why: str | None = None
     ) -> Plan[ChangedConnector]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.create", locals(), ChangedConnector)
 
     async def delete(
@@ -521,7 +521,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await self._caller.call("connectors.delete", locals(), DeletedConnector)
 
     async def plan_delete(self, connector: str, *, why: str | None = None) -> Plan[DeletedConnector]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.delete", locals(), DeletedConnector)
 
     async def describe(self, connector: str) -> ConnectorDescription:
@@ -566,7 +566,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await self._caller.call("connectors.pause", locals(), ChangedConnector)
 
     async def plan_pause(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
-        """What `pause` would change; nothing changes until it is applied."""
+        """Plan `pause`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.pause", locals(), ChangedConnector)
 
     async def reset_offsets(
@@ -576,7 +576,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await self._caller.call("connectors.reset_offsets", locals(), ChangedOffsets)
 
     async def plan_reset_offsets(self, connector: str, *, why: str | None = None) -> Plan[ChangedOffsets]:
-        """What `reset_offsets` would change; nothing changes until it is applied."""
+        """Plan `reset_offsets`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.reset_offsets", locals(), ChangedOffsets)
 
     async def restart(
@@ -586,7 +586,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await self._caller.call("connectors.restart", locals(), ChangedConnector)
 
     async def plan_restart(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
-        """What `restart` would change; nothing changes until it is applied."""
+        """Plan `restart`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.restart", locals(), ChangedConnector)
 
     async def resume(
@@ -596,7 +596,7 @@ class ConnectorsOperations(KeywordsNamed):
         return await self._caller.call("connectors.resume", locals(), ChangedConnector)
 
     async def plan_resume(self, connector: str, *, why: str | None = None) -> Plan[ChangedConnector]:
-        """What `resume` would change; nothing changes until it is applied."""
+        """Plan `resume`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.resume", locals(), ChangedConnector)
 
     async def set(
@@ -608,7 +608,7 @@ class ConnectorsOperations(KeywordsNamed):
     async def plan_set(
         self, connector: str, *, definition: str, why: str | None = None
     ) -> Plan[ChangedConnector]:
-        """What `set` would change; nothing changes until it is applied."""
+        """Plan `set`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.set", locals(), ChangedConnector)
 
     async def set_offsets(
@@ -626,7 +626,7 @@ class ConnectorsOperations(KeywordsNamed):
     async def plan_set_offsets(
         self, connector: str, *, place: str, position: str, why: str | None = None
     ) -> Plan[ChangedOffsets]:
-        """What `set_offsets` would change; nothing changes until it is applied."""
+        """Plan `set_offsets`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "connectors.set_offsets", locals(), ChangedOffsets)
 
 
@@ -643,7 +643,7 @@ class ConsumersOperations(KeywordsNamed):
         return await self._caller.call("consumers.disconnect", locals(), Disconnected)
 
     async def plan_disconnect(self, id: str, *, why: str | None = None) -> Plan[Disconnected]:
-        """What `disconnect` would change; nothing changes until it is applied."""
+        """Plan `disconnect`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "consumers.disconnect", locals(), Disconnected)
 
     async def list(
@@ -711,7 +711,7 @@ class DeadLettersOperations(KeywordsNamed):
         to: str | None = None,
         why: str | None = None,
     ) -> Plan[ReplayedDeadLetters]:
-        """What `replay` would change; nothing changes until it is applied."""
+        """Plan `replay`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "dead_letters.replay", locals(), ReplayedDeadLetters)
 
 
@@ -799,7 +799,7 @@ class FacesOperations(KeywordsNamed):
         until: str | None = None,
         why: str | None = None,
     ) -> Plan[FrozenFace]:
-        """What `freeze` would change; nothing changes until it is applied."""
+        """Plan `freeze`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "faces.freeze", locals(), FrozenFace)
 
     async def list(
@@ -833,7 +833,7 @@ class FacesOperations(KeywordsNamed):
         principal: str | None = None,
         why: str | None = None,
     ) -> Plan[ThawedFace]:
-        """What `thaw` would change; nothing changes until it is applied."""
+        """Plan `thaw`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "faces.thaw", locals(), ThawedFace)
 
 
@@ -884,7 +884,7 @@ class LinksOperations(KeywordsNamed):
         roles: bool | None = None,
         why: str | None = None,
     ) -> Plan[ChangedLink]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.create", locals(), ChangedLink)
 
     async def delete(
@@ -894,7 +894,7 @@ class LinksOperations(KeywordsNamed):
         return await self._caller.call("links.delete", locals(), DeletedLink)
 
     async def plan_delete(self, link: str, *, why: str | None = None) -> Plan[DeletedLink]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.delete", locals(), DeletedLink)
 
     async def describe(self, link: str) -> LinkDescription:
@@ -910,7 +910,7 @@ class LinksOperations(KeywordsNamed):
     async def plan_fail_over(
         self, link: str, *, topics: str | None = None, why: str | None = None
     ) -> Plan[FailedOver]:
-        """What `fail_over` would change; nothing changes until it is applied."""
+        """Plan `fail_over`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.fail_over", locals(), FailedOver)
 
     async def list(
@@ -931,7 +931,7 @@ class LinksOperations(KeywordsNamed):
         return await self._caller.call("links.pause", locals(), ChangedLink)
 
     async def plan_pause(self, link: str, *, why: str | None = None) -> Plan[ChangedLink]:
-        """What `pause` would change; nothing changes until it is applied."""
+        """Plan `pause`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.pause", locals(), ChangedLink)
 
     async def reopen(
@@ -941,7 +941,7 @@ class LinksOperations(KeywordsNamed):
         return await self._caller.call("links.reopen", locals(), ReopenedTopic)
 
     async def plan_reopen(self, topic: str, *, why: str | None = None) -> Plan[ReopenedTopic]:
-        """What `reopen` would change; nothing changes until it is applied."""
+        """Plan `reopen`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.reopen", locals(), ReopenedTopic)
 
     async def resume(
@@ -951,7 +951,7 @@ class LinksOperations(KeywordsNamed):
         return await self._caller.call("links.resume", locals(), ChangedLink)
 
     async def plan_resume(self, link: str, *, why: str | None = None) -> Plan[ChangedLink]:
-        """What `resume` would change; nothing changes until it is applied."""
+        """Plan `resume`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "links.resume", locals(), ChangedLink)
 
 
@@ -989,7 +989,7 @@ class MessagesOperations(KeywordsNamed):
         attributes: Mapping[str, str] | None = None,
         why: str | None = None,
     ) -> Plan[PublishedMessage]:
-        """What `publish` would change; nothing changes until it is applied."""
+        """Plan `publish`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "messages.publish", locals(), PublishedMessage)
 
     async def search(
@@ -1072,7 +1072,7 @@ class NamespacesOperations(KeywordsNamed):
         | None = None,
         why: str | None = None,
     ) -> Plan[ChangedNamespace]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "namespaces.create", locals(), ChangedNamespace)
 
     async def delete(
@@ -1082,7 +1082,7 @@ class NamespacesOperations(KeywordsNamed):
         return await self._caller.call("namespaces.delete", locals(), DeletedNamespace)
 
     async def plan_delete(self, namespace: str, *, why: str | None = None) -> Plan[DeletedNamespace]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "namespaces.delete", locals(), DeletedNamespace)
 
     async def get_policies(self, namespace: str) -> NamespacePoliciesResult:
@@ -1156,7 +1156,7 @@ class NamespacesOperations(KeywordsNamed):
         ],
         why: str | None = None,
     ) -> Plan[ChangedNamespace]:
-        """What `set_policies` would change; nothing changes until it is applied."""
+        """Plan `set_policies`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "namespaces.set_policies", locals(), ChangedNamespace)
 
 
@@ -1173,7 +1173,7 @@ class ObjectsOperations(KeywordsNamed):
         return await self._caller.call("objects.collect", locals(), CollectedObjects, long_running=True)
 
     async def plan_collect(self, topic: str, *, why: str | None = None) -> Plan[CollectedObjects]:
-        """What `collect` would change; nothing changes until it is applied."""
+        """Plan `collect`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "objects.collect", locals(), CollectedObjects, long_running=True)
 
     async def compact(
@@ -1183,7 +1183,7 @@ class ObjectsOperations(KeywordsNamed):
         return await self._caller.call("objects.compact", locals(), CompactedObjects, long_running=True)
 
     async def plan_compact(self, topic: str, *, why: str | None = None) -> Plan[CompactedObjects]:
-        """What `compact` would change; nothing changes until it is applied."""
+        """Plan `compact`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "objects.compact", locals(), CompactedObjects, long_running=True)
 
     async def export(
@@ -1210,7 +1210,7 @@ class ObjectsOperations(KeywordsNamed):
         format: Literal["parquet", "jsonl"] | None = None,
         why: str | None = None,
     ) -> Plan[ExportedObjects]:
-        """What `export` would change; nothing changes until it is applied."""
+        """Plan `export`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "objects.export", locals(), ExportedObjects, long_running=True)
 
     async def flush(
@@ -1220,7 +1220,7 @@ class ObjectsOperations(KeywordsNamed):
         return await self._caller.call("objects.flush", locals(), FlushedObjects, long_running=True)
 
     async def plan_flush(self, topic: str, *, why: str | None = None) -> Plan[FlushedObjects]:
-        """What `flush` would change; nothing changes until it is applied."""
+        """Plan `flush`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "objects.flush", locals(), FlushedObjects, long_running=True)
 
     async def list(
@@ -1321,7 +1321,7 @@ class ProducersOperations(KeywordsNamed):
         return await self._caller.call("producers.disconnect", locals(), Disconnected)
 
     async def plan_disconnect(self, id: str, *, why: str | None = None) -> Plan[Disconnected]:
-        """What `disconnect` would change; nothing changes until it is applied."""
+        """Plan `disconnect`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "producers.disconnect", locals(), Disconnected)
 
     async def list(
@@ -1450,7 +1450,7 @@ class QuotasOperations(KeywordsNamed):
         principal_type: Literal["user", "service_account"] | None = None,
         why: str | None = None,
     ) -> Plan[ChangedQuota]:
-        """What `set` would change; nothing changes until it is applied."""
+        """Plan `set`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "quotas.set", locals(), ChangedQuota)
 
 
@@ -1525,7 +1525,7 @@ class RevocationsOperations(KeywordsNamed):
         principal_type: Literal["user", "service_account"] | None = None,
         why: str | None = None,
     ) -> Plan[ChangedRevocation]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "revocations.create", locals(), ChangedRevocation)
 
     async def delete(
@@ -1535,7 +1535,7 @@ class RevocationsOperations(KeywordsNamed):
         return await self._caller.call("revocations.delete", locals(), DeletedRevocation)
 
     async def plan_delete(self, revocation: str, *, why: str | None = None) -> Plan[DeletedRevocation]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "revocations.delete", locals(), DeletedRevocation)
 
     async def list(
@@ -1565,7 +1565,7 @@ class RolesOperations(KeywordsNamed):
         return await self._caller.call("roles.create", locals(), ChangedRole)
 
     async def plan_create(self, role: str, *, permissions: str, why: str | None = None) -> Plan[ChangedRole]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "roles.create", locals(), ChangedRole)
 
     async def delete(
@@ -1575,7 +1575,7 @@ class RolesOperations(KeywordsNamed):
         return await self._caller.call("roles.delete", locals(), DeletedRole)
 
     async def plan_delete(self, role: str, *, why: str | None = None) -> Plan[DeletedRole]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "roles.delete", locals(), DeletedRole)
 
     async def get(self, role: str) -> RoleItem:
@@ -1624,7 +1624,7 @@ class SchemasOperations(KeywordsNamed):
     async def plan_delete_version(
         self, subject: str, version: int, *, why: str | None = None
     ) -> Plan[DeletedVersion]:
-        """What `delete_version` would change; nothing changes until it is applied."""
+        """Plan `delete_version`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "schemas.delete_version", locals(), DeletedVersion)
 
     async def get(self, subject: str, *, version: int | None = None) -> SchemaResult:
@@ -1680,7 +1680,7 @@ class SchemasOperations(KeywordsNamed):
         json_profile: Literal["default", "strict"] | None = None,
         why: str | None = None,
     ) -> Plan[Registration]:
-        """What `register` would change; nothing changes until it is applied."""
+        """Plan `register`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "schemas.register", locals(), Registration)
 
     async def set_compatibility(
@@ -1705,7 +1705,7 @@ class SchemasOperations(KeywordsNamed):
         json_profile: Literal["default", "strict"] | None = None,
         why: str | None = None,
     ) -> Plan[ChangedCompatibility]:
-        """What `set_compatibility` would change; nothing changes until it is applied."""
+        """Plan `set_compatibility`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "schemas.set_compatibility", locals(), ChangedCompatibility)
 
     async def versions(
@@ -1773,7 +1773,7 @@ class SubscriptionsOperations(KeywordsNamed):
         start: str | None = None,
         why: str | None = None,
     ) -> Plan[CreatedSubscription]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.create", locals(), CreatedSubscription)
 
     async def delete(
@@ -1785,7 +1785,7 @@ class SubscriptionsOperations(KeywordsNamed):
     async def plan_delete(
         self, topic: str, subscription: str, *, why: str | None = None
     ) -> Plan[DeletedSubscription]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.delete", locals(), DeletedSubscription)
 
     async def describe(self, topic: str, subscription: str) -> SubscriptionDescription:
@@ -1836,7 +1836,7 @@ class SubscriptionsOperations(KeywordsNamed):
         return await self._caller.call("subscriptions.purge", locals(), MovedCursor)
 
     async def plan_purge(self, topic: str, subscription: str, *, why: str | None = None) -> Plan[MovedCursor]:
-        """What `purge` would change; nothing changes until it is applied."""
+        """Plan `purge`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.purge", locals(), MovedCursor)
 
     async def seek(
@@ -1848,7 +1848,7 @@ class SubscriptionsOperations(KeywordsNamed):
     async def plan_seek(
         self, topic: str, subscription: str, *, to: str, why: str | None = None
     ) -> Plan[MovedCursor]:
-        """What `seek` would change; nothing changes until it is applied."""
+        """Plan `seek`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.seek", locals(), MovedCursor)
 
     async def set_failure_policy(
@@ -1887,7 +1887,7 @@ class SubscriptionsOperations(KeywordsNamed):
         keep: bool | None = None,
         why: str | None = None,
     ) -> Plan[ChangedFailurePolicy]:
-        """What `set_failure_policy` would change; nothing changes until it is applied."""
+        """Plan `set_failure_policy`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.set_failure_policy", locals(), ChangedFailurePolicy)
 
     async def skip(
@@ -1912,7 +1912,7 @@ class SubscriptionsOperations(KeywordsNamed):
         offsets: str | None = None,
         why: str | None = None,
     ) -> Plan[MovedCursor]:
-        """What `skip` would change; nothing changes until it is applied."""
+        """Plan `skip`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "subscriptions.skip", locals(), MovedCursor)
 
 
@@ -1929,7 +1929,7 @@ class TasksOperations(KeywordsNamed):
         return await self._caller.call("tasks.cancel", locals(), CancelledTask)
 
     async def plan_cancel(self, task_id: str, *, why: str | None = None) -> Plan[CancelledTask]:
-        """What `cancel` would change; nothing changes until it is applied."""
+        """Plan `cancel`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "tasks.cancel", locals(), CancelledTask)
 
     async def get(self, task_id: str) -> Task:
@@ -1989,7 +1989,7 @@ class TokensOperations(KeywordsNamed):
         return await self._caller.call("tokens.revoke", locals(), RevokedToken)
 
     async def plan_revoke(self, token_id: str, *, why: str | None = None) -> Plan[RevokedToken]:
-        """What `revoke` would change; nothing changes until it is applied."""
+        """Plan `revoke`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "tokens.revoke", locals(), RevokedToken)
 
     async def rotate(self, token_id: str, *, overlap: str | None = None, why: str | None = None) -> NewToken:
@@ -2012,7 +2012,7 @@ class TopicsOperations(KeywordsNamed):
     async def plan_add_partitions(
         self, topic: str, *, partitions: int, why: str | None = None
     ) -> Plan[AddedPartitions]:
-        """What `add_partitions` would change; nothing changes until it is applied."""
+        """Plan `add_partitions`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.add_partitions", locals(), AddedPartitions)
 
     async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
@@ -2041,7 +2041,7 @@ class TopicsOperations(KeywordsNamed):
         enable_payload_validation: bool | None = None,
         why: str | None = None,
     ) -> Plan[ChangedTopicSchema]:
-        """What `configure_schema` would change; nothing changes until it is applied."""
+        """Plan `configure_schema`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.configure_schema", locals(), ChangedTopicSchema)
 
     async def create(
@@ -2106,7 +2106,7 @@ class TopicsOperations(KeywordsNamed):
         schema_subject: str | None = None,
         why: str | None = None,
     ) -> Plan[CreatedTopic]:
-        """What `create` would change; nothing changes until it is applied."""
+        """Plan `create`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.create", locals(), CreatedTopic)
 
     async def delete(
@@ -2116,7 +2116,7 @@ class TopicsOperations(KeywordsNamed):
         return await self._caller.call("topics.delete", locals(), DeletedTopic)
 
     async def plan_delete(self, topic: str, *, why: str | None = None) -> Plan[DeletedTopic]:
-        """What `delete` would change; nothing changes until it is applied."""
+        """Plan `delete`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.delete", locals(), DeletedTopic)
 
     async def describe(self, topic: str) -> TopicDescription:
@@ -2164,7 +2164,7 @@ class TopicsOperations(KeywordsNamed):
     async def plan_move(
         self, topic: str, *, to_broker: str | None = None, why: str | None = None
     ) -> Plan[MovedTopic]:
-        """What `move` would change; nothing changes until it is applied."""
+        """Plan `move`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.move", locals(), MovedTopic)
 
     async def replay(
@@ -2183,7 +2183,7 @@ class TopicsOperations(KeywordsNamed):
     async def plan_replay(
         self, topic: str, *, from_: str, to: str, until: str | None = None, why: str | None = None
     ) -> Plan[ReplayedTopic]:
-        """What `replay` would change; nothing changes until it is applied."""
+        """Plan `replay`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.replay", locals(), ReplayedTopic, long_running=True)
 
     async def set_durability(
@@ -2200,7 +2200,7 @@ class TopicsOperations(KeywordsNamed):
     async def plan_set_durability(
         self, topic: str, *, durability: Literal["fsynced", "stored"], why: str | None = None
     ) -> Plan[ChangedDurability]:
-        """What `set_durability` would change; nothing changes until it is applied."""
+        """Plan `set_durability`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.set_durability", locals(), ChangedDurability)
 
     async def set_policies(
@@ -2255,7 +2255,7 @@ class TopicsOperations(KeywordsNamed):
         ],
         why: str | None = None,
     ) -> Plan[ChangedTopicPolicies]:
-        """What `set_policies` would change; nothing changes until it is applied."""
+        """Plan `set_policies`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.set_policies", locals(), ChangedTopicPolicies)
 
     async def set_validation_policy(
@@ -2278,7 +2278,7 @@ class TopicsOperations(KeywordsNamed):
         enable_payload_validation: bool | None = None,
         why: str | None = None,
     ) -> Plan[ChangedTopicSchema]:
-        """What `set_validation_policy` would change; nothing changes until it is applied."""
+        """Plan `set_validation_policy`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.set_validation_policy", locals(), ChangedTopicSchema)
 
     async def take_over(
@@ -2288,7 +2288,7 @@ class TopicsOperations(KeywordsNamed):
         return await self._caller.call("topics.take_over", locals(), TakenOverTopic)
 
     async def plan_take_over(self, topic: str, *, why: str | None = None) -> Plan[TakenOverTopic]:
-        """What `take_over` would change; nothing changes until it is applied."""
+        """Plan `take_over`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.take_over", locals(), TakenOverTopic)
 
     async def truncate(
@@ -2298,7 +2298,7 @@ class TopicsOperations(KeywordsNamed):
         return await self._caller.call("topics.truncate", locals(), TruncatedTopic)
 
     async def plan_truncate(self, topic: str, *, before: str, why: str | None = None) -> Plan[TruncatedTopic]:
-        """What `truncate` would change; nothing changes until it is applied."""
+        """Plan `truncate`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.truncate", locals(), TruncatedTopic)
 
     async def unload(
@@ -2308,7 +2308,7 @@ class TopicsOperations(KeywordsNamed):
         return await self._caller.call("topics.unload", locals(), MovedTopic)
 
     async def plan_unload(self, topic: str, *, why: str | None = None) -> Plan[MovedTopic]:
-        """What `unload` would change; nothing changes until it is applied."""
+        """Plan `unload`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.unload", locals(), MovedTopic)
 
 

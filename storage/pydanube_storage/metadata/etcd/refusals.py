@@ -76,7 +76,7 @@ _HANDSHAKES: Final = (
     ),
     (
         ("BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_UNKNOWN", "UNKNOWN_CA"),
-        "etcd refuses this broker's certificate, or asks for one: set `[metadata] cert, key`, made by an authority that etcd trusts",
+        "etcd refuses this broker's certificate, or requires one: set `[metadata] cert, key`, made by an authority that etcd trusts",
     ),
     (
         ("WRONG_VERSION_NUMBER", "Handshake read failed"),
@@ -128,7 +128,7 @@ def _final(status: object, text: str) -> ClusterError | None:
         )
     if _NO_USER in text or status is grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(
-            "etcd asks for a user and a password: set DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD",
+            "etcd requires a user and a password: set DANUBE_METADATA__USER and DANUBE_METADATA__PASSWORD",
             field="metadata.user",
         )
     if status is grpc.StatusCode.PERMISSION_DENIED:
