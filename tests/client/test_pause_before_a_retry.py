@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 AWAY = "http://away"
 GONE = Unavailable("the broker cannot be reached", broker=AWAY)
+LOST = Unavailable("the topic waits for broker 1, which is gone", broker=AWAY, state="gone")
 
 
 class LookUp:
@@ -29,11 +30,12 @@ class LookUp:
         self.asked: list[pb.ResolveRequest] = []
         self.may = asyncio.Event()
         self.there = AWAY
+        self.waits_for = ""
 
     async def resolve(self, request: bytes, *, timeout_s: float) -> bytes:
         self.asked.append(pb.ResolveRequest.FromString(request))
         await self.may.wait()
-        place = pb.Partition(topic="/default/t", broker_url=self.there)
+        place = pb.Partition(topic="/default/t", broker_url=self.there, waits_for=self.waits_for)
         return pb.ResolveResponse(topic="/default/t", partitions=[place]).SerializeToString()
 
     async def aclose(self) -> None: ...
@@ -96,4 +98,52 @@ async def test_nobody_is_asked_after_another_failure_or_before_a_short_pause() -
     connections, broker = asking()
     await connections.pause("/default/t", Overloaded("busy"), 0.3)
     await connections.pause("/default/t", GONE, 0.01)
+    assert not broker.asked
+
+
+@pytest.mark.parametrize("failure", [LOST, NoOwner("no broker")])
+async def test_it_lasts_until_a_broker_serves_the_topic_however_short_the_delay(
+    failure: Unavailable | NoOwner,
+) -> None:
+    connections, broker = asking()
+    waiting: Any = asyncio.create_task(connections.pause("/default/t", failure, 0.01))
+    await until(lambda: broker.asked)
+    assert broker.asked[0].wait_ms > 1000
+    broker.waits_for, broker.there = ("1", AWAY) if failure is LOST else ("", "")
+    broker.may.set()
+    await until(lambda: len(broker.asked) >= 2)  # a broker of an older release waits for 2 s at most
+    assert not waiting.done()
+    broker.waits_for, broker.there = "", "http://two"
+    async with asyncio.timeout(4):
+        await waiting
+
+
+async def test_it_ends_when_the_lost_owner_is_registered_again() -> None:
+    connections, broker = asking()
+    broker.waits_for = "1"
+    broker.may.set()
+    waiting: Any = asyncio.create_task(connections.pause("/default/t", LOST, 3600.0))
+    await until(lambda: len(broker.asked) >= 2)
+    broker.waits_for = ""
+    async with asyncio.timeout(60):
+        await waiting
+
+
+async def test_it_grows_when_the_look_up_finds_that_no_broker_serves_the_topic() -> None:
+    connections, broker = asking()
+    broker.waits_for = "1"
+    broker.may.set()
+    begun = time.monotonic()
+    waiting: Any = asyncio.create_task(connections.pause("/default/t", GONE, 0.3))
+    await until(lambda: time.monotonic() - begun > 1.0)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_it_ends_soon_after_a_delay_that_the_application_made_short() -> None:
+    broker = LookUp("http://one")
+    connections = Connections([broker.url], lambda url: cast(Transport, broker), Retry(max_delay_s=0.1))
+    connections.usable = True
+    async with asyncio.timeout(4):
+        await connections.pause("/default/t", LOST, 0.1)
     assert not broker.asked

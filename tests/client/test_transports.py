@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 from hpack import Encoder
+from pydanube.wire import http2_transport
 from pydanube.wire.endpoint import Tls
 from pydanube.wire.http2_transport import Http2Transport
 from pydanube.wire.transport import Transport
@@ -244,6 +245,28 @@ async def test_nobody_there_is_unavailable_and_says_so() -> None:
             await transport.publish()
         with pytest.raises(Unavailable, match="cannot be reached"):
             await transport.call("/t.T/Ask", b"", timeout_s=30)
+
+
+async def test_calls_that_wait_for_a_connection_share_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    open_link = http2_transport.open_link
+
+    async def counted(url: str, *where: Any, **how: Any) -> Any:
+        tried.append(url)
+        await asyncio.sleep(0)
+        return await open_link(url, *where, **how)
+
+    monkeypatch.setattr(http2_transport, "open_link", counted)
+    async with serving() as (_, server, transport):
+        await server.stop(0)
+        tried.clear()
+        failures = await asyncio.gather(*(transport.publish() for _ in range(100)), return_exceptions=True)
+        assert len(tried) == 1
+        assert all(isinstance(each, Unavailable) and each.details["broker"] for each in failures)
+        assert len(set(map(id, failures))) == 100, "each caller may change its own"
+        with pytest.raises(Unavailable):
+            await transport.publish()
+        assert len(tried) == 2, "a later call tries again"
 
 
 async def test_a_broker_that_comes_back_is_found_again() -> None:

@@ -203,7 +203,7 @@ class Coordinator:
             Conflict: it was deleted, or assigned by another broker, concurrently. StoreUnavailable.
         """
         incarnation = Incarnation(self._members[to].incarnation)
-        self._note(await self._assigner.assign(topic, to, incarnation=incarnation, take_over=True))
+        self.note(await self._assigner.assign(topic, to, incarnation=incarnation, take_over=True))
 
     async def raise_epoch(self, topic: TopicRecord, above: int) -> Epoch | None:
         """Own a topic in a new epoch above another cluster's. None while it moves: the move ends in such an epoch.
@@ -219,7 +219,7 @@ class Coordinator:
                 raise
             await self._assigner.skip_epochs(topic.topic, above)
             return None
-        self._note(made)
+        self.note(made)
         return made.epoch
 
     def leader(self) -> BrokerAddress | None:
@@ -288,6 +288,11 @@ class Coordinator:
         """Return the owners of topics, also of restorable ones, that are not registered now."""
         return {broker for broker, topics in self._load.items() if topics > 0 and broker not in self._members}
 
+    @property
+    def placed(self) -> int:
+        """The number of topics that have an owner, anywhere in the cluster."""
+        return len(self._places)
+
     def owned_by(self, broker_id: BrokerId) -> list[Assignment]:
         """Return the topics that a broker owns, with deleted ones that can be restored. O(topics)."""
         return [place for place in self._places.values() if place.broker_id == broker_id]
@@ -341,7 +346,7 @@ class Coordinator:
                 else Incarnation(member.incarnation)
             )
             for made in await assigner.assign_first(those, owner, incarnation=incarnation):
-                self._note(made)
+                self.note(made)
 
     def _active(self) -> list[BrokerId]:
         return [broker for broker, member in self._members.items() if member.state is BrokerState.ACTIVE]
@@ -364,8 +369,8 @@ class Coordinator:
         owners = [place.next_owner for part in parts if (place := self._places.get(part.topic_id))]
         return Counter(self._members[owner].zone for owner in owners if owner in self._members)
 
-    def _note(self, made: Assignment) -> None:
-        """Take in an assignment, unless a later epoch was seen."""
+    def note(self, made: Assignment) -> None:
+        """Take in an assignment that this broker wrote, or that was watched, unless a later epoch was seen."""
         known = self._places.get(made.topic_id)
         if known is None or known.epoch <= made.epoch:
             self._set(made.topic_id, made)
@@ -460,7 +465,7 @@ class Coordinator:
             take_over=not self._several,
         )
         for made in taken.values():
-            self._note(made)
+            self.note(made)
 
     async def __aexit__(self, *failure: Any) -> bool | None:
         return await self._stack.__aexit__(*failure)
@@ -554,7 +559,7 @@ class Coordinator:
                     incarnation = Incarnation(self._members[to].incarnation)
                     with suppress(Conflict):  # deleted, or its owner is back
                         made = await assigner.assign(topic, to, incarnation=incarnation, take_over=True)
-                        self._note(made)
+                        self.note(made)
         return set(lacking)
 
     def _is_lacking(self, topic: TopicRecord) -> bool:
@@ -586,7 +591,7 @@ class Coordinator:
             if made is None:
                 self._set(topic_id, None)
             else:
-                self._note(made)
+                self.note(made)
             revision = self._place_table.revision(key) or self._place_records.revision
             self._seen(topic_id, made, revision)
             self._changed(key)

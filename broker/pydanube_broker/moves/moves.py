@@ -20,6 +20,7 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import TakeOverFacts
 from pydanube_core.names import TopicName
+from pydanube_storage.catalog import CatalogHead
 from pydanube_storage.metadata import GuardFailed, MetadataStore, Revision, read_all
 from pydanube_storage.objects.names import topic_folder
 
@@ -578,19 +579,19 @@ class Moves:
         state = None
         if not arrival.has_end:  # also if a leader of the previous release has dropped `from_store`
             await self._registry.catalog.records.until_known(assignment.topic_id)
-            inherited = await self._inherit(assignment, arrival)
-            state = await self.taking.rebuild(assignment, arrival.next_offset or 0, inherited)
+            head = await self.taking.head(assignment.topic_id)
+            inherited = await self._inherit(assignment, head, arrival)
+            state = await self.taking.rebuild(assignment, head, arrival.next_offset or 0, inherited)
         await arrival.finish(assignment.epoch, state)
         await self.make_safe(assignment)
 
-    async def _inherit(self, assignment: Assignment, arrival: Arrival) -> LogState | None:
+    async def _inherit(self, assignment: Assignment, head: CatalogHead, arrival: Arrival) -> LogState | None:
         """Copy the messages that a lost owner's chain has behind the objects. Return the topic's state there, or None."""
         chain = None if assignment.move is None else assignment.move.chain
         catalog, topic_id = self._registry.catalog, assignment.topic_id
         record = catalog.index.topic_by_id(topic_id) or catalog.restorable.record(topic_id)
         if chain is None or record is None:
             return None
-        head = await self.taking.head(topic_id)
         async with self._inherited.of(chain) as inherited:
             state = inherited.state(assignment, chain)
             if state is None:

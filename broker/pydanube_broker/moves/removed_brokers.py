@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 import anyio
@@ -25,13 +27,14 @@ from pydanube_core.errors import (
 )
 from pydanube_core.facts import RemovalFacts, TakeOverFacts, TopicLeft
 from pydanube_storage.catalog import CatalogHead, ObjectCatalog
-from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, MetadataStore, Put
+from pydanube_storage.catalog.catalog import Committed
+from pydanube_storage.metadata import MAX_OPERATIONS, Guard, GuardFailed, MetadataStore, Put, read_all
 from pydanube_storage.objects.names import topic_folder
 
 from pydanube_broker.cluster import keys
 from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.coordinator import Coordinator, TakenOver
-from pydanube_broker.cluster.epochs import epoch_counter
+from pydanube_broker.cluster.epochs import EpochCounter, counter_in, epoch_counter
 from pydanube_broker.cluster.ids import BrokerId, Epoch, TopicId
 from pydanube_broker.cluster.journal_record import JournalState
 from pydanube_broker.cluster.move_record import ChainRange, Stage
@@ -41,6 +44,7 @@ from pydanube_broker.cluster.topic_catalog import TopicCatalog
 from pydanube_broker.moves.inheritance import Inherited
 from pydanube_broker.moves.move import Witnesses, assign, joined, take_away
 from pydanube_broker.moves.take_over import Found, TakeOvers
+from pydanube_broker.slices import Slices
 from pydanube_broker.tier.kept_states import KeptStates
 from pydanube_broker.topics.log_state import LogState
 from pydanube_broker.topics.rebuilt_state import end_of_rebuilt, rebuilt_state, state_in_the_store
@@ -51,15 +55,29 @@ log = logging.getLogger("pydanube.cluster")
 _AT_ONCE: Final = 2_000  # maximum topics of a broker in one `look`
 _READ_AT_ONCE: Final = 256  # topics whose records are read concurrently. Their reads share requests
 _SENT_AT_ONCE: Final = 4  # concurrent transactions
+_PREPARED_AT_ONCE: Final = (
+    16  # topics of one transaction: six guards and writes each, and three guards for all
+)
+#: from this share of the cluster's topics on, reading the records of all topics is cheaper than single reads
+_MANY: Final = 1 / 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
     """The transaction that gives one topic to its next owner. `facts`: for the log."""
 
+    after: Assignment
     writes: list[Put]
     guards: list[Guard]
     facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The records of a topic that its transaction guards and changes."""
+
+    head: Committed | None
+    counter: EpochCounter
 
 
 class RemovedBrokers:
@@ -197,22 +215,65 @@ class RemovedBrokers:
         # Topics that were written last are taken first, because their producers wait.
         places.sort(key=lambda place: _written_ms(said.get(place.topic_id)), reverse=True)
         targets = coordinator.spread([each.topic_id for each in places])
-        prepared: dict[TopicId, _Prepared | None] = dict.fromkeys(targets)
+        places = [each for each in places if each.topic_id in targets]
+        witnesses = await self._read(coordinator, places)
+        waiting = iter(places)
+
+        async def take() -> None:
+            # Heirs rebuild the first topics while the last ones are prepared.
+            while some := list(islice(waiting, _PREPARED_AT_ONCE)):
+                prepared = [
+                    self._prepare(coordinator, place, said, targets[place.topic_id], journal, found)
+                    for place in some
+                    if (found := witnesses.get(place.topic_id)) is not None
+                ]
+                await self._take(coordinator, deque(each for each in prepared if each is not None))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(_SENT_AT_ONCE):
+                group.start_soon(take)
+
+    async def _read(self, coordinator: Coordinator, places: Sequence[Assignment]) -> dict[TopicId, _Read]:
+        """Read the catalog's heads and the epoch counters of topics. Leaves out topics whose records cannot be read.
+
+        Guards of the transactions hold these records, so they may be older than the transaction.
+        """
+        found: dict[TopicId, _Read] = {}
+        if len(places) > _READ_AT_ONCE and len(places) >= _MANY * coordinator.placed:
+            self._objects.unreadable.clear()
+            heads = await self._objects.committed_heads({place.topic_id for place in places})
+            items, _ = await read_all(self._store, keys.EPOCHS)
+            counters, slices = {item.key: item for item in items}, Slices()
+            for place in places:
+                await slices()
+                topic_id = place.topic_id
+                with self._logged(topic_id):
+                    if (error := self._objects.unreadable.get(topic_id)) is not None:
+                        raise error
+                    counter = counter_in(counters, place.topic)
+                    found[topic_id] = _Read(head=heads.get(topic_id), counter=counter)
+            return found
         limiter = anyio.CapacityLimiter(_READ_AT_ONCE)
 
-        async def prepare(place: Assignment) -> None:
+        async def read(place: Assignment) -> None:
             async with limiter:
-                target = targets[place.topic_id]
-                prepared[place.topic_id] = await self._prepare(coordinator, place, said, target, journal)
+                with self._logged(place.topic_id):
+                    head = await self._objects.head(place.topic_id)
+                    counter = await epoch_counter(self._store, place.topic)
+                    found[place.topic_id] = _Read(head=head, counter=counter)
 
         async with anyio.create_task_group() as group:
             for place in places:
-                if place.topic_id in targets:
-                    group.start_soon(prepare, place)
-        due = deque(each for each in prepared.values() if each is not None)
-        async with anyio.create_task_group() as group:
-            for _ in range(_SENT_AT_ONCE):
-                group.start_soon(self._take, due)
+                group.start_soon(read, place)
+        return found
+
+    @staticmethod
+    @contextmanager
+    def _logged(topic_id: TopicId) -> Iterator[None]:
+        try:
+            yield
+        except ClusterError as error:
+            log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
 
     async def reported_at_ms(self, broker_id: BrokerId) -> int | None:
         """Return the time of the broker's last report about its topics, or None if it never made one."""
@@ -313,13 +374,14 @@ class RemovedBrokers:
         record = self._record(place)
         return record is not None and record.dispatch_strategy is not DispatchStrategy.NON_RELIABLE
 
-    async def _prepare(
+    def _prepare(
         self,
         coordinator: Coordinator,
         place: Assignment,
         said: Mapping[int, LogState],
         target: BrokerId,
         journal: Found | None,
+        read: _Read,
     ) -> _Prepared | None:
         """Return the transaction that gives a topic of a lost broker to its next owner. None if it is not to go now."""
         topic_id = place.topic_id
@@ -329,12 +391,7 @@ class RemovedBrokers:
         now, revision = watched  # if it has changed since, the guard of the transaction fails
         if now.broker_id != place.broker_id or not self._is_to_go(now):
             return None
-        try:
-            head = await self._objects.head(topic_id)
-            counter = await epoch_counter(self._store, now.topic)
-        except ClusterError as error:
-            log.warning("topic_not_taken_away", extra={"topic_id": topic_id, "error": error.message})
-            return None
+        head, counter = read.head, read.counter
         incarnation = coordinator.alive().get(target)
         if incarnation is None or not coordinator.leads():
             return None
@@ -364,14 +421,14 @@ class RemovedBrokers:
             "goes_on_at": end or None,  # None: at the end of the chain
             "to": str(target),
         }
-        return _Prepared(writes=writes, guards=guards, facts=facts)
+        return _Prepared(after=assigned.after, writes=writes, guards=guards, facts=facts)
 
-    async def _take(self, prepared: deque[_Prepared]) -> None:
+    async def _take(self, coordinator: Coordinator, prepared: deque[_Prepared]) -> None:
         """Carry out the prepared transactions, several as one, and remove them from the queue."""
         while prepared:
-            await self._take_together(prepared)
+            await self._take_together(coordinator, prepared)
 
-    async def _take_together(self, prepared: deque[_Prepared]) -> None:
+    async def _take_together(self, coordinator: Coordinator, prepared: deque[_Prepared]) -> None:
         taken: list[_Prepared] = []
         writes: dict[str, Put] = {}
         guards: dict[Guard, None] = {}
@@ -390,11 +447,15 @@ class RemovedBrokers:
         except GuardFailed:
             # Another leader was faster, the broker is back, or one of the topics was deleted
             for one in taken if len(taken) > 1 else ():
-                await self._take(deque([one]))
+                await self._take(coordinator, deque([one]))
         except ClusterError as error:
             log.warning("topics_not_taken_away", extra={"topics": len(taken), "error": error.message})
         else:
             for each in taken:
+                place = coordinator.place(each.after.topic_id)
+                # With a late watch the next look would prepare it again. An early one has shown later steps.
+                if place is not None and place.epoch < each.after.epoch:
+                    coordinator.note(each.after)
                 log.warning("topic_taken_away", extra=each.facts)
 
     async def head(self, topic_id: TopicId) -> CatalogHead:
@@ -403,10 +464,13 @@ class RemovedBrokers:
         assert found is not None, "the seal has written it"
         return found.head
 
-    async def rebuild(self, now: Assignment, copied_to: int, inherited: LogState | None = None) -> LogState:
+    async def rebuild(
+        self, now: Assignment, head: CatalogHead, copied_to: int, inherited: LogState | None = None
+    ) -> LogState:
         """Return the state with which this broker opens a topic of a lost owner that is assigned to it.
 
         Args:
+            head: of the catalog. The seal has written it.
             copied_to: the end of the messages that the chain, or fragments, had behind the objects.
             inherited: the topic's state at the end of the chain, newer than the owner's last report.
 
@@ -417,7 +481,6 @@ class RemovedBrokers:
         if said is None:
             states, _ = await self._kept.read(BrokerId(int(now.move.source)))
             said = states.get(now.topic_id)
-        head = await self.head(now.topic_id)
         state, begin = state_in_the_store(now.topic_id, said, head, copied_to)
         end = head.resumes_at  # decided by the leader, so each owner that rebuilds the topic has the same
         is_whole = _is_whole(now, now.move.chain)

@@ -189,17 +189,18 @@ class Ownership:
 
     async def until_placed(self, topic_id: TopicId) -> None:
         """Wait until a moving topic is at its new owner, and served if that is this broker."""
-        while self._is_between(topic_id):
+        while self.is_between(topic_id):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
     async def until_moved(self, topic_id: TopicId, epoch: Epoch) -> None:
         """Wait until a topic is served in another epoch, or is deleted."""
         while (place := self.coordinator.place(topic_id)) is not None and (
-            place.epoch == epoch or self._is_between(topic_id)
+            place.epoch == epoch or self.is_between(topic_id)
         ):
             await self._arrivals.setdefault(topic_id, anyio.Event()).wait()
 
-    def _is_between(self, topic_id: TopicId) -> bool:
+    def is_between(self, topic_id: TopicId) -> bool:
+        """Return whether a topic is moving and not served anywhere yet."""
         place = self.coordinator.place(topic_id)
         if place is None or not place.is_served:
             return place is not None

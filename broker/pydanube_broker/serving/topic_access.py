@@ -47,6 +47,7 @@ from pydanube_broker.topics.topic import Topic, now_ms
 
 _ASKING: Final = 8  # concurrent reads of unknown names
 PATIENCE_S: Final = 1.0  # seconds to wait for a moving topic, after which the caller retries
+_SLICE_S: Final = 2.0  # seconds after which a waiting look-up checks whether the broker ends
 _MOST_ASKING: Final = 256  # waiting reads. Beyond that, a flood of unknown names is answered from the index
 
 
@@ -143,10 +144,10 @@ class Placement:
             waits_for=str(place.broker_id) if is_gone and place is not None else "",
         )
 
-    async def reach(self, name: TopicName) -> None:
+    async def reach(self, name: TopicName, patience_s: float | None = None) -> None:
         """Read topics that other brokers have just created or assigned, and serve the topic if this broker owns it.
 
-        Waits up to `PATIENCE_S` for a topic that is being handed over. Raises `StoreUnavailable`.
+        Waits up to `patience_s`, by default `PATIENCE_S`, for a topic that is being handed over. Raises `StoreUnavailable`.
         """
         registry = self._registry
         ownership, index = registry.ownership, registry.catalog.index
@@ -169,24 +170,40 @@ class Placement:
         if ours:
             with anyio.CancelScope(shield=True):
                 await ownership.acquire(ours)
-        with anyio.move_on_after(PATIENCE_S):
-            for each in records:
-                await ownership.until_placed(each.topic_id)
+        patience_s = PATIENCE_S if patience_s is None else patience_s
+        between = [each for each in records if ownership.is_between(each.topic_id)]
+        if between and patience_s > 0:
+            with anyio.move_on_after(patience_s):
+                for each in between:
+                    await ownership.until_placed(each.topic_id)
 
-    async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> None:
-        """Wait until one of these topics is served in another epoch than when it was placed, at most `wait_s`."""
-        ownership = self._registry.ownership
-        if not ownership.several:
-            return
-        with anyio.move_on_after(wait_s):
+    async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> bool:
+        """Wait until one of these topics is served in another epoch than when it was placed. False after `wait_s`.
+
+        For a topic that is being handed over: until it is served.
+        """
+        if not self._registry.ownership.several:
+            return True
+        with anyio.move_on_after(wait_s) as scope:
+            if len(topics) == 1:  # thousands of clients may wait for the topics of a lost broker
+                await self._until_moved(topics[0])
+                return True
             async with anyio.create_task_group() as group:
 
                 async def until(topic: Placed) -> None:
-                    await ownership.until_moved(TopicId(topic.topic_id), Epoch(topic.epoch))
+                    await self._until_moved(topic)
                     group.cancel_scope.cancel()
 
                 for topic in topics:
                     group.start_soon(until, topic)
+        return not scope.cancelled_caught
+
+    async def _until_moved(self, topic: Placed) -> None:
+        ownership, topic_id = self._registry.ownership, TopicId(topic.topic_id)
+        if ownership.is_between(topic_id):  # it has the next owner's epoch already
+            await ownership.until_placed(topic_id)
+        else:
+            await ownership.until_moved(topic_id, Epoch(topic.epoch))
 
 
 class Action(StrEnum):
@@ -299,9 +316,28 @@ class TopicAccess:
         await self._placement.reach(name)
         return self._placement.parts(name)
 
-    async def until_moved(self, topics: Sequence[Placed], wait_s: float) -> None:
-        """Wait until one of these topics is served in another epoch than when it was placed, at most `wait_s`."""
-        await self._placement.until_moved(topics, wait_s)
+    async def placed_away(
+        self, called: Called, name: TopicName, away: str, wait_s: float
+    ) -> tuple[bool, Sequence[Placed]]:
+        """As `placed`, but wait at most `wait_s` while a concrete topic is at the broker with the URL `away`, or at none.
+
+        The wait has one bound, whatever happens to the topic: a client ends the calls that take longer than it asked,
+        and thousands of calls that it ends would cost it the connection.
+        """
+        self.check(called, Action.LOOK_UP, name)
+        until_s, is_moved = anyio.current_time() + wait_s, False
+        while True:
+            await self._placement.reach(name, 0.0)
+            found = self._placement.parts(name)
+            left_s = until_s - anyio.current_time()
+            if (
+                is_moved
+                or left_s <= 0
+                or self._health.draining  # the end of the broker waits for its calls
+                or not any(topic.broker_url in (away, "") for topic in found[1])
+            ):
+                return found
+            is_moved = await self._placement.until_moved(found[1], min(left_s, _SLICE_S))
 
     def count_partitions(self, name: TopicName) -> int:
         """Return the number of partitions of a topic that the caller may look up. 0 if it has a log itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,6 +33,8 @@ from pydanube.wire.transport import Transport, TransportFactory, gave_up
 ASK_TIMEOUT_S: Final = 10.0
 WATCHED_S: Final = 0.25  # a pause of this length or more ends early if the topic gets another owner
 LEAST_PAUSE_S: Final = 0.02
+LATE_S: Final = 5.0  # for an answer after its wait is over: the broker may be busy with all clients
+UNSERVED_S: Final = 5.0  # a pause while no broker serves the topic
 MOST_KNOWN: Final = 64  # brokers that are tried in turn
 MOST_NAMED: Final = 10_000  # topics whose owners were named by errors
 
@@ -196,23 +199,50 @@ class Connections:
     async def pause(self, concrete_topic: str, failure: ClusterError, delay_s: float) -> None:
         """Wait before a retry, but no longer than until the topic is at another broker than the one that failed.
 
-        Each new owner that an error names is tried at once.
+        If no broker serves the topic, wait until one does, at most `UNSERVED_S`: retries in between only cost the brokers
+        time, in which they take thousands of topics over. Each new owner that an error names is tried at once.
         """
         if isinstance(failure, NotOwner) and self._is_new(concrete_topic, failure):
             await asyncio.sleep(LEAST_PAUSE_S)
             return
-        until_s = time.monotonic() + delay_s
+        begun_s = time.monotonic()
         away = str(failure.details.get("broker", ""))
-        if (away or isinstance(failure, NoOwner)) and delay_s >= WATCHED_S:
-            request = pb.ResolveRequest(topic=concrete_topic, away=away, wait_ms=int(delay_s * 1000))
+        is_unserved = isinstance(failure, NoOwner) or failure.details.get("state") == "gone"
+        is_watched = (away and delay_s >= WATCHED_S) or (is_unserved and self._unserved_s >= WATCHED_S)
+        if is_watched and await self._is_elsewhere(concrete_topic, away, delay_s, is_unserved=is_unserved):
+            delay_s = min(delay_s, time.monotonic() - begun_s + LEAST_PAUSE_S)
+        await asyncio.sleep(max(0.0, begun_s + delay_s - time.monotonic()))
+
+    @property
+    def _unserved_s(self) -> float:
+        """The longest pause while no broker serves a topic. Little of the time that a failure may last."""
+        retry = self._retry
+        return min(UNSERVED_S, retry.max_elapsed_s / 10) if retry.max_delay_s >= WATCHED_S else 0.0
+
+    async def _is_elsewhere(self, topic: str, away: str, wait_s: float, *, is_unserved: bool) -> bool:
+        """Wait until another broker than `away` serves the topic, and return whether one does.
+
+        Args:
+            is_unserved: no broker serves the topic. The wait ends, too, when `away` is registered again. It is longer
+                then, also if that turns out during the wait.
+        """
+        begun_s = time.monotonic()
+        while True:
+            most_s = max(wait_s, self._unserved_s) if is_unserved else wait_s
+            if (left_s := begun_s + most_s - time.monotonic()) <= 0:
+                return False
+            request = pb.ResolveRequest(topic=topic, away=away, wait_ms=math.ceil(left_s * 1000))
+            asked_s = time.monotonic()
             try:
-                response = await self._resolve(request, timeout_s=delay_s + WATCHED_S)
+                response = await self._resolve(request, timeout_s=left_s + LATE_S)
             except ClusterError:  # the retry finds out why
-                pass
-            else:
-                if any(each.broker_url not in ("", away) for each in response.partitions):
-                    until_s = min(until_s, time.monotonic() + LEAST_PAUSE_S)
-        await asyncio.sleep(max(0.0, until_s - time.monotonic()))
+                return False
+            is_back = is_unserved and not any(each.waits_for for each in response.partitions)
+            if any(each.broker_url and (each.broker_url != away or is_back) for each in response.partitions):
+                return True
+            is_unserved = any(each.waits_for or not each.broker_url for each in response.partitions)
+            # A broker bounds the wait. One that does not wait at all is not asked without end.
+            await asyncio.sleep(max(0.0, min(asked_s + WATCHED_S, begun_s + most_s) - time.monotonic()))
 
     def _is_new(self, concrete_topic: str, failure: NotOwner) -> bool:
         """Return whether the epoch that an error names is above those named before, so that brokers cannot disagree long."""

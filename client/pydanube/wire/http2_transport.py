@@ -13,6 +13,7 @@ from pydanube.wire.endpoint import UNIX, Tls, parse_url
 from pydanube.wire.http2_call import Call
 from pydanube.wire.http2_link import Link, open_link
 from pydanube.wire.tls import client_context
+from pydanube.wire.transport import copy_of
 
 _SERVICE: Final = "/danube.stream.Stream/"
 KEEPALIVE_S: Final = 10.0
@@ -56,6 +57,8 @@ class Http2Transport:
         )
         self._more = () if principal is None else encode_metadata((("danube-principal", principal),))
         self._connecting = asyncio.Lock()
+        self._failed = Unavailable("")  # the last failure to connect
+        self._failures = 0
         self._current: Link | None = None
         self._links: set[Link] = set()  # also those that end when their last stream does
         self._closed = False
@@ -118,16 +121,23 @@ class Http2Transport:
                     "its own), or take pydanube.sync, for any thread"
                 )
             return self._current
+        failures = self._failures
         async with self._connecting:
             if self._current is not None and self._current.usable:
                 return self._current
+            if self._failures != failures:  # thousands of lanes do not try one after the other
+                raise copy_of(self._failed)
             if self._closed:
                 raise Unavailable(f"the connection to {self._url} is closed", broker=self._url)
             self._current = None
-            link = await open_link(
-                self._url, self._host, self._port,
-                tls=self._tls, patience_s=CONNECT_S, keepalive_s=self._keepalive_s,
-            )  # fmt: skip
+            try:
+                link = await open_link(
+                    self._url, self._host, self._port,
+                    tls=self._tls, patience_s=CONNECT_S, keepalive_s=self._keepalive_s,
+                )  # fmt: skip
+            except Unavailable as error:
+                self._failed, self._failures = error, self._failures + 1
+                raise
             if self._closed:
                 link.abort()
                 raise Unavailable(f"the connection to {self._url} is closed", broker=self._url)

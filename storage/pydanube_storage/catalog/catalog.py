@@ -14,7 +14,7 @@ merges and drops objects of one topic concurrently. If the answer to a change is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
@@ -101,14 +101,25 @@ class ObjectCatalog:
 
     async def heads(self) -> dict[int, CatalogHead]:
         """Return every readable head by topic id. The others are in `unreadable`."""
+        return {topic_id: found.head for topic_id, found in (await self.committed_heads()).items()}
+
+    async def committed_heads(self, topics: Container[int] | None = None) -> dict[int, Committed]:
+        """Return the readable heads of these topics, or of all, by topic id. The others are in `unreadable`.
+
+        It reads the heads of all topics, in a few requests.
+        """
         items, _ = await read_all(self._store, KeyRange.prefix("/catalog-heads/"))
         found = {}
         for item in items:
             topic_id = int(item.key.rpartition("/")[2])
+            if topics is not None and topic_id not in topics:
+                continue
             try:
-                found[topic_id] = CatalogHead.from_json(item.value, key=item.key)
+                head = CatalogHead.from_json(item.value, key=item.key)
             except ClusterError as error:
                 self.unreadable[topic_id] = error
+            else:
+                found[topic_id] = Committed(head=head, revision=item.mod_revision)
         return found
 
     async def find(self, topic_id: int, offset: int) -> CatalogEntry | None:

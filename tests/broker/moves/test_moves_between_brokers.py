@@ -19,6 +19,7 @@ from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Copied, Copies
 from pydanube_broker.journal import Journal
 from pydanube_broker.moves import moves
+from pydanube_broker.services import resolve as resolving
 from pydanube_broker.services.resolve import resolve
 from pydanube_broker.serving import topic_access
 from pydanube_broker.serving.topic_access import Placement
@@ -109,6 +110,14 @@ async def test_a_move_needs_no_look_of_the_leader(
         await move(cluster, "t", cluster.others("t")[0])
 
 
+async def waiting_for(broker: Broker, name: TopicName, *, wait_ms: int) -> pb.Partition:
+    request = pb.ResolveRequest(topic=str(name), away="http://away", wait_ms=wait_ms).SerializeToString()
+    (found,) = pb.ResolveResponse.FromString(
+        await resolve(broker.access, broker.registry, request)
+    ).partitions
+    return found
+
+
 async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
     cluster: SeveralBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,8 +137,12 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
         (place,) = placement.parts(name)[1]
         found.append(place.broker_url)
 
+    async def wait(broker: Broker) -> None:
+        found.append((await waiting_for(broker, name, wait_ms=90_000)).broker_url)
+
     monkeypatch.setattr(Arrival, "await_move", at_the_gate)
     monkeypatch.setattr(topic_access, "PATIENCE_S", 90.0)
+    monkeypatch.setattr(resolving, "_MOST_WAIT_S", 90.0)
     found: list[str] = []
     topic_id = cluster.owner("t").registry.known(name).topic_id
     async with anyio.create_task_group() as group:
@@ -138,8 +151,11 @@ async def test_who_looks_up_a_topic_on_its_way_is_told_where_it_arrives(
         await until(lambda: all(each.owner(topic_id) is None for each in ownerships))
         for broker in cluster.brokers.values():
             group.start_soon(look_up, broker)
+            short = await waiting_for(broker, name, wait_ms=50)
+            assert short.broker_url == "", "no longer than the caller waits, who ends the call otherwise"
+            group.start_soon(wait, broker)
         gate.set()
-    assert found == [target.broker_url] * 3
+    assert found == [target.broker_url] * 6
 
 
 async def test_caller_that_did_not_reach_the_owner_hears_at_once_where_its_topic_is_next(

@@ -21,7 +21,7 @@ from pydanube_broker.cluster.assignment import Assignment
 from pydanube_broker.cluster.ids import BrokerId
 from pydanube_broker.cluster.journal_record import JournalRecord, JournalState
 from pydanube_broker.copying.arrival import Arrival
-from pydanube_broker.moves import moves
+from pydanube_broker.moves import moves, removed_brokers
 from pydanube_broker.moves.move import Change, MoveStep
 from pydanube_broker.settings.sections import Cluster, Settings
 from pydanube_broker.tier.chain_record import ChainRecord
@@ -116,7 +116,15 @@ async def read_all(cluster: SeveralBrokers, name: str, count: int) -> list[bytes
             return [(await anext(reader)).payload for _ in range(count)]
 
 
-async def test_topic_goes_on_with_all_that_the_chain_has(cluster: SeveralBrokers, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "read_at_once", [removed_brokers._READ_AT_ONCE, 0], ids=["few topics", "many topics"]
+)
+async def test_topic_goes_on_with_all_that_the_chain_has(
+    cluster: SeveralBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_at_once: int
+) -> None:
+    if not read_at_once:  # records of all topics are read together
+        monkeypatch.setattr(removed_brokers, "_READ_AT_ONCE", 0)
+        monkeypatch.setattr(removed_brokers, "_MANY", 0)
     owner = cluster.brokers[3]
     for name in ("t", "other"):
         await filled(name, owner)
