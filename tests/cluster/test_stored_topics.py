@@ -22,6 +22,7 @@ from pydanube_core.errors import Conflict
 from tests.cluster.real_cluster import RealCluster, real_cluster
 from tests.cluster.test_moves_under_load import UNTIERED_ENVIRONMENT
 from tests.conformance.official.conftest import Scenario
+from tests.support.faulty_proxy import Fault as StoreFault
 from tests.support.load import PATIENCE
 from tests.support.waiting import until
 
@@ -31,6 +32,8 @@ TOPIC: Final = "/default/payments"
 NUMBER: Final = struct.Struct("<Q")
 BATCH: Final = 20
 MORE: Final = 2_000
+OTHER: Final = "/default/fsynced"
+STORE_AWAY_S: Final = 5.0
 FAR: Final = 300.0  # longer than any take-over on the slowest machine
 
 
@@ -143,6 +146,33 @@ async def test_disks_of_killed_owners_are_gone_and_nothing_is_lost(tmp_path: Pat
                 lost.kill()
                 shutil.rmtree(lost.data_dir)
                 await told.more()
+
+
+@pytest.mark.parametrize("fault", [StoreFault.BUSY, StoreFault.HANG], ids=str)
+async def test_owner_that_starts_without_the_store_serves_its_other_topics(
+    tmp_path: Path, fault: StoreFault
+) -> None:
+    with real_cluster(tmp_path, environment=UNTIERED_ENVIRONMENT, creates_only=True) as cluster:
+        async with loaded(cluster) as told:
+            n = await owner_of(cluster)
+            owner = cluster.brokers[n]
+            await cluster.call("topics.create", {"topic": OTHER})
+            if await cluster.owner(OTHER) != n:
+                await cluster.moved(OTHER, n)
+            async with connect(cluster.urls, retry=PATIENCE) as client, client.producer(OTHER) as producer:
+                await producer.send(b"before")
+                cluster.store.fault = fault
+                await to_thread.run_sync(owner.kill)
+                await to_thread.run_sync(owner.start)
+                with anyio.fail_after(FAR):
+                    receipt = await producer.send(b"without the store")
+                assert receipt.durability == "fsynced"
+            assert await cluster.owner(OTHER) == n
+            acknowledged = len(told.acknowledged)
+            await anyio.sleep(STORE_AWAY_S)  # the fault itself
+            assert len(told.acknowledged) == acknowledged, "a stored topic waits for the store"
+            cluster.store.fault = None
+            await told.more()
 
 
 async def test_official_python_client_goes_on_when_the_owner_and_its_disk_are_gone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pydanube_core.balance import Assessment
-from pydanube_core.diagnosis.views import ClusterView, CopyView, MemberView, TakenOverView
+from pydanube_core.diagnosis.views import ClusterView, CopyView, LateStoreView, MemberView, TakenOverView
 from pydanube_core.errors import Fenced
 
 from pydanube_broker.cluster.ids import BrokerId
@@ -86,9 +86,18 @@ class ClusterViewing:
         if not chain.is_wanted:
             return None
         if found is None:
-            waiting = sum(topic.awaits_store for topic in self._registry.topics) if chain.is_late else 0
-            return CopyView(error=None if error is None else error.message, waiting=waiting)
+            return CopyView(error=None if error is None else error.message, waiting=self._late_topics())
         return CopyView(behind_s=found.behind_s, behind_bytes=found.behind_bytes, error=found.last_error)
+
+    def late_store(self) -> LateStoreView | None:
+        """Return how a lone broker waits for the object store since its start, None if it does not."""
+        chain, error = self._chain, self._chain.error
+        if self._registry.ownership.several or not chain.is_late or error is None:
+            return None
+        return LateStoreView(topics=self._late_topics(), error=error.message, since_ms=chain.late_since_ms)
+
+    def _late_topics(self) -> int:
+        return sum(topic.awaits_store for topic in self._registry.topics) if self._chain.is_late else 0
 
     def _begun(self, what: str, now_ms: int, *, holds: bool) -> int | None:
         if holds:

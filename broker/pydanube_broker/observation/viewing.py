@@ -345,6 +345,7 @@ class Viewer:
                 last_ms=seen[-1][0] if errors and seen else None,
             ),
             tier_off=off,
+            late_store=self._cluster.late_store(),
             given_up=dict(observed.registry.deleted.given_up),
             set_aside=tuple(observed.registry.catalog.restorable.set_aside()),
             pressure=sampler.pressure.over(now, window_ms),

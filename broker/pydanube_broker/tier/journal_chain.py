@@ -32,6 +32,7 @@ from pydanube_broker.journal.identity import journal_id
 from pydanube_broker.tier.chain_calls import ChainCalls
 from pydanube_broker.tier.child import TierChild
 from pydanube_broker.tier.ownership import place_of
+from pydanube_broker.topics.topic import now_ms
 
 log = logging.getLogger("pydanube.chain")
 
@@ -89,6 +90,7 @@ class JournalChain:
         self._head_base = 0  # of the newest head
         self.error: ClusterError | None = None  # why it is not open
         self.is_late = False  # topics are stored by it, and this start has not fenced the earlier one yet
+        self.late_since_ms = 0
         self._record_from: Callable[[int], Awaitable[None]] | None = None
         self._moved = asyncio.Event()
         self._begun_s = time.monotonic()  # the writer
@@ -148,7 +150,7 @@ class JournalChain:
         except Retryable as error:
             if file.needed and not is_disk_whole:
                 raise
-            self.is_late = file.needed
+            self.is_late, self.late_since_ms = file.needed, now_ms()
             self._not_open(error)
             return
         except Fenced as error:

@@ -348,6 +348,20 @@ class TakenOverView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LateStoreView:
+    """A start without the object store where topics are stored in it.
+
+    Attributes:
+        topics: stored topics that acknowledge and show nothing new until the store answers.
+        error: the last error of the store.
+    """
+
+    topics: int
+    error: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyView:
     """The copy of a broker's journal in the object store.
 
@@ -450,6 +464,7 @@ class BrokerView:
     tier_backlog_bytes: int
     tier_errors: Count
     tier_off: str | None  # why there is no cold tier
+    late_store: LateStoreView | None = None  # of a lone broker
     set_aside: tuple[SetAside, ...] = ()
     # Deletions: call id → until when they had an undo
     given_up: Mapping[str, int] = field(default_factory=dict)

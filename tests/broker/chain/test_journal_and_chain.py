@@ -20,6 +20,7 @@ from pydanube_broker.journal import Disk, journal
 from pydanube_broker.journal.recovery import recover
 from pydanube_broker.tier import journal_chain
 from pydanube_broker.topics.log_state import LogState, decode_head, replay_record
+from pydanube_broker.topics.topic import now_ms
 from pydanube_core.errors import ClusterError, Fenced, StoreOwned, StoreUnavailable, Unavailable
 from pydanube_core.names import TopicName
 from pydanube_storage.objects import LocalStore
@@ -305,6 +306,10 @@ async def test_start_without_the_store_serves_other_topics_and_goes_on_when_it_i
         topic = broker.registry.find(NAME)
         assert topic is not None
         assert (topic.commit, topic.awaits_store) == (2, True), "nothing that only the journal may have"
+        late = broker.observation.viewer.broker().late_store
+        assert late is not None
+        assert (late.topics, late.error) == (1, broker.chain.error.message)
+        assert 0 <= now_ms() - late.since_ms < 3_600_000
         async with connect(broker.broker_url) as client, client.producer("other") as producer:
             assert (await producer.send(b"x")).durability == "fsynced"
         levels: list[str] = []
@@ -320,6 +325,7 @@ async def test_start_without_the_store_serves_other_topics_and_goes_on_when_it_i
             bring_back(store)
         assert levels == ["stored"]
         assert (topic.commit, topic.awaits_store, broker.chain.is_late) == (6, False, False)
+        assert broker.observation.viewer.broker().late_store is None
         assert await read(broker, 6) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         async with connect(broker.broker_url) as client, client.consumer("t", "s") as consumer:
             assert [(await anext(consumer)).payload for _ in range(4)] == [b"2", b"3", b"4", b"5"]

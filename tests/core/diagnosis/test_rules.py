@@ -26,6 +26,7 @@ from pydanube_core.diagnosis.views import (
     Departures,
     HeadOfLine,
     KeySample,
+    LateStoreView,
     Pressure,
     Production,
     PublishClock,
@@ -676,6 +677,17 @@ def test_a_credential_that_lives_for_hours_is_not_near_its_end_all_the_time() ->
     assert "expires in 14 minutes" in found.summary
 
 
+LATE = LateStoreView(topics=2, error="no route to the bucket", since_ms=BROKER.now_ms - 90_000)
+
+
+def test_lone_broker_that_started_without_the_store_says_what_waits_and_since_when() -> None:
+    [found] = check_view(replace(BROKER, late_store=LATE, store_error="no route to the bucket"), OPTIONS)
+    assert found.summary.startswith(
+        "the broker started without the object store 90 s ago, and 2 stored topics wait for it: nothing is lost"
+    )
+    assert (found.evidence["since_s"], found.evidence["waiting"]) == (90.0, 2)
+
+
 AILING: list[tuple[str, Severity, dict[str, Any]]] = [
     ("journal_read_only", Severity.CRITICAL, {"journal_error": "EIO"}),
     ("disk_nearly_full", Severity.WARNING, {"disk_free_bytes": 3 << 29}),
@@ -686,6 +698,7 @@ AILING: list[tuple[str, Severity, dict[str, Any]]] = [
     ),
     ("disk_nearly_full", Severity.CRITICAL, {"disk_free_bytes": 1 << 29, "disk_refuses": True}),
     ("object_store_unreachable", Severity.WARNING, {"store_error": "refused"}),
+    ("object_store_unreachable", Severity.WARNING, {"late_store": LATE}),
     (
         "metadata_unreachable",
         Severity.CRITICAL,

@@ -112,9 +112,10 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
 
 @partial(
     BrokerRule,
-    holds="the last call to the object store failed",
+    holds="the last call to the object store failed, or the broker started without it and topics are stored there",
     evidence={
         "error": "as the store or the network gave it",
+        "waiting": "stored topics that acknowledge and show nothing new since the start",
         "tier_backlog_bytes": "waiting to be written",
         "errors_in_window": "failed flushes and reads",
     },
@@ -124,6 +125,25 @@ def disk_nearly_full(view: BrokerView, options: DiagnosisOptions) -> Outcome:
     of_all_brokers=True,
 )
 def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Outcome:
+    late = view.late_store
+    if late is not None:
+        topics = counted(late.topics, "stored topic waits", "stored topics wait")
+        since_s = ago_s(view, late.since_ms)
+        return Finding(
+            summary=f"the broker started without the object store {since_s:.0f} s ago, and {topics} for it: nothing is lost, "
+            "but they acknowledge and show nothing new until it answers",
+            evidence={
+                "error": late.error,
+                "since_s": since_s,
+                "waiting": late.topics,
+                "store": view.store_url,
+                "tier_backlog_bytes": view.tier_backlog_bytes,
+                "errors": view.tier_errors.total,
+                "errors_in_window": view.tier_errors.in_window,
+                "disk_free_bytes": view.disk_free_bytes,
+            },
+            next=(_STATUS,),
+        )
     if view.store_error is None:
         return (
             "there is no cold tier"
@@ -136,6 +156,7 @@ def object_store_unreachable(view: BrokerView, options: DiagnosisOptions) -> Out
         evidence={
             "error": view.store_error,
             "since_s": ago_s(view, view.store_error_since_ms),
+            "waiting": 0,
             "store": view.store_url,
             "tier_backlog_bytes": view.tier_backlog_bytes,
             "errors": view.tier_errors.total,
