@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from pydanube import Receipt, connect
+from pydanube import Receipt, Retry, connect
 from pydanube_broker import broker as broker_module
 from pydanube_broker.broker import Broker
 from pydanube_broker.chain import ChainObjects, chain_end, replay
@@ -195,6 +195,45 @@ async def test_a_stored_topic_does_not_wait_for_the_disk(
             topic = broker.registry.find(NAME)
             assert topic is not None
             assert topic.position > broker.journal.durable_lsn
+
+
+async def test_failed_sync_stops_a_stored_topic_and_loses_nothing(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as broker:
+        await make(broker, "stored")
+        assert await publish(broker, [b"first"]) == "stored"
+        with SyncGate(monkeypatch) as gate:
+            assert await publish(broker, [b"second"]) == "stored", "a local sync is not waited for"
+            await until(lambda: gate.requests)
+            gate.fail(OSError(5, "injected"))
+            async with connect(broker.broker_url, retry=Retry(max_elapsed_s=0)) as client:
+                with pytest.raises(ClusterError) as refused:
+                    async with client.producer("t") as producer:
+                        await producer.send(b"third")
+            assert refused.value.code == "JOURNAL_READ_ONLY"
+    async with opened() as broker:
+        assert await read(broker, 2) == [b"first", b"second"]
+        assert await publish(broker, [b"third"]) == "stored"
+
+
+async def test_damage_in_the_middle_of_a_stored_topics_journal_is_found_by_the_start(
+    opened: Opener, tmp_path: Path
+) -> None:
+    async with opened() as broker:
+        await make(broker, "stored")
+        for n in range(5):
+            await publish(broker, [b"payload-%d" % n])
+    (segment,) = (
+        path
+        for path in (tmp_path / "data" / "journal").glob("*.journal")
+        if b"payload-1" in path.read_bytes()
+    )
+    segment.write_bytes(segment.read_bytes().replace(b"payload-1", b"payload-x", 1))
+    with pytest.raises(ClusterError) as refused:
+        async with opened():
+            pass
+    assert refused.value.code == "CORRUPT_JOURNAL"
 
 
 async def test_a_copy_of_a_folder_fences_the_other_only_when_told_to(opened: Opener, tmp_path: Path) -> None:
