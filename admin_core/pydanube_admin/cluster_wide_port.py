@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 
 import anyio
 from pydanube_core.balance import LoadReport
-from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort
+from pydanube_core.cluster_port import ClusterPort, LagFacts, TopicPort, TrafficHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis
 from pydanube_core.diagnosis.lag_status import LagStatus
@@ -148,6 +148,7 @@ ASKED: Final = _AT_OWNERS | {
     "lag_facts",
     "status",
     "at_stop",
+    "traffic_history",
     "producers",
     "consumers",
     "links",
@@ -464,6 +465,10 @@ class ClusterWidePort:
     async def stops(self) -> Sequence[StopFacts]:
         """Return the topics of every broker that answers, as its stop would find them."""
         return list((await self._everywhere("at_stop")).values())
+
+    async def traffic_histories(self) -> Sequence[TrafficHistory]:
+        """Return the traffic of every broker that answers, over the last day."""
+        return list((await self._everywhere("traffic_history")).values())
 
     async def loads(self) -> Sequence[LoadReport]:
         """Return the load of every broker that answers."""

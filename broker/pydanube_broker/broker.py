@@ -383,7 +383,7 @@ class Broker(BrokerParts):
             streams = lambda: (*self._streams, *self.official.streams)  # noqa: E731
             self.spawn(RightsWatch(self.locks, self.access, streams).run())
             self.spawn(self.locks.run())
-        if self.ownership.several and self.settings.balance.mode != "off":
+        if self.settings.balance.mode != "off":
             self.observation.observe(self.load_meter.take)
         self._start_telemetry(self._stack)
         self.spawn(self.observation.run())

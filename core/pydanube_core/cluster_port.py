@@ -77,7 +77,7 @@ class CursorHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicHistory:
-    """A topic's history in the sampler, partitions summed: points of its window, oldest first, the last one is now."""
+    """A topic's history, partitions summed: points of the last minutes or hours, oldest first, the last one is now."""
 
     times_ms: Sequence[int]
     published: Sequence[int | None]  # sum of next offsets
@@ -90,6 +90,19 @@ class TopicHistory:
         assert all(
             len(each.lag_messages) == len(each.acknowledged) == count for each in self.cursors.values()
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficHistory:
+    """The totals of one broker over the last day, oldest first. Between two rows they lie on a line."""
+
+    broker_id: str
+    times_ms: Sequence[int]
+    messages_in: Sequence[int]  # since its start. Negative before it
+    bytes_in: Sequence[int]
+    messages_out: Sequence[int]
+    bytes_out: Sequence[int]
+    lag_messages: Sequence[int]
 
 
 class MetadataPort(Protocol):
@@ -231,6 +244,9 @@ class MetadataPort(Protocol):
 
     async def statuses(self) -> Sequence[BrokerFacts]:
         """Return the status of every broker that is registered and answers."""
+
+    async def traffic_histories(self) -> Sequence[TrafficHistory]:
+        """Return `traffic_history` of every broker that is registered and answers."""
 
     async def stops(self) -> Sequence[StopFacts]:
         """Return `at_stop` of every broker that is registered and answers."""
@@ -401,8 +417,12 @@ class TopicPort(Protocol):
     async def forecast_failure_policy(self, topic: str, subscription: str, changes: Mapping[str, Any]) -> int:
         """Return how many messages `set_failure_policy` would drop or dead-letter immediately."""
 
-    async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
-        """Return lag and throughput over the window, of one subscription or of the `most` with the most lag.
+    async def topic_history(
+        self, topic: str, subscription: str | None, *, most: int, since_s: float | None = None
+    ) -> TopicHistory:
+        """Return lag and throughput of one subscription, or of the `most` with the most lag.
+
+        They begin with the window, or `since_s` seconds ago, as far as they are known.
 
         Raises `TopicNotFound`. For an unknown subscription there is no cursor.
         """
@@ -554,6 +574,9 @@ class EachBrokerPort(Protocol):
         """Close a producer's or consumer's connection, and return whether there was one. The client may reconnect."""
 
     async def journal(self) -> Mapping[str, Any]: ...
+
+    async def traffic_history(self) -> TrafficHistory:
+        """Return this broker's traffic and unread messages of the last day."""
 
     async def at_stop(self) -> StopFacts:
         """Return the topics that this broker serves, as its stop would find them."""

@@ -175,10 +175,16 @@ def sparkline(values: Sequence[float | None], cells: int = 30) -> str:
     return "".join(blocks)
 
 
-def stretched(values: Sequence[float | None], cells: int) -> list[float | None]:
-    """Return the values over and over, so that they fill as many cells as they can."""
-    times = max(1, cells // max(1, len(values)))
-    return [value for value in values for _ in range(times)]
+def fitted(values: Sequence[float | None], cells: int) -> str:
+    """Return all values as a sparkline of so many cells. One cell shows the largest of the values that fall into it."""
+    count, found = len(values), list[float | None]()
+    for cell in range(cells if count else 0):
+        at = cell * count // cells
+        known = [
+            value for value in values[at : max(at + 1, (cell + 1) * count // cells)] if value is not None
+        ]
+        found.append(max(known, default=None))
+    return f"{sparkline(found, cells):<{cells}}"
 
 
 def gauge(part: float | None, cells: int = 10) -> str:

@@ -33,6 +33,7 @@ Moments = Sequence[tuple[int, float]]  # (milliseconds, value), oldest first
 SAMPLES: Final = 30  # of each series a view keeps
 LONG: Final = 300  # of its first `CHARTS` series, which are drawn as wide as the screen: ten minutes at 2 s
 CHARTS: Final = 50
+CHARTED: Final = "1h"  # the span of charts that brokers keep
 
 
 class Extent(StrEnum):

@@ -1,12 +1,13 @@
-"""A topic over the last minutes: publish rate, lag of its subscriptions, and their acknowledge rates."""
+"""A topic over the last minutes or hours: publish rate, lag of its subscriptions, and their acknowledge rates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
-from pydanube_core.units import format_time
+from pydanube_core.errors import InvalidArgument
+from pydanube_core.units import format_time, parse_moment_ms
 
 from pydanube_admin.engine.context import Context
 from pydanube_admin.engine.declaration import Example
@@ -16,6 +17,10 @@ from pydanube_admin.operations.subscriptions import no_such_subscription
 from pydanube_admin.operations.topics import find_topic
 
 MOST_POINTS: Final = 31  # with the subscriptions below a result has some 4 KB
+MOST_LONG_POINTS: Final = 61  # of a longer span than the window: one a minute in an hour
+WINDOW: Final = "5m"
+LONGEST_MS: Final = 86_400_000  # brokers keep a day
+SINCE_OF_CHART: Final = "From so long ago (1h), or from a time, up to 24h"
 MOST_SUBSCRIPTIONS: Final = 5  # more lines cannot be told apart in a chart
 
 
@@ -24,6 +29,7 @@ class ChartTopicRequest(Request):
     subscription: Annotated[
         str | None, Field(max_length=256, description="Only this one. Default: those furthest behind")
     ] = None
+    since: Annotated[str, Field(max_length=64, description=SINCE_OF_CHART)] = WINDOW
 
 
 class ChartedSubscription(Result):
@@ -35,7 +41,7 @@ class ChartedSubscription(Result):
 
 
 class TopicChart(Result):
-    """A topic over the window that the broker keeps."""
+    """A topic from `since` on. Its owner keeps a day, and an hour over a restart."""
 
     topic: str
     as_of: str
@@ -54,14 +60,20 @@ class TopicChart(Result):
     examples=(
         Example({"topic": "orders"}, "with the subscriptions furthest behind"),
         Example({"topic": "orders", "subscription": "billing"}, "one subscription"),
+        Example({"topic": "orders", "since": "1h"}, "the last hour"),
     ),
 )
 async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChart:
     topic = await find_topic(context, request.topic)
     if request.subscription is not None and request.subscription not in topic.subscriptions:
         raise await no_such_subscription(context, topic.own.topic, request.subscription)
-    history = await context.port.topic_history(topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS)
-    chosen = thinned(len(history.times_ms))
+    since_s = span_of_chart_s(context, request.since)
+    # An owner of an older version refuses the argument, and has the window
+    more: dict[str, Any] = {} if request.since == WINDOW else {"since_s": since_s}
+    history = await context.port.topic_history(
+        topic.own.topic, request.subscription, most=MOST_SUBSCRIPTIONS, **more
+    )
+    chosen = thinned(len(history.times_ms), MOST_LONG_POINTS if more else MOST_POINTS)
     times = [history.times_ms[i] for i in chosen]
     now_ms = times[-1]
     return TopicChart(
@@ -81,9 +93,23 @@ async def chart_topic(context: Context, request: ChartTopicRequest) -> TopicChar
     )
 
 
-def thinned(count: int) -> list[int]:
-    """Return the indices of at most `MOST_POINTS` of so many points, evenly spread, with the last."""
-    step = -(-count // MOST_POINTS)
+def span_of_chart_s(context: Context, since: str) -> float:
+    """Return how long before now a chart begins, in seconds."""
+    now_ms = context.now_ms()
+    span_ms = now_ms - parse_moment_ms(since, now_ms=now_ms, field="since")
+    if not 0 < span_ms <= LONGEST_MS:
+        raise InvalidArgument(
+            f"since {since!r} is not within the last 24 hours, which charts can show. For longer, use reports.traffic "
+            "and reports.lag",
+            field="since",
+            value=since,
+        )
+    return span_ms / 1000
+
+
+def thinned(count: int, most: int = MOST_POINTS) -> list[int]:
+    """Return the indices of at most `most` of so many points, evenly spread, with the last."""
+    step = -(-count // most)
     return list(range((count - 1) % step, count, step))
 
 

@@ -1,51 +1,63 @@
-"""The window of one topic as a series: published messages, and the lag of each subscription.
+"""The last minutes or hours of one topic as a series: published messages, and the lag of each subscription.
 
 A state is sampled a moment after its round began. So the state of a round is the newest one from before the next round.
+Times before the rounds of the window, and before this start of the broker, are answered from the rows of `charted`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
 
 from pydanube_core.cluster_port import CursorHistory, TopicHistory
 from pydanube_core.cursor_state import CursorState
+from pydanube_core.interpolation import value_at
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.observation.charted import Series
 from pydanube_broker.observation.sampler import Sampler
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
-Series = list[int | None]
+Values = list[int | None]
+MOST_PARTS: Final = 60  # of a span that is longer than the window: one a minute in an hour
 
 
 async def history_of(
-    logs: Sequence[Topic], sampler: Sampler, *, subscription: str | None, most: int
+    logs: Sequence[Topic],
+    sampler: Sampler,
+    *,
+    subscription: str | None,
+    most: int,
+    since_s: float | None = None,
 ) -> TopicHistory:
-    """Return the history of a topic with these `logs`. O(logs x subscriptions shown x points), in slices."""
+    """Return the history of a topic with these `logs`. O(logs x subscriptions shown x points), in slices.
+
+    `since_s`: seconds before now from which on it is wanted, as far as it is known. Without it, the window's.
+    """
     now = now_ms()
-    rounds = sampler.rounds
-    every = rounds.within(0, now)
-    # Without rounds of the last half interval, which is too short for a rate. The state of the round before ends there.
-    times = [time for time in every if time <= now - int(rounds.interval_s * 500)]
-    ends = [*(time - 1 for time in every[1:]), now][: len(times)]
+    times, ends, exact_ms = _moments(logs, sampler, now, since_s)
+    older = ends[: bisect_left(ends, exact_ms)]
     slices = Slices()
-    published: list[Series] = []
+    published: list[Values] = []
     for log in logs:
         await slices()
         track = sampler.tracks.get(log.topic_id)
         past = _past_of(log, sampler, next(iter(log.subscriptions.values()), None), ends)
-        seen: Series = [
+        seen: Values = [
             (None if state is None else state.next_offset)
             if track is None or end < track.first_ms
             else track.offset_at(end)
             for end, state in zip(ends, past, strict=True)
         ]
+        seen[: len(older)] = _kept(sampler.charted.logs.get(log.topic_id), older, 0)
         published.append([*seen, log.commit])
     chosen, more = _furthest_behind(logs, subscription, most)
     cursors = {}
     for name in chosen:
-        lags: list[Series] = []
-        acknowledged: list[Series] = []
+        lags: list[Values] = []
+        acknowledged: list[Values] = []
         for log in logs:
             await slices()
             if (pump := log.subscriptions.get(name)) is None:
@@ -60,13 +72,43 @@ async def history_of(
                 for end, before in zip(ends, past, strict=True)
             ]
             states.append(pump.cursor_state(now))
-            lags.append([None if state is None else state.lag_messages for state in states])
-            acknowledged.append([None if state is None else state.acknowledged for state in states])
+            lag: Values = [None if state is None else state.lag_messages for state in states]
+            acks: Values = [None if state is None else state.acknowledged for state in states]
+            kept = sampler.charted.cursors.get((log.topic_id, pump.subscription_id))
+            lag[: len(older)], acks[: len(older)] = _kept(kept, older, 0), _kept(kept, older, 1)
+            lags.append(lag)
+            acknowledged.append(acks)
         if lags:  # else it was deleted while other tasks had their turn
             cursors[name] = CursorHistory(lag_messages=sum_of(lags), acknowledged=sum_of(acknowledged))
     return TopicHistory(
         times_ms=[*times, now], published=sum_of(published), cursors=cursors, more_cursors=more
     )
+
+
+def _moments(
+    logs: Sequence[Topic], sampler: Sampler, now: int, since_s: float | None
+) -> tuple[Sequence[int], Sequence[int], int]:
+    """Return the times of the points without now, the end of each one's state, and the time of the first exact state."""
+    rounds = sampler.rounds
+    every = rounds.within(0 if since_s is None else now - int(since_s * 1000), now)
+    # Without rounds of the last half interval, which is too short for a rate. The state of the round before ends there.
+    times = [time for time in every if time <= now - int(rounds.interval_s * 500)]
+    if since_s is None or since_s <= rounds.window_s:
+        return times, [*(time - 1 for time in every[1:]), now][: len(times)], 0
+    kept = (sampler.charted.logs.get(log.topic_id) for log in logs)
+    known = [rows.first_ms for rows in kept if rows is not None and rows.first_ms is not None]
+    begin = max(now - int(since_s * 1000), min([*known, *times[:1], now - int(rounds.interval_s * 1000)]))
+    parts = max(1, min(MOST_PARTS, int((now - begin) / (rounds.interval_s * 1000))))
+    times = [begin + (now - begin) * part // parts for part in range(parts)]
+    return times, times, max(every[0] if every else now, sampler.started_ms)
+
+
+def _kept(rows: Series | None, times: Sequence[int], place: int) -> Values:
+    """Return one of a series' values at each time."""
+    if rows is None:
+        return [None] * len(times)
+    taken, values = rows.column(0), rows.column(1 + place)
+    return [value_at(taken, values, time) for time in times]
 
 
 def _past_of(
@@ -90,9 +132,9 @@ def _furthest_behind(logs: Sequence[Topic], subscription: str | None, most: int)
     return worst[:most], max(0, len(worst) - most)
 
 
-def sum_of(series: Sequence[Series]) -> Series:
+def sum_of(series: Sequence[Values]) -> Values:
     """Add series point by point. None where one of them has no value."""
-    summed: Series = []
+    summed: Values = []
     for values in zip(*series, strict=True):
         known = [value for value in values if value is not None]
         summed.append(sum(known) if len(known) == len(values) else None)

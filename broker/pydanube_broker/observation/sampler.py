@@ -34,6 +34,7 @@ from pydanube_core.observation import (
 )
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.observation.charted import Charted
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.past import RunBefore
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack, Rises, Rounds
@@ -213,6 +214,7 @@ class Sampler:
         self.options = options
         self.rounds = Rounds(interval_s=options.sample_interval_s, window_s=options.window_s)
         self.past = RunBefore()  # of the broker's run before this one
+        self.charted = Charted()  # for charts of hours
         self.tracks: dict[int, LogTrack] = {}  # by topic id
         self.refused = Rises()  # (topic, code): batches
         self.refused_messages = Rises()
@@ -269,7 +271,7 @@ class Sampler:
         keep = self.rounds.note(self.number, begun_ms)
         if self.past.times and begun_ms - self.past.times[-1] > self.options.window_s * 1000:
             self.past = RunBefore()
-        telling = bool(self._observers)
+        telling, charting, unread = bool(self._observers), self.charted.due(begun_ms), 0
         heads: list[HeadSample] = []
         cursors: list[CursorSample] = []
         consumers: list[ConsumerSample] = []
@@ -295,11 +297,15 @@ class Sampler:
                 for place, count in enumerate(_traffic(topic)):
                     totals[place] += count
                 totals[4] += len(topic.subscriptions)
+                if charting:
+                    unread += self.charted.note(begun_ms, topic.topic_id, track)
                 look(topic, track, begun_ms)
         gone_topics = self._sweep()
         for place, count in enumerate(self._ended):
             totals[place] += count
         gone_subscriptions, self._gone = self._gone, []
+        self.charted.forget(gone_topics, gone_subscriptions)
+        self.charted.note_broker(begun_ms, totals[:4], unread if charting else None)
         broker = self._see_broker(begun_ms, totals)
         told_from = time.thread_time()
         busy += told_from - own_from

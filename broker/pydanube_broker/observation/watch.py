@@ -28,6 +28,7 @@ from pydanube_core.errors import ClusterError
 
 from pydanube_broker.delivery.any_pump import AnyPump
 from pydanube_broker.delivery.pump import SubscriptionPump
+from pydanube_broker.observation.charted import HOUR_MS, ReadCharted
 from pydanube_broker.observation.loop_stops import LoopStops
 from pydanube_broker.observation.observed import Observed
 from pydanube_broker.observation.past import ReadPast, RunBefore
@@ -106,7 +107,7 @@ class Observation:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 self.sampler.pressure.late_ms = (time.monotonic() - due) * 1000
 
-    async def recall(self, read: ReadPast) -> None:
+    async def recall(self, read: ReadPast, read_charted: ReadCharted) -> None:
         """Read the run before this one, if there are subscriptions that it may be about. Its absence is logged."""
         await asyncio.sleep(RECALL_AFTER_S)
         if not any(topic.subscriptions for topic in self._observed.registry.topics):
@@ -115,18 +116,17 @@ class Observation:
         span_ms = int(1000 * (self.options.window_s + self.options.stuck_after_s))
         try:
             times, rings = await read(begun_ms - span_ms, begun_ms)
+            sampler.remember(
+                RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
+            )
+            for track in sampler.tracks.values():
+                for cursor in track.cursors.values():
+                    cursor.look_at_ms = 0
+            sampler.charted.precede(await read_charted(begun_ms - HOUR_MS, begun_ms))
         except ClusterError as error:
             log.info("past_not_read", extra={"error": error.message})
-            return
         except Exception:  # the task that reads goes on to write telemetry
             log.exception("past_not_read")
-            return
-        sampler.remember(
-            RunBefore(times, rings, interval_s=self._observed.settings.telemetry.sample_interval)
-        )
-        for track in sampler.tracks.values():
-            for cursor in track.cursors.values():
-                cursor.look_at_ms = 0
 
     async def look_once(self) -> None:
         """Run one round: sample, then judge. A caller during a round waits, and gets the next."""

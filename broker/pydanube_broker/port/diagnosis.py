@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pydanube_core.cluster_port import LagFacts, TopicHistory
+from pydanube_core.cluster_port import LagFacts, TopicHistory, TrafficHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
 from pydanube_core.diagnosis.lag_status import LagStatus
@@ -23,6 +23,7 @@ from pydanube_core.telemetry.tables import EVENTS
 from pydanube_core.units import counted
 
 from pydanube_broker.delivery.any_pump import AnyPump
+from pydanube_broker.observation.charted import BROKER
 from pydanube_broker.observation.history import history_of
 from pydanube_broker.observation.tracks import CursorTrack, LogTrack
 from pydanube_broker.observation.viewing import settled_status
@@ -99,9 +100,26 @@ class DiagnosisPart(SubscriptionsPart):
             found.append(LagFacts(facts=facts, judgement=judgement, status=status, since_ms=since_ms))
         return found
 
-    async def topic_history(self, topic: str, subscription: str | None, *, most: int) -> TopicHistory:
-        logs = self._known_logs(topic)
-        return await history_of(logs, self.observation.sampler, subscription=subscription, most=most)
+    async def topic_history(
+        self, topic: str, subscription: str | None, *, most: int, since_s: float | None = None
+    ) -> TopicHistory:
+        sampler = self.observation.sampler
+        return await history_of(
+            self._known_logs(topic), sampler, subscription=subscription, most=most, since_s=since_s
+        )
+
+    async def traffic_history(self) -> TrafficHistory:
+        charted = self.observation.sampler.charted
+        columns = [[*charted.broker.column(place)] for place in range(charted.broker.width)]
+        if charted.latest and columns[0][-1] < charted.latest[0]:
+            columns = [[*column, value] for column, value in zip(columns, charted.latest, strict=True)]
+        return TrafficHistory(
+            broker_id=str(self._broker.data_dir.broker_id),
+            **dict(zip(("times_ms", *BROKER), columns, strict=True)),
+        )
+
+    async def traffic_histories(self) -> Sequence[TrafficHistory]:
+        return [await self.traffic_history()]
 
     # -- findings --------------------------------------------------------------------------------------------
 

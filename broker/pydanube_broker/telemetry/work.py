@@ -13,6 +13,7 @@ from pydanube_storage.telemetry.reading import newest_rows
 from pydanube_storage.telemetry.upkeep import Keeping, look_after
 from pydanube_storage.telemetry.writing import encode, table_of_rows
 
+from pydanube_broker.telemetry.charted import charted_before
 from pydanube_broker.telemetry.past import past_rings
 
 Answer: TypeAlias = tuple[dict[str, Any], bytes]
@@ -30,6 +31,7 @@ class TelemetryWork:
             "telemetry_tend": self.tend,
             "telemetry_events": self.events,
             "telemetry_past": self.past,
+            "telemetry_charted": self.charted,
         }
 
     def write(self, arguments: dict[str, Any], blob: bytes) -> Answer:
@@ -85,3 +87,9 @@ class TelemetryWork:
             end_ms=arguments["end_ms"],
         )
         return {"times": times}, marshal.dumps(rings)
+
+    def charted(self, arguments: dict[str, Any], blob: bytes) -> Answer:
+        """Return the rows of a broker's charts in `[start_ms, end_ms)`: {}, rows."""
+        bounds = {name: arguments[name] for name in ("start_ms", "end_ms", "hold_ms")}
+        found = charted_before(self._store, arguments["cluster"], arguments["broker_id"], **bounds)
+        return {}, marshal.dumps(found)

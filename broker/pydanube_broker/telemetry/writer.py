@@ -25,7 +25,7 @@ from pydanube_core.errors import ClusterError
 from pydanube_core.observation import Round
 from pydanube_core.telemetry import TelemetryFile, telemetry_folder
 from pydanube_core.telemetry.files import DAY_MS, date_of
-from pydanube_core.telemetry.tables import BROKERS, EVENTS
+from pydanube_core.telemetry.tables import BROKERS, EVENTS, HOLD_ROUNDS
 
 from pydanube_broker.telemetry.rows import Machine, RoundRows, Row, removed_row
 
@@ -139,10 +139,10 @@ class TelemetryWriter:
         self._waiting.append(_Packed(table, taken_ms, len(rows), data))
         self._waiting_bytes += len(data)
 
-    async def run(self, recall: Callable[[Callable[..., Any]], Awaitable[None]]) -> None:
+    async def run(self, recall: Callable[..., Awaitable[None]]) -> None:
         """Let the run before this one be read, then flush, and maintain the stored files, until cancelled."""
         with anyio.move_on_after(RECALL_S):
-            await recall(self.past)
+            await recall(self.past, self.charted)
         flushes = 0
         while True:
             await asyncio.sleep(self._settings.flush_age)
@@ -199,6 +199,16 @@ class TelemetryWriter:
         asked = {"cluster": self._cluster, "broker_id": self._broker_id, "urgent": True}
         said, blob = await self._call("telemetry_past", asked | {"start_ms": start_ms, "end_ms": end_ms}, b"")
         return said["times"], marshal.loads(blob)
+
+    async def charted(
+        self, start_ms: int, end_ms: int
+    ) -> tuple[bytes, Mapping[int, bytes], Mapping[tuple[int, int], bytes]]:
+        """Return the rows of this broker's charts in `[start_ms, end_ms)`. Raises the store's errors."""
+        hold_ms = int(HOLD_ROUNDS * self._settings.sample_interval * 1000)
+        asked = {"cluster": self._cluster, "broker_id": self._broker_id, "hold_ms": hold_ms}
+        _, blob = await self._call("telemetry_charted", asked | {"start_ms": start_ms, "end_ms": end_ms}, b"")
+        broker, logs, cursors = marshal.loads(blob)
+        return broker, logs, cursors
 
     def note_removed(self, broker_id: str) -> None:
         """Write that another broker was removed, so that reports do not wait for its samples."""

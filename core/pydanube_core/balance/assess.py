@@ -257,7 +257,10 @@ def _deductions(
         )
     if hot:
         found.append(
-            Deduction(points=_POINTS["hot"], because=f"{len(hot)} topics carry far more than the others")
+            Deduction(
+                points=_POINTS["hot"],
+                because=f"{counted(len(hot), 'topic carries', 'topics carry')} far more than the others",
+            )
         )
     return found
 

@@ -210,7 +210,7 @@ async def test_the_task_writes_by_itself_and_looks_after_what_is_there(tmp_path:
     writer.take(round_(1))
     recalled: list[Any] = []
 
-    async def recall(read: Any) -> None:
+    async def recall(read: Any, read_charted: Any) -> None:
         recalled.append(read)
 
     with anyio.fail_after(30):

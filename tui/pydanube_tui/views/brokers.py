@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
+from pydanube_core.units import counted
+
 from pydanube_tui.columns import custom, moving, number, words
 from pydanube_tui.page import Call, Cell, Column, Item, Line, Tone, dim, fact, line
 from pydanube_tui.text import gauge, size, span
@@ -99,7 +101,7 @@ def _head(situation: Situation) -> Sequence[Line]:
     for title, names in (("hot", found["hot_topics"][:5]), ("no news of", found["not_seen"])):
         lines += [fact(title, (", ".join(names), Tone.WARN))] if names else []
     if found["moving"]:
-        lines.append(fact("moving", f"{found['moving']} topics are on their way"))
+        lines.append(fact("moving", f"{counted(found['moving'], 'topic is', 'topics are')} on the way"))
     return [*lines, *_proposal(found, situation), line()]
 
 
@@ -116,7 +118,7 @@ def _proposal(found: Item, situation: Situation) -> list[Line]:
         return [fact("proposal", dim(f"none: {reasons or 'nothing is uneven'}"))]
     resource = found["bottleneck"] or "cpu"
     of = dim(f"   ctrl+b plans it; {_TITLES[resource]} before and after")
-    lines = [fact("proposal", (f"{len(moves)} topics would move", Tone.STRONG), of)]
+    lines = [fact("proposal", (f"{counted(len(moves), 'topic')} would move", Tone.STRONG), of)]
     shares = all(resource in each["capacity"] for each in found["brokers"])
     most = 3 if situation.height < 32 else 12
     names = broker_names(situation.items())

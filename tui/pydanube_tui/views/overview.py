@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any, Final
 
 from pydanube_admin.engine.models import Effect
@@ -11,8 +12,8 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column
 from pydanube_tui.page import Cell, Line, Row, Span, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import ago, count, gauge, rate, size, span, sparkline
-from pydanube_tui.view import Answer, Ask, Extent, Situation, View
+from pydanube_tui.text import ago, count, fitted, gauge, rate, size, span, sparkline
+from pydanube_tui.view import CHARTED, Answer, Ask, Extent, Situation, View
 from pydanube_tui.views.subscriptions import blocked_by, key_of, merged, place_of_subscription, urgency
 from pydanube_tui.views.wording import (
     VERDICT,
@@ -32,6 +33,7 @@ def asks(_: Mapping[str, Any]) -> Mapping[str, Ask]:
         "diagnosis": Ask(operation="diagnose.cluster"),
         "metrics": Ask(operation="cluster.metrics"),
         "status": Ask(operation="brokers.status"),
+        "chart": Ask(operation="cluster.chart", arguments={"since": CHARTED}, optional=True),
         "alerts": Ask(operation="alerts.list", arguments={"limit": 100}, optional=True),
         "lag": Ask(operation="subscriptions.lag", arguments={"limit": 200}, optional=True),
         "topics": Ask(operation="topics.list", extent=Extent.ALL, optional=True),
@@ -64,19 +66,18 @@ def _head(situation: Situation) -> list[Line]:
         (f" {said}" if said else " no findings", Tone.STRONG if said else Tone.DIM),
         *([(f"   not ready: {'; '.join(reasons)}", Tone.BAD)] if reasons else []),
     )
-    cells = max(30, situation.width - 36)
     there = (
         f"– {name}s" if (found := metrics.get(f"{name}s")) is None else counted(found, name)
         for name in ("topic", "subscription", "producer", "consumer")
     )
     runs = f"{status.get('durability', '–')}, version {status.get('version', '–')}"
     lines = [
-        *(first, line(), *_rates(situation, metrics, cells), _storage(status)),
-        _fact("broker", f"up {span(status.get('uptime_s'))}, {runs}", dim(f"   {' · '.join(there)}")),
+        *(first, line(), *_rates(situation, metrics), _storage(status, situation.width)),
+        _fact("cluster", " · ".join(there)),
+        _fact("broker", f"up {span(status.get('uptime_s'))}, {runs}"),
     ]
-    unseen = diagnosis.get("unobservable", ())
-    if unseen:
-        lines.append(line(dim(f" not seen  {'; '.join(map(str, unseen))}")))
+    unseen = wrap("; ".join(map(str, diagnosis.get("unobservable", ()))), max(20, situation.width - 12))
+    lines += [_fact("" if at else "not seen", dim(each)) for at, each in enumerate(unseen)]
     return [*lines, line()]
 
 
@@ -84,27 +85,32 @@ def _fact(title: str, *spans: Span | str) -> Line:
     return fact(title, *spans, cells=9)
 
 
-def _rates(situation: Situation, metrics: Mapping[str, Any], cells: int) -> Iterator[Line]:
-    per_s = situation.rate("bytes_in")
-    in_bytes = "–" if per_s is None else f"{size(per_s)}B/s"
-    told = {name: f"{rate(situation.rate(name)):>9}" for name in ("messages_in", "messages_out")}
-    drawn = {name: (sparkline(situation.rates(name, cells + 1), cells), Tone.ACCENT) for name in told}
-    behind = sparkline(situation.values("lag_messages", cells), cells)
-    lag = f"{count(metrics.get('lag_messages')):>9}"
-    yield _fact("in", (f"{told['messages_in']} {in_bytes:>9}", Tone.STRONG), "  ", drawn["messages_in"])
-    yield _fact("out", (f"{told['messages_out']}{'':10}", Tone.STRONG), "  ", drawn["messages_out"])
-    yield _fact("behind", (f"{lag}{'':10}", Tone.STRONG), "  ", (behind, Tone.WARN))
+def _rates(situation: Situation, metrics: Mapping[str, Any]) -> Iterator[Line]:
+    """Return traffic and lag now, and over the last hour: of the brokers' history, else since the view was opened."""
+    cells = max(30, situation.width - 46)
+    chart = situation.of("chart")
+    over = dim(f"  over {span(chart['age_s'][0])}") if chart else dim("")
+    for title in ("in", "out"):
+        name = f"messages_{title}"
+        per_s = chart[f"bytes_{title}_rate"][-1] if chart else situation.rate(f"bytes_{title}")
+        told = f"{rate(situation.rate(name)):>9} {'–' if per_s is None else f'{size(per_s)}B/s':>9}"
+        drawn = fitted(chart[f"{name}_rate"][1:] if chart else situation.rates(name, cells + 1), cells)
+        yield _fact(title, (told, Tone.STRONG), "  ", (drawn, Tone.ACCENT), over)
+    told = f"{count(metrics.get('lag_messages')):>9}{'':10}"
+    drawn = fitted(chart["lag_messages"] if chart else situation.values("lag_messages", cells), cells)
+    yield _fact("behind", (told, Tone.STRONG), "  ", (drawn, Tone.WARN), over)
 
 
-def _storage(status: Mapping[str, Any]) -> Line:
+def _storage(status: Mapping[str, Any], cells: int) -> Line:
     disk, journal, tier = (status.get(name) or {} for name in ("disk", "journal", "tier"))
     total, free = disk.get("total_bytes"), disk.get("free_bytes")
     used = None if not total or free is None else 1 - free / total
     tone = Tone.GOOD if used is None or used < 0.8 else Tone.WARN if used < 0.92 else Tone.BAD
     sync = f"fsync p99 {shown_ms(journal.get('fsync_p99_ms'))}"
     spans: list[Span | str] = [
-        *((f"{gauge(used)} ", tone), f"{size(free)}B free of {size(total)}B"),
-        dim(f"   journal {size(journal.get('bytes'))}B, {sync}"),
+        *((f"{gauge(used)} ", tone), f"{size(free)}B free" + (f" of {size(total)}B" if cells >= 100 else "")),
+        dim(f"   journal {size(journal.get('bytes'))}B"),
+        dim(f", {sync}" if cells >= 100 else ""),
     ]
     if tier.get("enabled"):
         spans.append(dim(f", tier waits {size(tier.get('backlog_bytes'))}B"))

@@ -10,8 +10,8 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, line
-from pydanube_tui.text import count, milliseconds, rate, shown, size, span, sparkline
-from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, given, listed
+from pydanube_tui.text import count, fitted, milliseconds, rate, shown, size, span, sparkline
+from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, given, listed
 from pydanube_tui.views.wording import STATUS, finding_lines, rank, status_cell
 
 #: fields of one partition, left out
@@ -159,7 +159,7 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
         "diagnosis": Ask(
             operation="diagnose.subscription", arguments={**named, "explain": True}, optional=True
         ),
-        "chart": Ask(operation="topics.chart", arguments=named, optional=True),
+        "chart": Ask(operation="topics.chart", arguments={**named, "since": CHARTED}, optional=True),
     }
 
 
@@ -216,7 +216,8 @@ def _chart(situation: Situation) -> Iterator[Line]:
     if not chart.get("subscriptions"):
         return
     one, over = chart["subscriptions"][0], span((chart.get("age_s") or [0])[0])
-    lag, acks = (f"{sparkline(one[name], 31):<31}" for name in ("lag_messages", "acknowledge_rate"))
+    cells = max(30, situation.width - 30)
+    lag, acks = (fitted(one[name][1:], cells) for name in ("lag_messages", "acknowledge_rate"))
     yield fact("lag", (lag, Tone.WARN), dim(f"  over {over}"))
     yield fact("acks/s", (acks, Tone.GOOD))
 

@@ -9,8 +9,8 @@ from pydanube_core.units import counted
 
 from pydanube_tui.columns import column, custom, moving, number, words
 from pydanube_tui.page import Cell, Item, Line, Row, Target, Tone, dim, fact, headings, line
-from pydanube_tui.text import clock, count, rate, shown, size, span, sparkline, stretched
-from pydanube_tui.view import Answer, Arguments, Ask, Extent, Situation, View, listed
+from pydanube_tui.text import clock, count, fitted, rate, shown, size, span
+from pydanube_tui.view import CHARTED, Answer, Arguments, Ask, Extent, Situation, View, listed
 from pydanube_tui.views.subscriptions import merged, place_of_subscription
 from pydanube_tui.views.wording import broker_names, finding_lines, health_cell, status_cell, worst_alerts
 
@@ -85,7 +85,7 @@ def _asks_one(arguments: Arguments) -> Mapping[str, Ask]:
         "topic": Ask(operation="topics.describe", arguments=named),
         "brokers": Ask(operation="brokers.list", extent=Extent.ALL, optional=True),
         "policies": Ask(operation="topics.get_policies", arguments=named, optional=True),
-        "chart": Ask(operation="topics.chart", arguments=named, optional=True),
+        "chart": Ask(operation="topics.chart", arguments={**named, "since": CHARTED}, optional=True),
         "lag": Ask(operation="subscriptions.lag", arguments={**named, "limit": 1000}, optional=True),
         "producers": Ask(operation="producers.list", arguments={**named, "limit": 50}, optional=True),
         "diagnosis": Ask(operation="diagnose.topic", arguments={**named, "explain": True}, optional=True),
@@ -155,9 +155,8 @@ def _head_of_one(situation: Situation) -> list[Line]:
     if chart:
         rates, over = chart["publish_rate"], span((chart["age_s"] or [0])[0])
         last = f"  {rate(rates[-1] if rates else None)}"
-        cells = max(31, situation.width - 48)
-        drawn = sparkline(stretched(rates, cells), cells)
-        lines.append(fact("in", (f"{drawn:<{cells}}", Tone.ACCENT), last, dim(f"   over {over}")))
+        drawn = fitted(rates[1:], max(30, situation.width - 36))
+        lines.append(fact("in", (drawn, Tone.ACCENT), last, dim(f"   over {over}")))
     policies = situation.of("policies")
     own, effective = policies.get("policies", {}), policies.get("effective", {})
     told_of = (

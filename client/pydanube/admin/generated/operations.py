@@ -35,6 +35,7 @@ from pydanube.admin.generated.results import (
     ChangedTopicPolicies,
     ChangedTopicSchema,
     ClusterBalance,
+    ClusterChart,
     ClusterMetrics,
     CollectedObjects,
     CompactedObjects,
@@ -428,6 +429,10 @@ class ClusterOperations(KeywordsNamed):
     async def balance(self) -> ClusterBalance:
         """Show how evenly brokers are loaded: score, bottleneck, the moves that would help, or why none does."""
         return await self._caller.call("cluster.balance", locals(), ClusterBalance)
+
+    async def chart(self, *, broker_id: str | None = None, since: str | None = None) -> ClusterChart:
+        """Chart the traffic and the unread messages of the cluster, or of one broker."""
+        return await self._caller.call("cluster.chart", locals(), ClusterChart)
 
     async def metrics(self) -> ClusterMetrics:
         """Show counters of the cluster: messages and bytes in and out, lag, refusals."""
@@ -2015,7 +2020,9 @@ class TopicsOperations(KeywordsNamed):
         """Plan `add_partitions`. Nothing changes until the plan is applied."""
         return await planned(self._caller, "topics.add_partitions", locals(), AddedPartitions)
 
-    async def chart(self, topic: str, *, subscription: str | None = None) -> TopicChart:
+    async def chart(
+        self, topic: str, *, subscription: str | None = None, since: str | None = None
+    ) -> TopicChart:
         """Chart a topic's recent publish rate and its subscriptions' lag."""
         return await self._caller.call("topics.chart", locals(), TopicChart)
 

@@ -398,6 +398,20 @@ class ClusterBalance(Result):
     as_of: str
 
 
+class ClusterChart(Result):
+    """The cluster from `since` on, with a rate of the time since the moment before. Each broker keeps a day."""
+
+    as_of: str
+    brokers: int
+    age_s: list[float]
+    messages_in_rate: list[float | None]
+    bytes_in_rate: list[float | None]
+    messages_out_rate: list[float | None]
+    bytes_out_rate: list[float | None]
+    lag_messages: list[int | None]
+    not_seen: list[NotSeen] | None = None
+
+
 class ClusterMetrics(Result):
     topics: int
     subscriptions: int
@@ -1559,7 +1573,7 @@ class ChartedSubscription(Result):
 
 
 class TopicChart(Result):
-    """A topic over the window that the broker keeps."""
+    """A topic from `since` on. Its owner keeps a day, and an hour over a restart."""
 
     topic: str
     as_of: str

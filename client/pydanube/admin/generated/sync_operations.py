@@ -100,6 +100,7 @@ class SyncClusterOperations(InLoop[ClusterOperations]):
     """`admin.cluster`"""
 
     balance = Blocking(ClusterOperations.balance)
+    chart = Blocking(ClusterOperations.chart)
     metrics = Blocking(ClusterOperations.metrics)
     rebalance = Blocking(ClusterOperations.rebalance)
     plan_rebalance = Wrapped(Blocking(ClusterOperations.plan_rebalance), SyncPlan)

@@ -1,0 +1,106 @@
+"""Read the last hour before a broker's start back from telemetry, for its charts, in the tier's process. Blocking.
+
+Counters of the tables begin with each start of the broker. Here their rises are joined over starts, and shifted so
+that they end with 0, where the counters of the present run begin.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from pydanube_core.cursor_state import lag_messages
+from pydanube_core.telemetry.tables import BROKERS, CURSORS
+from pydanube_storage.objects import ObjectStore
+from pydanube_storage.telemetry.reading import newest_rows
+
+STEP_MS: Final = 60_000
+MOST_ROUNDS: Final = 2000
+MOST_ROWS: Final = (
+    50_000  # of all cursors. Beyond, the oldest are left out: 70 that change in each round have an hour
+)
+TRAFFIC: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+
+Facts: TypeAlias = dict[str, Any]
+#: rows of the broker, of logs by topic id, of cursors by (topic id, subscription id): `Series.rows` of `observation.charted`
+Read: TypeAlias = tuple[bytes, dict[int, bytes], dict[tuple[int, int], bytes]]
+
+
+def charted_before(
+    store: ObjectStore, cluster: str, broker_id: str, *, start_ms: int, end_ms: int, hold_ms: int
+) -> Read:
+    """Return the rows of a broker's charts in `[start_ms, end_ms)`, one a minute. A cursor's row holds for `hold_ms`."""
+    bounds: Facts = {"broker_id": broker_id, "start_ms": start_ms, "end_ms": end_ms}
+    rounds, _ = newest_rows(store, cluster, BROKERS, most=MOST_ROUNDS, **bounds)
+    every = (dict(zip(BROKERS.names, row, strict=True)) for row in reversed(rounds))
+    seen = [
+        each for each in every if each["broker_id"] == broker_id
+    ]  # a leader's files have rows of removed ones
+    if not seen:
+        return b"", {}, {}
+    rows, cut = newest_rows(store, cluster, CURSORS, most=MOST_ROWS, **bounds)
+    logs: dict[int, list[tuple[int, int]]] = {}
+    cursors: dict[tuple[int, int], list[Facts]] = {}
+    lag_in: dict[int, dict[tuple[int, int], int]] = {}  # minute → cursor → unread messages
+    for row in reversed(rows):
+        each = dict(zip(CURSORS.names, row, strict=True))
+        key, head = (each["topic_id"], each["subscription_id"]), each["next_offset"]
+        unacked, above = head - each["unread_offsets"], each["acked_above"]
+        each |= {
+            "lag": lag_messages(each["start_offset"], head, unacked, above),
+            "acknowledged": unacked + above,  # for its rise, as the counter's
+        }
+        logs.setdefault(key[0], []).append((each["taken_at"], head))
+        cursors.setdefault(key, []).append(each)
+        lag_in.setdefault(each["taken_at"] // STEP_MS, {})[key] = each["lag"]
+    # Before the first row of each cursor the sum of all would be too small
+    known_ms = rows[-1][0] + hold_ms if cut else 0
+    back = -(-hold_ms // STEP_MS)
+
+    def unread(taken_ms: int) -> int:
+        now: dict[tuple[int, int], int] = {}
+        for minute in range(taken_ms // STEP_MS - back, taken_ms // STEP_MS + 1):
+            now |= lag_in.get(minute, {})
+        return sum(now.values())
+
+    last_of = {each["taken_at"] // STEP_MS: each["taken_at"] for each in seen}
+    broker = [
+        (*totals, unread(totals[0]))
+        for totals in _rises(seen, TRAFFIC, "incarnation")
+        if totals[0] >= known_ms and totals[0] == last_of[totals[0] // STEP_MS]
+    ]
+    rises = {key: _rises(of_one, ("acknowledged",), "subscription_id") for key, of_one in cursors.items()}
+    return (
+        _packed(broker),
+        {topic_id: _packed(heads) for topic_id, heads in logs.items()},
+        {
+            key: _packed(
+                (taken, each["lag"], acks) for each, (taken, acks) in zip(of_one, rises[key], strict=True)
+            )
+            for key, of_one in cursors.items()
+        },
+    )
+
+
+def _rises(rows: Sequence[Facts], names: Sequence[str], begins_with: str) -> list[tuple[int, ...]]:
+    """Return the time and the totals of each row, shifted so that the last are 0. Counters begin with 0 where a column changes."""
+    totals, found = [0] * len(names), []
+    for number, each in enumerate(rows):
+        before = rows[number - 1] if number else each
+        anew = before[begins_with] != each[begins_with]
+        for place, name in enumerate(names):
+            totals[place] += max(0, each[name] - (0 if anew else before[name]))
+        found.append((each["taken_at"], *totals))
+    return [(taken, *(now - last for now, last in zip(each, totals, strict=True))) for taken, *each in found]
+
+
+def _packed(rows: Iterable[Sequence[int]]) -> bytes:
+    """Return the last row of each minute, in one array. Of equal values the first row and the last."""
+    packed = list[Sequence[int]]()
+    for row in {row[0] // STEP_MS: row for row in rows}.values():
+        if len(packed) > 1 and packed[-1][1:] == packed[-2][1:] == row[1:]:
+            packed.pop()
+        packed.append(row)
+    return array("q", itertools.chain.from_iterable(packed)).tobytes()
