@@ -15,6 +15,7 @@ from pydanube_cli.command import Common, command
 from pydanube_cli.parameters import option
 
 DEFAULT_PORT: Final = 8765
+_LOOPBACK: Final = "127.0.0.1"
 # Paths, which may stand in an assistant's configuration. A token itself may not.
 _FILES: Final = ("DANUBE_TOKEN_FILE", "DANUBE_CA", "DANUBE_CERT", "DANUBE_KEY")
 
@@ -51,7 +52,7 @@ class McpOptions:
         str | None,
         option("--print-config", "CLIENT", "claude-desktop, claude-code, cursor, windsurf, vscode"),
     ] = None
-    host: Annotated[str, option("--host", help="With --transport http.")] = "127.0.0.1"
+    host: Annotated[str, option("--host", help="With --transport http.")] = _LOOPBACK
     http_port: Annotated[
         int | None,
         option(
@@ -125,8 +126,9 @@ def mcp(*, common: Common, options: McpOptions) -> None:
 
 
 def _http_url(options: McpOptions, common: Common) -> str:
-    """Return the address of MCP: by the port that is given, else the named broker's own, else the default port."""
-    if options.http_port is None and common.admin_url != DEFAULT_ADMIN_URL:
+    """Return the address of MCP: by the given host or port, else the named broker's own, else the default one."""
+    named = options.http_port is not None or options.host != _LOOPBACK
+    if not named and common.admin_url != DEFAULT_ADMIN_URL:
         url = common.call("brokers.status", {})["listen"].get("http")
         if url is None:
             raise Conflict(
