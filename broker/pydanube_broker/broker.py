@@ -593,7 +593,7 @@ class Broker(BrokerParts):
     async def _maintain(self) -> None:
         """Every few seconds apply retention, clean up the journal, and resolve unknown outcomes. Errors are logged."""
         steps: Sequence[Callable[[], Awaitable[None]]] = (
-            self._keep_list_changes_within, self._time_delays_anew, self._keep_clock_offset, self.port.keep_audit_begin, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
+            self._keep_list_changes_within, self._time_delays_anew, self._keep_clock_offset, self.port.keep_audit_begin, self.port.keep_silences, self._apply_retention, self.registry.resolve_unknown, self._expire_sessions, self._keep_reserve,
             self.port.look_whether_changes_are_possible_again, self.forget_deleted, self.unused.delete, self.registry.unused.expire,
             self._look_at_certificates, self.measure_stored, self.levels.look_whether_needed,
         )  # fmt: skip

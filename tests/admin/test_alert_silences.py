@@ -12,7 +12,7 @@ from pydanube_admin.engine.context import system_now_ms as now_ms
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Finding, Severity
 from pydanube_core.diagnosis.silences import Silence, silence_of
-from pydanube_core.errors import ClusterError
+from pydanube_core.errors import ClusterError, MetadataUnavailable
 
 from tests.admin.real_broker import Administered, administered
 
@@ -114,3 +114,21 @@ def test_a_silence_covers_what_has_all_that_it_names_until_its_time() -> None:
     assert Silence.from_bytes(silence.to_bytes()) == silence
     assert len({silence.key, longer.key, replace(silence, by="bob").key}) == 2
     assert now_ms() > 0
+
+
+async def test_alerts_are_listed_while_the_metadata_store_does_not_answer(
+    cluster: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise MetadataUnavailable("etcd does not answer")
+
+    port = cluster.broker.port
+    await cluster("alerts.silence", rule="no_consumers", subject=SUBJECT, until="2h", reason=WHY)
+    before = await silenced(cluster)
+    monkeypatch.setattr(cluster.broker.admin_state, "list", away)
+    assert await silenced(cluster) == before, "as last read"
+
+    monkeypatch.setattr(port, "_silences", None)  # the broker has just started
+    items = (await cluster("alerts.list"))["items"]
+    assert {each["silenced"] for each in items} == {None}
+    assert {each["silenced_reason"] for each in items} == {"the metadata store does not answer"}

@@ -112,8 +112,15 @@ async def test_metadata_that_does_not_answer(tmp_path: Path) -> None:
                 found = await finding(broker, "metadata_unreachable")
                 assert found["severity"] == "critical"
                 assert found["evidence"]["since_s"] is not None
-                for operation in ("brokers.list", "topics.list", "diagnose.cluster"):
-                    await ask(broker, operation)  # of what the brokers know themselves
+                for operation in (
+                    "brokers.list",
+                    "topics.list",
+                    "diagnose.cluster",
+                    "alerts.list",
+                    "audit.query",
+                ):
+                    with anyio.fail_after(5):
+                        await ask(broker, operation)  # of what the brokers know themselves
             finally:
                 own.resume(0)
             await until(lambda: broker.health.metadata_away is None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import anyio
 from pydantic import Field
@@ -29,6 +29,7 @@ from pydanube_admin.engine.models import (
     SortedListRequest,
     SubscriptionArgument,
     TopicArgument,
+    is_none,
 )
 from pydanube_admin.engine.operation import is_known, next_call, operation
 from pydanube_admin.engine.paging import glob, page_of
@@ -116,6 +117,9 @@ class DiagnosisResult(Result):
     took_ms: float
 
 
+UNKNOWN_SILENCES: Final = "the metadata store does not answer"
+
+
 class AlertsRequest(SortedListRequest):
     include_closed: Annotated[bool, Field(description="Also the last closed")] = False
     since: Annotated[
@@ -135,6 +139,8 @@ class AlertItem(Result):
     closed_at: str | None  # None: open
     finding: FindingItem  # of the last look that had it
     silenced: dict[str, Any] | None = None  # known: until, by, at, untrusted.reason
+    # Why it is unknown whether the alert is silenced
+    silenced_reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 @operation(
@@ -257,10 +263,16 @@ async def list_alerts(context: Context, request: AlertsRequest) -> Page[AlertIte
     matches = glob(request.filter)
     wants_closed = request.include_closed or request.since is not None
     found = [alert for alert in chain(opened, closed if wants_closed else ()) if matches(alert.rule)]
-    known = await silences(context)
+    known: Sequence[Silence] | None = None
+    with suppress(MetadataUnavailable):  # the alerts are known without it
+        known = await silences(context)
 
     def item(alert: Alert) -> AlertItem:
-        silence = silence_of(alert, known, context.now_ms()) if alert.closed_at_ms is None else None
+        if alert.closed_at_ms is not None:
+            return _alert(alert)
+        if known is None:
+            return _alert(alert).model_copy(update={"silenced_reason": UNKNOWN_SILENCES})
+        silence = silence_of(alert, known, context.now_ms())
         return _alert(alert).model_copy(update={"silenced": None if silence is None else _silenced(silence)})
 
     return await page_of(

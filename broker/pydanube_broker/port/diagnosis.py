@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
+import anyio
 from pydanube_core.cluster_port import LagFacts, TopicHistory, TrafficHistory
 from pydanube_core.diagnosis.alerts import Alert
 from pydanube_core.diagnosis.findings import Diagnosis, Finding
@@ -14,7 +15,7 @@ from pydanube_core.diagnosis.lag_status import LagStatus
 from pydanube_core.diagnosis.rules import check_view, diagnose
 from pydanube_core.diagnosis.silences import MOST_SILENCES, SILENCES, Silence
 from pydanube_core.diagnosis.views import SubscriptionView
-from pydanube_core.errors import InvalidArgument
+from pydanube_core.errors import InvalidArgument, MetadataUnavailable
 from pydanube_core.facts import EventFacts
 from pydanube_core.list_keys import LagKey, LagKeysOfStatus, ListChanges
 from pydanube_core.names import TopicName
@@ -32,11 +33,16 @@ from pydanube_broker.port.subscriptions import SubscriptionsPart
 from pydanube_broker.slices import Slices
 from pydanube_broker.topics.topic import Topic, now_ms
 
+_SILENCES_S: Final = (
+    1.0  # that a call waits for the metadata store, before it takes the silences as last read
+)
+
 
 class DiagnosisPart(SubscriptionsPart):
     """The part of `BrokerPort` about diagnosis."""
 
     observation: Observation  # set by the broker when it has started
+    _silences: Sequence[Silence] | None = None  # as last read
 
     # -- lag -------------------------------------------------------------------------------------------------
 
@@ -238,13 +244,25 @@ class DiagnosisPart(SubscriptionsPart):
         return found, more
 
     async def silences(self) -> Sequence[Silence]:
-        found = []
-        for item in await self._broker.admin_state.list(
-            SILENCES, after=None, limit=MOST_SILENCES, descending=False
-        ):
-            with suppress(ValueError, TypeError, LookupError, AttributeError):
-                found.append(Silence.from_bytes(item.value))
-        return found
+        await self.keep_silences()
+        if self._silences is None:
+            raise MetadataUnavailable(
+                f"the metadata store did not return the silences of alerts within {_SILENCES_S:g} s, and this broker "
+                "has not read them since its start. Check `[metadata] url` and that the store runs",
+                retry_after_ms=1000,
+            )
+        return self._silences
+
+    async def keep_silences(self) -> None:
+        """Read the silences. While the metadata store does not answer, those read last stand."""
+        with suppress(MetadataUnavailable), anyio.move_on_after(_SILENCES_S):
+            found = []
+            for item in await self._broker.admin_state.list(
+                SILENCES, after=None, limit=MOST_SILENCES, descending=False
+            ):
+                with suppress(ValueError, TypeError, LookupError, AttributeError):
+                    found.append(Silence.from_bytes(item.value))
+            self._silences = found
 
     # -- parts -----------------------------------------------------------------------------------------------
 

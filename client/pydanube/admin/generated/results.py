@@ -51,6 +51,7 @@ class AlertItem(Result):
     closed_at: str | None
     finding: FindingItem
     silenced: dict[str, Any] | None = None
+    silenced_reason: str | None = None
 
 
 class NotSeen(Result):
