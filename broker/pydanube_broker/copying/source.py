@@ -55,6 +55,7 @@ class Source:
         send: queues an answer.
         writable: returns whether the stream's buffer has room. The caller calls `wake` when that may have changed.
         most: maximum of concurrent rounds.
+        check: called before anything of a followed topic is sent. Raises `ClusterError` if the peer may no longer copy it.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Source:
         send: Callable[[Answer], None],
         writable: Callable[[], bool],
         most: int = MOST_ROUNDS,
+        check: Callable[[Topic], None] | None = None,
     ) -> None:
         self._permit = permit
+        self._check = check
         self._most = most
         self._followers: set[Follower] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -186,6 +189,10 @@ class Source:
                 follower.more.clear()
                 if topic.closed is not None:
                     raise topic.closed
+                if (
+                    self._check is not None
+                ):  # a quiet topic costs nothing, unlike a check of all streams (`RightsWatch`)
+                    self._check(topic)
                 if (marks := follower.due_marks(request.number)) is not None:
                     self._send(marks)
                 if at >= topic.commit:

@@ -21,8 +21,10 @@ from pydanube_core.errors import (
     DiskFull,
     Diverged,
     Overloaded,
+    PermissionDenied,
     Retryable,
     TopicNotFound,
+    Unauthenticated,
 )
 from pydanube_core.links import LinkRecord, MirrorFacts
 
@@ -264,5 +266,7 @@ def _state_of(error: ClusterError) -> str:
         return DIVERGED
     if isinstance(error, TopicNotFound):
         return SOURCE_DELETED
+    if isinstance(error, (PermissionDenied, Unauthenticated)):  # the token is refused
+        return UNREACHABLE
     # A full disk is retried like a source that is away, but it is this broker's: copies write to it
     return UNREACHABLE if isinstance(error, Retryable) and not isinstance(error, DiskFull) else FAILED

@@ -75,7 +75,14 @@ def mirror_stream(
         return topic
 
     def open_source(*, send: Callable[[Answer], None], writable: Callable[[], bool]) -> Source:
-        return Source(permit, worker_threads, send=send, writable=writable, most=MOST_FOLLOWED)
+        return Source(
+            permit,
+            worker_threads,
+            send=send,
+            writable=writable,
+            most=MOST_FOLLOWED,
+            check=lambda topic: access.check_again(reply, Action.MIRROR, topic),
+        )
 
     return CopyStream(reply, open_source)
 

@@ -52,7 +52,8 @@ def publish(broker: BrokerProcess, topic: str, shown: str, payload: bytes = b"x"
 
 def link_to(here: BrokerProcess, source: BrokerProcess, topics: str, file: Path, **more: Any) -> None:
     address = source.url.replace("http://", "danube://")
-    by_socket(here, "links.create", link="eu", source=address, topics=topics, token_file=str(file), **more)
+    arguments = {"link": "eu", "source": address, "topics": topics, "token_file": str(file), **more}
+    by_socket(here, "links.create", **arguments)
 
 
 def described(here: BrokerProcess) -> dict[str, Any]:
@@ -91,6 +92,40 @@ def test_the_token_decides_what_is_mirrored_and_whether_the_source_is_fenced(
     file.write_text(token(source, "fencer"))
     assert by_socket(here, "links.fail_over", link="eu", topics=parts)["source_fenced"]
     by_socket(here, "links.delete", link="eu")
+
+
+@pytest.mark.parametrize("withdrawn", ["binding", "token"])
+def test_a_right_that_is_withdrawn_ends_the_copy_that_it_began(
+    tmp_path: Path, brokers: tuple[BrokerProcess, BrokerProcess], withdrawn: str
+) -> None:
+    """The stream of a link stayed open: it got every later message."""
+    source, here = brokers
+    orders, copier = f"/{withdrawn}/orders", f"copier-{withdrawn}"
+    by_socket(source, "namespaces.create", namespace=withdrawn)
+    by_socket(source, "roles.create", role=copier, permissions="Replicate")
+    bind(source, copier, copier)
+    bind(source, f"writer-{withdrawn}", "producer")
+    made, shown = by_socket(source, "tokens.create", name=copier), token(source, f"writer-{withdrawn}")
+    file = tmp_path / "token"
+    file.write_text(made["token"])
+    publish(source, orders, shown)
+    link_to(here, source, f"/{withdrawn}/*", file, link=withdrawn)
+
+    def mirror() -> dict[str, Any]:
+        found: list[dict[str, Any]] = by_socket(here, "links.describe", link=withdrawn)["mirrors"]
+        return found[0] if found else {}
+
+    until("the copy", lambda: mirror().get("copied_until") == 1)
+    if withdrawn == "token":
+        by_socket(source, "tokens.revoke", token_id=made["token_id"])
+    else:
+        by_socket(source, "bindings.delete", binding=copier)
+    publish(source, orders, shown, b"nothing for the link")
+    until("the refusal", lambda: mirror()["state"] == "source_unreachable" and mirror()["why"])
+    assert mirror()["copied_until"] == 1
+    by_socket(here, "links.delete", link=withdrawn)
+    for binding in [f"writer-{withdrawn}", *([copier] if withdrawn == "token" else [])]:
+        by_socket(source, "bindings.delete", binding=binding)
 
 
 def bindings(broker: BrokerProcess) -> Mapping[str, tuple[str, str, str]]:
