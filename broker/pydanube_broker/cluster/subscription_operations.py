@@ -117,17 +117,16 @@ class Subscriptions:
         return created, True
 
     async def update(
-        self, topic_id: TopicId, subscription: str, *, options: Mapping[str, Any]
+        self, topic_id: TopicId, subscription: str, *, options: Mapping[str, Any], type: str | None = None
     ) -> SubscriptionRecord:
-        """Replace the options. Raises `TopicNotFound`, `SubscriptionNotFound`."""
+        """Replace the options, and the type if it is given. Raises `TopicNotFound`, `SubscriptionNotFound`."""
 
         async def decide(change: Change) -> TopicRecord:
             topic = self._records.topic_by_id(topic_id)
             former = self._index.subscription(topic, subscription)
             change.guard(self._records.as_known(former))
-            change.put(
-                keys.subscription_key(topic_id, subscription), replace(former.spec, options=dict(options))
-            )
+            spec = replace(former.spec, options=dict(options), type=type or former.type)
+            change.put(keys.subscription_key(topic_id, subscription), spec)
             return topic
 
         topic = (await self._records.change(decide)).result

@@ -375,6 +375,11 @@ class SubscriptionPump:
         self.topic.state.cursors[self.subscription_id] = apply_deltas(known, [delta])
         self.topic.changes.note(self.key)
 
+    def take_terms(self, type: SubscriptionType, policy: SubscriptionPolicy) -> None:
+        """Take type and failure policy of the source's subscription. Ignored as in `follow`."""
+        if self.follows and self.topic.link is not None and self._core is None:
+            self.type, self.policy = type, policy
+
     def place(self, cursor: CursorSnapshot) -> None:
         """Restore a former state of the cursor. Messages trimmed since stay acknowledged."""
         self.seek(max(cursor.floor, self.topic.start_offset))

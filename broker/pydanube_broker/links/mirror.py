@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydanube_core.errors import InvalidName
+from pydanube_core.failure_policy import DEAD_LETTER_TOPIC
 from pydanube_core.links import LINEAGE, LinkRecord, MirrorOf, StandingFacts, link_of
 from pydanube_core.names import TopicName
+from pydanube_core.topic_pattern import TopicPattern
 
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
+from pydanube_broker.subscription.subscription_policy import OPTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,22 @@ class SourceSubject:
 def mirror_name(link: LinkRecord, name: TopicName) -> TopicName:
     """Return the name of a topic's mirror. Raises `InvalidName`: with the link's prefix it is none."""
     return TopicName.parse(f"/{name.namespace}/{link.rename}{name.name}")
+
+
+def mirrored_options(link: LinkRecord, topic: TopicName, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options here of a subscription of a source's topic.
+
+    Its dead letters go to the mirror of the source's dead-letter topic. If the link does not mirror that one, they go to the
+    default topic, because the source could name any topic of this cluster.
+    """
+    policy = dict(options.get(OPTION, {}))
+    if (named := policy.pop(DEAD_LETTER_TOPIC, None)) is None:
+        return options
+    name = TopicName.parse(named)
+    with suppress(InvalidName):  # too long with the prefix
+        if name.base != topic.base and any(TopicPattern.parse(each).matches(name) for each in link.topics):
+            policy[DEAD_LETTER_TOPIC] = str(mirror_name(link, name))
+    return {**options, OPTION: policy}
 
 
 def why_left_out(topic: SourceTopic) -> str | None:

@@ -32,12 +32,15 @@ from pydanube_broker.links.mirror import (
     SourceSubject,
     SourceTopic,
     mirror_name,
+    mirrored_options,
     remade,
     standing_of,
 )
 from pydanube_broker.links.pull import PAUSED, UNREACHABLE, Allowance, NotThere, Pull
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.slices import Slices
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.subscription_policy import stored_policy
 from pydanube_broker.topics.topic import Topic, now_ms
 
 log = logging.getLogger("pydanube.links")
@@ -192,7 +195,7 @@ class LinkRun:
                         "mirror_not_made", extra={"topic": source, "code": error.code, "error": error.message}
                     )
                     self._failures[source] = error
-            if standing.state == COPYING and not await self._delete_subscriptions(topic):
+            if standing.state == COPYING and not await self._keep_subscriptions(topic):
                 waits = True
             if (failed := self._failures.get(source)) is not None:
                 standing = replace(standing, state=failed.code.lower(), why=failed.message)
@@ -296,21 +299,21 @@ class LinkRun:
         subscriptions, ownership = self._registry.catalog.subscriptions, self._registry.ownership
         present = {each.name: each for each in self._registry.catalog.index.subscriptions(record.topic_id)}
         for name, (kind, options) in topic.subscriptions.items():
-            wanted = {**options, MIRROR: self.link.name}
+            wanted = {**mirrored_options(self.link, topic.name, options), MIRROR: self.link.name}
             found = present.get(name)
             if found is None:
                 found, _ = await subscriptions.ensure(
                     record.topic_id, name, type=kind, start_offset=0, options=wanted
                 )
-            elif MIRROR in found.spec.options and found.spec.options != wanted:
-                found = await subscriptions.update(record.topic_id, name, options=wanted)
+            elif MIRROR in found.spec.options and (found.spec.options, found.type) != (wanted, kind):
+                found = await subscriptions.update(record.topic_id, name, options=wanted, type=kind)
             if served is not None and served.closed is None:
                 ownership.adopt_subscription(served, found)
 
-    async def _delete_subscriptions(self, topic: SourceTopic) -> bool:
-        """Delete mirrored subscriptions that the source has no longer, of the logs that this broker owns.
+    async def _keep_subscriptions(self, topic: SourceTopic) -> bool:
+        """Serve mirrored subscriptions by their records, and delete those that the source has no longer.
 
-        Returns whether that is done. It waits while a log's copy waits: a source that was restored to an older state has
+        Only of the logs that this broker owns. Returns whether that is done. It waits while a log's copy waits: a source that was restored to an older state has
         lost subscriptions, and its mirror keeps them.
         """
         catalog, done = self._registry.catalog, True
@@ -319,7 +322,13 @@ class LinkRun:
             if pull is None:
                 continue
             for found in catalog.index.subscriptions(record.topic_id):
-                if MIRROR not in found.spec.options or found.name in topic.subscriptions:
+                if MIRROR not in found.spec.options:
+                    continue
+                if found.name in topic.subscriptions:
+                    if (pump := pull.topic.subscriptions.get(found.name)) is not None:
+                        with suppress(ClusterError):  # a policy that is not valid with the settings here
+                            policy = self._registry.policies.of_failures(stored_policy(found.spec.options))
+                            pump.take_terms(SubscriptionType(found.type), policy)
                     continue
                 if not pull.follows:
                     done = False

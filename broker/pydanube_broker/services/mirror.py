@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
@@ -40,6 +40,8 @@ from pydanube_broker.services.copy_stream import CopyStream, LinkWire, NoWire
 from pydanube_broker.serving.registry import Registry
 from pydanube_broker.serving.topic_access import Action, TopicAccess
 from pydanube_broker.slices import Slices
+from pydanube_broker.subscription.members import SubscriptionType
+from pydanube_broker.subscription.subscription_policy import SubscriptionPolicy, stored_policy
 from pydanube_broker.topics.topic import Topic, now_ms
 from pydanube_broker.worker_threads import WorkerThreads
 
@@ -341,7 +343,7 @@ def _decode(answer: pb.MirroredResponse) -> Mirrored:
                 options=settings.options,
                 logs=tuple((one.topic, one.topic_id, one.broker_url) for one in each.partitions),
                 subscriptions={
-                    check_subscription(one.name): (one.type, dict(json.loads(one.options or b"{}")))
+                    check_subscription(one.name): (SubscriptionType(one.type), _options(one.options))
                     for one in each.subscriptions
                 },
             )
@@ -365,6 +367,13 @@ def _decode(answer: pb.MirroredResponse) -> Mirrored:
     return Mirrored(
         state=answer.state, cluster=answer.cluster, topics=topics, subjects=subjects, grants=grants
     )
+
+
+def _options(data: bytes) -> dict[str, Any]:
+    """Return the options of a subscription. Raises if a broker could not serve one with them."""
+    options: dict[str, Any] = dict(json.loads(data or b"{}"))
+    SubscriptionPolicy.of(stored_policy(options), {})
+    return options
 
 
 def _decode_roles(sent: pb.MirroredRoles) -> SourceGrants:

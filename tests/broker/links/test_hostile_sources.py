@@ -11,7 +11,7 @@ from pydanube_broker.cluster.records import TopicSettings
 from pydanube_broker.copying.messages import Marks
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
-from pydanube_broker.links.mirror import SourceTopic
+from pydanube_broker.links.mirror import SourceTopic, mirrored_options
 from pydanube_broker.links.pull import MOST_CURSORS
 from pydanube_broker.links.run import LinkRun, Mirrored
 from pydanube_broker.schema.records import SubjectSpec, VersionSpec
@@ -24,7 +24,7 @@ from pydanube_core.batch.layout import BROKER_PART_BYTES
 from pydanube_core.errors import CorruptObject, InvalidArgument, SchemaInvalid, SchemaMismatch, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
 from pydanube_core.links import LinkRecord
-from pydanube_core.names import TopicName
+from pydanube_core.names import MAX_PART_CHARS, TopicName
 
 from tests.admin.real_broker import administered
 from tests.support.processor import at_most
@@ -151,6 +151,29 @@ async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() 
         assert registry.index.find_subject("whole") is not None
 
 
+@pytest.mark.parametrize(
+    ("named", "here"),
+    [
+        ("/shop/bad", "/shop/eu-bad"),
+        ("/shop/other", None),
+        ("/payroll/wages", None),
+        ("/system/audit", None),
+        ("/shop/orders", None),
+        ("/shop/orders-part-1", None),
+        ("/shop/bad-".ljust(MAX_PART_CHARS + len("/shop/"), "x"), None),
+    ],
+)
+def test_dead_letters_of_a_mirrored_subscription_go_to_a_mirror_or_to_the_default_topic(
+    named: str, here: str | None
+) -> None:
+    """A source chose any topic of this cluster, and wrote it with the broker's rights."""
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders*", "/shop/bad*"), rename="eu-")
+    policy = {"max_redelivery_count": 2, "dead_letter_topic": named}
+    found = mirrored_options(link, TopicName.parse("/shop/orders"), {"failure_policy": policy, "other": 1})
+    expected = {"max_redelivery_count": 2} | ({} if here is None else {"dead_letter_topic": here})
+    assert found == {"failure_policy": expected, "other": 1}
+
+
 def piece(topic_id: int, batch: bytes) -> Piece:
     return Piece(
         topic_id=topic_id, epoch=1, first_offset=0, end_offset=2, batches=(memoryview(batch),), state=None, holdings=()
@@ -164,6 +187,13 @@ def piece(topic_id: int, batch: bytes) -> Piece:
         {"name": "s", "type": "shared", "options": b"[" * 100_000},
         {"name": "s", "type": "shared", "options": b"\xff{"},
         {"name": "a/../b\n", "type": "shared"},
+        {"name": "s", "type": "of a kind"},
+        {"name": "s", "type": "shared", "options": b'{"failure_policy": [1]}'},
+        {"name": "s", "type": "shared", "options": b'{"failure_policy": 1}'},
+        {"name": "s", "type": "shared", "options": b'{"failure_policy": {"dead_letter_topic": 1}}'},
+        {"name": "s", "type": "shared", "options": b'{"failure_policy": {"dead_letter_topic": []}}'},
+        {"name": "s", "type": "shared", "options": b'{"failure_policy": {"poison_policy": {}}}'},
+        {"name": "s", "type": "shared", "options": b'{"max_unacked_messages": "many"}'},
     ],
 )
 def test_a_list_that_cannot_be_read_is_an_error_of_the_source(subscription: dict[str, Any]) -> None:

@@ -225,6 +225,35 @@ def test_a_cursor_that_is_moved_back_at_the_source_moves_back_at_the_mirror(
     until("the end", lambda: is_at(10))
 
 
+def test_a_mirrored_subscription_has_the_type_and_the_policy_that_its_source_has_now(
+    source: BrokerProcess, here: BrokerProcess, space: str
+) -> None:
+    """Both stayed as they were when the mirror was made: the policy until the next start, the type for ever."""
+    wanted = {"topic": f"{space}/orders", "subscription": "billing"}
+    policy = {"max_redelivery_count": 2, "poison_policy": "dead_letter", "dead_letter_topic": f"{space}/bad"}
+    source.publish(wanted["topic"], payloads(10))
+    source.ask("subscriptions.create", **wanted, type="exclusive", start="earliest")
+    link_to(here, source, topics=f"{space}/*", rename="eu-")
+    mirror = {**wanted, "topic": f"{space}/eu-orders"}
+
+    def found() -> dict[str, Any]:
+        answer: dict[str, Any] = here.rpc("subscriptions.describe", **mirror).get("result", {})
+        return answer
+
+    until("the subscription", lambda: found().get("type") == "exclusive")
+    source.ask("subscriptions.set_failure_policy", **wanted, **policy)
+    expected = {**policy, "dead_letter_topic": f"{space}/eu-bad"}
+    until("the policy", lambda: found()["failure_policy"].items() >= expected.items())
+    here.ask("links.pause", link="eu")
+    source.ask("subscriptions.delete", **wanted)
+    source.ask("subscriptions.create", **wanted, type="shared", start="offset:4")
+    here.ask("links.resume", link="eu")
+    until("the type", lambda: (found()["type"], found()["parts"][0]["next_unacked"]) == ("shared", 4))
+    here.ask("links.fail_over", link="eu")
+    with connect(here.url) as client, client.consumer(mirror["topic"], "billing", type="shared") as consumer:
+        assert next(consumer).offset == 4
+
+
 def test_a_failed_over_topic_goes_on_with_producers_of_its_own(
     source: BrokerProcess, here: BrokerProcess, space: str
 ) -> None:
