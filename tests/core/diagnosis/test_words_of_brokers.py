@@ -212,6 +212,9 @@ OF_BROKERS: Final[dict[str, Callable[[BrokerView, Match], bool]]] = {
     rf"{N} other topics? shares? the rest": lambda v, m: v.pressure.others == _n(m)
     and (v.pressure.busy >= 0.7 or v.pressure.late_ms >= 50 or v.pressure.slow_syncs >= 3),
     rf"{N} other topics? (?:has|have) room beside it yet": lambda v, m: v.pressure.others == _n(m) and v.pressure.busy < 0.7,
+    rf"the broker started without the object store {N} s ago, and {N} stored topics? waits? for it": lambda v, m: v.late_store is not None
+    and v.late_store.topics == _n(m, 2)
+    and _near(_ago_s(v, v.late_store.since_ms), _n(m)),
     # -- links
     r"every mirror of this broker is copied": lambda v, m: not v.links,
     rf"the link (\w+) does not copy {N} topics?": lambda v, m: any((one.link, sum(one.states.values())) == (m[1], _n(m, 2)) for one in v.links),
