@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from pydanube_core.batch import MAX_BATCH_BYTES
+from pydanube_core.batch import MAX_BATCH_BYTES, BatchView, read_broker_part
 from pydanube_core.batch.layout import BROKER_PART_BYTES
+from pydanube_core.batch.plain import MAX_PUBLISH_TIME_MS
 from pydanube_core.batch.validate import validate_batch
 from pydanube_core.errors import (
     ClusterError,
@@ -29,7 +30,7 @@ from pydanube_core.errors import (
 from pydanube_core.links import LinkRecord, MirrorFacts
 
 from pydanube_broker.copying.messages import Marks
-from pydanube_broker.copying.piece import Piece
+from pydanube_broker.copying.piece import Buffer, Piece
 from pydanube_broker.copying.target import Copies
 from pydanube_broker.links.cursors import reaches, up_to
 from pydanube_broker.links.mirror import COPYING, SOURCE_DELETED
@@ -45,6 +46,10 @@ UNREACHABLE: Final = "source_unreachable"
 PAUSED: Final = "paused"
 MOST_CURSORS: Final = 10_000  # kept of a source. One that it names too early comes again with its next change
 FAILED: Final = "failed"  # by an error of this side, such as a full disk
+MOST_NUMBER: Final = (
+    1 << 62
+)  # an offset, id or epoch of a source. The journal has 64 bits, and more are counted from it
+MOST_EPOCH: Final = 1 << 31  # of a session, which has 32 bits
 _AGAIN_S: Final = 0.5  # first pause after an error
 _AGAIN_MOST_S: Final = 5.0
 
@@ -157,6 +162,11 @@ class Pull:
         """Take the state of the source. Raises the errors of the journal."""
         if not self._is_ours:
             return
+        cursors = {name: decode_snapshot(each) for name, each in marks.cursors.items()}
+        _check_numbers("offset", (marks.start, marks.end))
+        _check_numbers("session", (each.producer_id for each in marks.sessions))
+        _check_numbers("session's epoch", (each.epoch for each in marks.sessions), most=MOST_EPOCH)
+        _check_numbers("generation", (each.generation for each in cursors.values()))
         self._marks = marks
         self._marked_at_ms = self._now_ms()
         topic = self.topic
@@ -170,9 +180,9 @@ class Pull:
             topic.trim(start)
         for each in marks.sessions:
             topic.take_session(Opening(each.producer_id, each.epoch, each.token, each.name))
-        for name, cursor in marks.cursors.items():
+        for name, cursor in cursors.items():
             if name in topic.subscriptions or name in self.cursors or len(self.cursors) < MOST_CURSORS:
-                self.cursors[name] = decode_snapshot(cursor)
+                self.cursors[name] = cursor
         self.place_cursors()
 
     def place_cursors(self) -> None:
@@ -190,6 +200,7 @@ class Pull:
         """Append a piece. Raises `CorruptObject`, `Diverged`, and the errors of the journal."""
         await self._allowance.take(sum(map(len, piece.batches)))
         topic, state = self.topic, self.topic.state
+        _check_numbers("offset", (piece.end_offset,))
         if piece.first_offset < self._at:
             raise CorruptObject(
                 f"{topic.name}: a piece begins at {piece.first_offset}, and {self._at} is next"
@@ -206,9 +217,7 @@ class Pull:
         for batch in piece.batches:
             await slices()
             try:  # another cluster's bytes: a batch that no reader can decode would stay in the log
-                validate_batch(
-                    batch[BROKER_PART_BYTES:], max_message_bytes=MAX_BATCH_BYTES, allow_offset_delta=True
-                )
+                _check_batch(batch)
             except ClusterError as error:
                 raise CorruptObject(
                     f"{topic.name}: a batch of the source is not valid: {error.message}"
@@ -259,6 +268,27 @@ class Pull:
             gap=self._gap,
             fenced=marks is not None and marks.fenced,
         )
+
+
+def _check_numbers(kind: str, numbers: Iterable[int], most: int = MOST_NUMBER) -> None:
+    """Check numbers of a source. Raises `CorruptObject`: one is too large to be counted on from.
+
+    The next number would not fit into the journal, and no topic of this broker could be written.
+    """
+    if (largest := max(numbers, default=0)) > most:
+        raise CorruptObject(f"the source sent the {kind} {largest}: at most {most} is taken")
+
+
+def _check_batch(batch: Buffer) -> None:
+    """Check a batch of a source. Raises `CorruptObject`, and as `validate_batch`."""
+    head, data = read_broker_part(batch[:BROKER_PART_BYTES]), batch[BROKER_PART_BYTES:]
+    part = validate_batch(data, max_message_bytes=MAX_BATCH_BYTES, allow_offset_delta=True)
+    _check_numbers("number", (head.last_offset, head.epoch, part.producer_id))
+    _check_numbers("session's epoch", (part.producer_epoch,), most=MOST_EPOCH)
+    if not 0 <= head.append_time_ms <= MAX_PUBLISH_TIME_MS:
+        raise CorruptObject(f"the append time {head.append_time_ms} is not in the years 1970 to 9999")
+    if BatchView(data, part=part).offset_deltas()[-1] > head.last_offset - head.base_offset:
+        raise CorruptObject(f"its {part.count} messages do not end at {head.last_offset}")
 
 
 def _state_of(error: ClusterError) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydanube_broker.cluster.records import TopicSettings
-from pydanube_broker.copying.messages import Marks
+from pydanube_broker.copying.messages import Marks, SessionMark
 from pydanube_broker.copying.piece import Piece
 from pydanube_broker.copying.target import Answers, Wire
 from pydanube_broker.links.mirror import SourceTopic, mirrored_options
@@ -20,6 +20,7 @@ from pydanube_broker.services.copy_stream import NoWire
 from pydanube_broker.services.mirror import MirroredService, decode_mirrored
 from pydanube_broker.subscription.cursor import CursorSnapshot, encode_snapshot
 from pydanube_broker.topics.reading import read_once
+from pydanube_core.batch.encode import broker_part
 from pydanube_core.batch.layout import BROKER_PART_BYTES
 from pydanube_core.errors import CorruptObject, InvalidArgument, SchemaInvalid, SchemaMismatch, Unavailable
 from pydanube_core.generated import danube_stream_pb2 as pb
@@ -149,6 +150,59 @@ async def test_a_schema_that_is_refused_when_it_is_registered_is_not_mirrored() 
         spec, one = of("whole")
         await registry.mirror(spec, 4242, [(one, text, None)])
         assert registry.index.find_subject("whole") is not None
+
+
+def marks(**changes: Any) -> Marks:
+    return replace(Marks(topic_id=7, number=0, start=0, end=1, time_ms=1, cursors={}, sessions=()), **changes)
+
+
+LARGEST = (1 << 64) - 1
+
+
+async def test_numbers_that_leave_no_next_one_are_not_taken() -> None:
+    """The journal's heads have the next numbers of all topics: after one of these, none could be written."""
+    link = LinkRecord(name="eu", source="danube://eu:1", topics=("/shop/orders",))
+    async with administered() as cluster:
+        registry = cluster.broker.registry
+        await cluster("topics.create", topic="plain")
+        await cluster.publish("plain", b"1", b"2")
+        own = registry.find(TopicName.parse("plain"))
+        assert own is not None
+        (found,) = await read_once(own, 0, 2, 1 << 20, cluster.broker.engine.worker_threads) or ()
+        sent = b"".join(found.buffers)[BROKER_PART_BYTES:]
+        run = LinkRun(link, Liar(), registry, lambda: "here", cluster.broker.links.grants)
+        await run.look()
+        mirror = registry.find(TopicName.parse("/shop/orders"))
+        assert mirror is not None
+        pull, task = run.pulls[mirror.topic_id]
+        task.cancel()
+        cursor = encode_snapshot(CursorSnapshot(generation=LARGEST, floor=0))
+        for bad in (
+            marks(end=LARGEST),
+            marks(start=LARGEST),
+            marks(cursors={"s": cursor}),
+            marks(sessions=(SessionMark(LARGEST, 1, 77, "a"),)),
+            marks(sessions=(SessionMark(1, (1 << 32) - 1, 77, "a"),)),
+        ):
+            with pytest.raises(CorruptObject, match="at most"):
+                pull.marked(bad)
+        for base, last, epoch, time_ms in (
+            (0, LARGEST - 1, 1, 1),
+            (0, 1, LARGEST, 1),
+            (0, 1, 1, 1 << 62),
+            (0, 1, 1, -1),
+            (0, 0, 1, 1),  # of two messages
+        ):
+            head = broker_part(base_offset=base, last_offset=last, epoch=epoch, append_time_ms=time_ms)
+            with pytest.raises(CorruptObject, match="not valid"):
+                await pull.take(piece(mirror.topic_id, head + sent))
+        with pytest.raises(CorruptObject, match="offset"):
+            await pull.take(replace(piece(mirror.topic_id, sent), first_offset=LARGEST, end_offset=LARGEST))
+        assert mirror.state.next_offset == 0
+        assert mirror.state.producers.next_id == 1
+        head = broker_part(base_offset=0, last_offset=1, epoch=1, append_time_ms=1)
+        await pull.take(piece(mirror.topic_id, head + sent))
+        assert mirror.state.next_offset == 2
 
 
 @pytest.mark.parametrize(
