@@ -19,7 +19,8 @@ from zlib import crc32
 
 import anyio
 from pydanube import Client, Producer, ProducerOptions, TopicNotFound
-from pydanube.routing import Router, Routing
+from pydanube.routing import Router, Routing, attributes_bytes, encode_key
+from pydanube.sending.window import LARGEST_BYTES
 from pydanube_core.errors import InvalidArgument, PayloadInvalid, Unavailable
 from pydanube_core.names import TopicName
 
@@ -63,7 +64,17 @@ class _Columns:
     def most_attribute_chars(self) -> int:
         """Return a bound of the characters in the attributes of one record. One call, not one per record."""
         texts = chain.from_iterable([each.values() for each in self.attributes])
-        return max(map(len, texts), default=0) * max(map(len, self.attributes), default=0)
+        longest = max(map(len, texts), default=0)
+        longest += max(map(len, chain.from_iterable(self.attributes)), default=0)
+        return longest * max(map(len, self.attributes), default=0)
+
+    def fit(self) -> bool:
+        """Return whether each record fits into a message for sure, from bounds: a character has up to 4 bytes."""
+        chars = self.most_attribute_chars()
+        keys = max((len(each) for each in self.keys if each), default=0)
+        # Twelve times: an attribute has eight bytes more than its characters, of which it has at least one.
+        size = max(map(len, self.payloads)) + 4 * keys + 12 * chars
+        return chars <= _MOST_ATTRIBUTE_CHARS and size <= LARGEST_BYTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +100,7 @@ class _Lane:
         ):
             found.keys = [one.key for one in records]
             found.attributes = [one.attributes for one in records]
-            if found.most_attribute_chars() <= _MOST_ATTRIBUTE_CHARS:
+            if found.fit():
                 return found, []
         found = _Columns()
         refused: list[tuple[Record, str]] = []
@@ -112,6 +123,9 @@ class _Lane:
                         f"the attributes of the record have more than {_MOST_ATTRIBUTE_CHARS} characters",
                     )
                 )
+            elif (size := _message_bytes(payload, record.key, attributes)) > LARGEST_BYTES:
+                why = f"the record has {size} bytes with its key and attributes, and a message at most {LARGEST_BYTES}"
+                refused.append((record, why))
             else:
                 found.add(payload, record.key, attributes)
         return found, refused
@@ -368,6 +382,15 @@ class SourceRunner:
     def _failed(self, reason: str) -> None:
         reason = self.declared.references.clean(reason)
         self.statistics.failed(reason)
+
+
+def _message_bytes(payload: bytes, key: str | None, attributes: Mapping[str, str]) -> int:
+    """Return the bytes that a producer counts for a message (`Window.measure`)."""
+    return (
+        len(payload)
+        + (len(encode_key(key)) if key else 0)
+        + (attributes_bytes(attributes) if attributes else 0)
+    )
 
 
 def _suffix(shard: str) -> str:

@@ -310,15 +310,21 @@ async def test_a_record_that_no_topic_can_hold_is_a_dead_letter(
                 record.value = b"x" * 9_000_000
             if record.value == b"5":
                 record.attributes = {"note": "y" * 5_000_000}
+            if record.value == b"7":  # each part fits, the whole does not
+                record.value, record.key = b"x" * 3_900_000, "k" * 400_000
+            if record.value == b"8":
+                record.value, record.attributes = b"x" * 3_900_000, {"n" * 400_000: ""}
         return batch
 
     monkeypatch.setattr(LinesSource, "read", with_large_ones)
     LinesSource.count = 10
     async with memory.connect() as client:
         found = await once(client, SOURCE | {"delivery": {"on_error": "dead_letter"}})
-        assert (found.records, found.refused) == (8, 2)
-        assert sorted(map(int, await payloads(client))) == [0, 1, 2, 4, 6, 7, 8, 9]
+        assert (found.records, found.refused) == (6, 4)
+        assert sorted(map(int, await payloads(client))) == [0, 1, 2, 4, 6, 9]
         async with client.reader("t-dlq-connect-lines", stop="head") as reader:
             reasons = [each.attributes["x-failure-reason"] async for each in reader]
         assert "9000000 bytes" in reasons[0]
         assert "more than 500000 characters" in reasons[1]
+        assert "4300000 bytes with its key" in reasons[2]
+        assert "4300010 bytes with its key" in reasons[3]
